@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `Device` seam, and the simulated device behind it.
+//!
+//! An allocator policy never sees a pointer, a clock or a thread. It sees a
+//! [`Device`]: ten verbs with a written contract. [`SimDevice`] answers them by
+//! arithmetic alone, so the very same policy code runs against a GPU that is
+//! not there. The CUDA stand-in keeps its books on a `SimDevice` too, which is
+//! why a dry run and a replay cannot disagree about what fits.
+//!
+//! # Vocabulary
+//!
+//! * **segment**: a range obtained from the device by one call;
+//! * **block**: a part of a segment handed out by a policy;
+//! * **request**: what the program asked for, before rounding;
+//! * **charged**: bytes of device memory that are spoken for, whoever holds them;
+//! * **reservation**: a range of addresses with no memory behind it;
+//! * lifetimes and address ranges are half-open.
+//!
+//! **Invariant:** nothing in this crate does I/O, reads a clock, starts a
+//! thread or depends on the order of a hash map. Same calls in, same answers out.
+#![forbid(unsafe_code)]
+
+mod address;
+mod device;
+mod pool;
+mod sim;
+
+pub use address::AddressOrder;
+pub use device::{Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
+pub use pool::StreamPool;
+pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};
+
+/// The granularity of the driver: physical memory comes in pieces of 2 MiB.
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// Rounds `size` up to a multiple of `step`, or `None` if that does not fit in 64 bits.
+pub fn round_up(size: u64, step: u64) -> Option<u64> {
+    debug_assert!(step > 0);
+    size.checked_next_multiple_of(step)
+}

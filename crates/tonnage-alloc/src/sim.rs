@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device made of arithmetic: it refuses and releases exactly like one.
+//!
+//! What is modelled, and how it is known:
+//!
+//! * physical memory comes in pieces of 2 MiB (CUDA documents this as the
+//!   granularity of virtual memory management; `cudaMalloc` was seen to follow it);
+//! * requests of up to 1 MiB share such a piece, 512 bytes apart (assumed: the
+//!   driver packs small requests, its exact rule is not documented);
+//! * the first use of a device charges its context once ([`SimDevice::open_context`]);
+//! * physical memory is freed when its last holder, handle or mapping, is gone;
+//! * everything a stream was given to do has happened at once, so events are
+//!   always done.
+//!
+//! **Invariant:** `charged` equals the context, the charges from outside and
+//! the sum over live pieces; [`SimDevice::check`] recounts it.
+
+use std::collections::BTreeMap;
+
+use crate::address::{AddressSpace, Chunks};
+use crate::{
+    AddressOrder, Device, DeviceAddr, DeviceError, EventId, GRANULARITY, PhysicalId, StreamId,
+    round_up,
+};
+
+/// Requests up to this size share a piece of physical memory.
+const SHARED_LIMIT: u64 = 1 << 20;
+/// Distance between requests that share a piece.
+const SHARED_STEP: u64 = 512;
+
+/// What a simulated device is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Bytes of memory, as the driver reports them.
+    pub total: u64,
+    /// Bytes the context of one process takes.
+    pub context: u64,
+    /// In which order addresses are handed out.
+    pub order: AddressOrder,
+    /// First address of the device's range.
+    pub base: u64,
+    /// Length of that range; half is for allocations, half for reservations.
+    pub span: u64,
+}
+
+/// What kind of thing an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllocationKind {
+    /// `malloc`, with pieces of its own.
+    Own,
+    /// `malloc`, sharing a piece with others.
+    Shared,
+    /// Physical memory mapped into a reservation.
+    Mapped,
+}
+
+/// One live range of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// First byte.
+    pub addr: DeviceAddr,
+    /// Bytes, as asked for (not rounded).
+    pub size: u64,
+    /// How it came about.
+    pub kind: AllocationKind,
+}
+
+#[derive(Clone, Debug)]
+struct Physical {
+    size: u64,
+    /// Handles the caller still holds plus mappings.
+    holders: u32,
+    held_by_caller: u32,
+}
+
+/// A device without a device.
+#[derive(Clone, Debug)]
+pub struct SimDevice {
+    config: SimConfig,
+    space: AddressSpace,
+    reservable: AddressSpace,
+    /// Bytes spoken for.
+    charged: u64,
+    peak_charged: u64,
+    context_open: bool,
+    /// Bytes charged by others than this process.
+    outside: u64,
+    allocations: BTreeMap<u64, (u64, AllocationKind)>,
+    /// Pieces that small requests share.
+    shared: Chunks,
+    reservations: BTreeMap<u64, u64>,
+    mappings: BTreeMap<u64, PhysicalId>,
+    physical: BTreeMap<PhysicalId, Physical>,
+    next_physical: u64,
+    next_event: u64,
+}
+
+impl SimDevice {
+    /// A device with nothing on it.
+    pub fn new(config: SimConfig) -> Self {
+        let half = config.span / 2 / GRANULARITY * GRANULARITY;
+        Self {
+            space: AddressSpace::new(config.order, config.base, half),
+            reservable: AddressSpace::new(config.order, config.base.saturating_add(half), half),
+            config,
+            charged: 0,
+            peak_charged: 0,
+            context_open: false,
+            outside: 0,
+            allocations: BTreeMap::new(),
+            shared: Chunks::default(),
+            reservations: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            next_physical: 1,
+            next_event: 1,
+        }
+    }
+
+    /// What the device was made from.
+    pub fn config(&self) -> &SimConfig {
+        &self.config
+    }
+
+    /// Bytes spoken for, the context and charges from outside included.
+    pub fn charged(&self) -> u64 {
+        self.charged
+    }
+
+    /// The most that was ever charged.
+    pub fn peak_charged(&self) -> u64 {
+        self.peak_charged
+    }
+
+    /// Whether this process has used the device.
+    pub fn context_open(&self) -> bool {
+        self.context_open
+    }
+
+    /// First use of the device by this process: charges the context, once.
+    ///
+    /// Returns whether this was the first use.
+    pub fn open_context(&mut self) -> Result<bool, DeviceError> {
+        if self.context_open {
+            return Ok(false);
+        }
+        self.charge(self.config.context)?;
+        self.context_open = true;
+        Ok(true)
+    }
+
+    /// Sets the bytes held by others than this process, e.g. by a second
+    /// process on the same device. Not refused when it does not fit: the others
+    /// have it already.
+    pub fn set_outside(&mut self, bytes: u64) {
+        self.charged = self.charged - self.outside + bytes;
+        self.outside = bytes;
+    }
+
+    /// The live range that holds `addr`, if any.
+    pub fn find(&self, addr: DeviceAddr) -> Option<Allocation> {
+        let holds = |start: u64, size: u64| addr.0 - start < size;
+        if let Some((&start, &(size, kind))) = self.allocations.range(..=addr.0).next_back()
+            && holds(start, size)
+        {
+            return Some(Allocation {
+                addr: DeviceAddr(start),
+                size,
+                kind,
+            });
+        }
+        let (&start, memory) = self.mappings.range(..=addr.0).next_back()?;
+        let size = self.physical.get(memory)?.size;
+        holds(start, size).then_some(Allocation {
+            addr: DeviceAddr(start),
+            size,
+            kind: AllocationKind::Mapped,
+        })
+    }
+
+    /// The reservation that holds `addr`, as start and length.
+    pub fn find_reservation(&self, addr: DeviceAddr) -> Option<(DeviceAddr, u64)> {
+        let (&start, &size) = self.reservations.range(..=addr.0).next_back()?;
+        (addr.0 - start < size).then_some((DeviceAddr(start), size))
+    }
+
+    /// Bytes of physical memory behind `memory`.
+    pub fn physical_size(&self, memory: PhysicalId) -> Option<u64> {
+        self.physical.get(&memory).map(|physical| physical.size)
+    }
+
+    /// One more handle on `memory` held by the caller (`cuMemRetainAllocationHandle`).
+    pub fn retain(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
+        let physical = self
+            .physical
+            .get_mut(&memory)
+            .ok_or(DeviceError::Invalid("no such physical memory"))?;
+        physical.holders += 1;
+        physical.held_by_caller += 1;
+        Ok(())
+    }
+
+    /// The physical memory mapped at exactly `addr` or around it.
+    pub fn mapped_at(&self, addr: DeviceAddr) -> Option<PhysicalId> {
+        let (&start, &memory) = self.mappings.range(..=addr.0).next_back()?;
+        (addr.0 - start < self.physical_size(memory)?).then_some(memory)
+    }
+
+    /// Recounts the books; tests call it after every step.
+    ///
+    /// # Errors
+    /// A sentence saying which sum is off.
+    pub fn check(&self) -> Result<(), String> {
+        let own: u64 = self
+            .allocations
+            .values()
+            .filter(|(_, kind)| *kind == AllocationKind::Own)
+            .filter_map(|(size, _)| round_up(*size, GRANULARITY))
+            .sum();
+        let shared = self.shared.bytes();
+        let physical: u64 = self.physical.values().map(|physical| physical.size).sum();
+        let context = if self.context_open {
+            self.config.context
+        } else {
+            0
+        };
+        let sum = own + shared + physical + context + self.outside;
+        if sum != self.charged {
+            return Err(format!("charged {} but the parts make {sum}", self.charged));
+        }
+        let mut end = 0;
+        for (&start, &(size, _)) in &self.allocations {
+            if start < end {
+                return Err(format!("allocations overlap at {start:#x}"));
+            }
+            end = start + size;
+        }
+        let mut end = 0;
+        for (&start, memory) in &self.mappings {
+            if start < end {
+                return Err(format!("mappings overlap at {start:#x}"));
+            }
+            end = start + self.physical_size(*memory).ok_or("a mapping of nothing")?;
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        let free = self.free_bytes();
+        if bytes > free {
+            return Err(DeviceError::OutOfMemory {
+                requested: bytes,
+                free,
+            });
+        }
+        self.charged += bytes;
+        self.peak_charged = self.peak_charged.max(self.charged);
+        Ok(())
+    }
+
+    fn malloc_shared(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        let rounded = size.next_multiple_of(SHARED_STEP);
+        let addr = if let Some(addr) = self.shared.take(rounded) {
+            addr
+        } else {
+            let piece = self.take_piece(GRANULARITY, size)?;
+            self.shared.add(piece, GRANULARITY);
+            self.shared.take(rounded).unwrap_or(piece)
+        };
+        self.allocations
+            .insert(addr, (size, AllocationKind::Shared));
+        Ok(DeviceAddr(addr))
+    }
+
+    fn free_shared(&mut self, addr: u64, size: u64) {
+        let rounded = size.next_multiple_of(SHARED_STEP);
+        if let Some((piece, length)) = self.shared.give(addr, rounded) {
+            self.shared.remove(piece);
+            self.charged -= length;
+            self.space.give(piece, length);
+        }
+    }
+
+    /// Charges and places `rounded` bytes; `asked` is what the error reports.
+    fn take_piece(&mut self, rounded: u64, asked: u64) -> Result<u64, DeviceError> {
+        let out_of_memory = DeviceError::OutOfMemory {
+            requested: asked,
+            free: self.free_bytes(),
+        };
+        if rounded > self.free_bytes() {
+            return Err(out_of_memory);
+        }
+        let addr = self.space.take(rounded).ok_or(out_of_memory)?;
+        self.charge(rounded)?;
+        Ok(addr)
+    }
+
+    fn drop_holder(&mut self, memory: PhysicalId) {
+        let Some(physical) = self.physical.get_mut(&memory) else {
+            return;
+        };
+        physical.holders -= 1;
+        if physical.holders == 0 {
+            self.charged -= physical.size;
+            self.physical.remove(&memory);
+        }
+    }
+}
+
+fn whole_pieces(size: u64) -> Result<u64, DeviceError> {
+    if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        return Err(DeviceError::Invalid(
+            "the size must be a positive multiple of 2 MiB",
+        ));
+    }
+    Ok(size)
+}
+
+impl Device for SimDevice {
+    fn total(&self) -> u64 {
+        self.config.total
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.config.total.saturating_sub(self.charged)
+    }
+
+    fn granularity(&self) -> u64 {
+        GRANULARITY
+    }
+
+    fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        if size == 0 {
+            return Err(DeviceError::Invalid("an allocation of zero bytes"));
+        }
+        if size <= SHARED_LIMIT {
+            return self.malloc_shared(size);
+        }
+        let rounded = round_up(size, GRANULARITY).ok_or(DeviceError::OutOfMemory {
+            requested: size,
+            free: self.free_bytes(),
+        })?;
+        let addr = self.take_piece(rounded, size)?;
+        self.allocations.insert(addr, (size, AllocationKind::Own));
+        Ok(DeviceAddr(addr))
+    }
+
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
+        let (size, kind) = self
+            .allocations
+            .remove(&addr.0)
+            .ok_or(DeviceError::Invalid("not the start of an allocation"))?;
+        if kind == AllocationKind::Shared {
+            self.free_shared(addr.0, size);
+        } else {
+            let rounded = size.next_multiple_of(GRANULARITY);
+            self.charged -= rounded;
+            self.space.give(addr.0, rounded);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        let size = whole_pieces(size)?;
+        let addr = self.reservable.take(size).ok_or(DeviceError::OutOfMemory {
+            requested: size,
+            free: self.free_bytes(),
+        })?;
+        self.reservations.insert(addr, size);
+        Ok(DeviceAddr(addr))
+    }
+
+    fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        if self.reservations.get(&addr.0) != Some(&size) {
+            return Err(DeviceError::Invalid("not a whole reservation"));
+        }
+        if self.mappings.range(addr.0..addr.0 + size).next().is_some() {
+            return Err(DeviceError::Invalid("the reservation is still mapped"));
+        }
+        self.reservations.remove(&addr.0);
+        self.reservable.give(addr.0, size);
+        Ok(())
+    }
+
+    fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
+        let size = whole_pieces(size)?;
+        self.charge(size)?;
+        let memory = PhysicalId(self.next_physical);
+        self.next_physical += 1;
+        self.physical.insert(
+            memory,
+            Physical {
+                size,
+                holders: 1,
+                held_by_caller: 1,
+            },
+        );
+        Ok(memory)
+    }
+
+    fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
+        let physical = self
+            .physical
+            .get_mut(&memory)
+            .filter(|physical| physical.held_by_caller > 0)
+            .ok_or(DeviceError::Invalid("no such physical memory"))?;
+        physical.held_by_caller -= 1;
+        self.drop_holder(memory);
+        Ok(())
+    }
+
+    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
+        let size = self
+            .physical_size(memory)
+            .ok_or(DeviceError::Invalid("no such physical memory"))?;
+        let end = addr.0.checked_add(size);
+        let inside = self
+            .find_reservation(addr)
+            .is_some_and(|(start, length)| end.is_some_and(|end| end <= start.0 + length));
+        if !inside || !addr.0.is_multiple_of(GRANULARITY) {
+            return Err(DeviceError::Invalid("the range is not reserved"));
+        }
+        let taken = self.mapped_at(addr).is_some()
+            || self.mappings.range(addr.0..addr.0 + size).next().is_some();
+        if taken {
+            return Err(DeviceError::Invalid("the range is mapped already"));
+        }
+        self.mappings.insert(addr.0, memory);
+        if let Some(physical) = self.physical.get_mut(&memory) {
+            physical.holders += 1;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        let end = addr
+            .0
+            .checked_add(size)
+            .ok_or(DeviceError::Invalid("the range wraps around"))?;
+        let mut inside = Vec::new();
+        let mut next = addr.0;
+        while next < end {
+            let memory = *self
+                .mappings
+                .get(&next)
+                .ok_or(DeviceError::Invalid("the range is not made of mappings"))?;
+            inside.push((next, memory));
+            next += self
+                .physical_size(memory)
+                .ok_or(DeviceError::Invalid("a mapping of nothing"))?;
+        }
+        if next != end {
+            return Err(DeviceError::Invalid("the range cuts a mapping"));
+        }
+        for (start, memory) in inside {
+            self.mappings.remove(&start);
+            self.drop_holder(memory);
+        }
+        Ok(())
+    }
+
+    fn record_event(&mut self, _stream: StreamId) -> EventId {
+        let event = EventId(self.next_event);
+        self.next_event += 1;
+        event
+    }
+
+    fn event_done(&mut self, _event: EventId) -> bool {
+        true
+    }
+
+    fn wait_event(&mut self, _event: EventId) {}
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Random calls against the simulated device: its books balance after each.
+
+use proptest::prelude::*;
+use tonnage_alloc::{
+    AddressOrder, Device, DeviceAddr, DeviceError, GRANULARITY, PhysicalId, SimConfig, SimDevice,
+    StreamPool,
+};
+
+fn device(order: AddressOrder, total: u64) -> SimDevice {
+    SimDevice::new(SimConfig {
+        total,
+        context: 400 << 20,
+        order,
+        base: 1 << 44,
+        span: 4 << 40,
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Malloc(u64),
+    Free(usize),
+    Create(u64),
+    Release(usize),
+    Map(usize, u64),
+    Unmap(usize),
+    PoolMalloc(u64),
+    PoolFree(usize),
+    PoolTrim,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1..4096_u64, 1..(64_u64 << 20), Just(u64::MAX)];
+    let pages = 1..20_u64;
+    prop::collection::vec(
+        prop_oneof![
+            3 => size.clone().prop_map(Step::Malloc),
+            3 => any::<usize>().prop_map(Step::Free),
+            1 => pages.clone().prop_map(|pages| Step::Create(pages * GRANULARITY)),
+            1 => any::<usize>().prop_map(Step::Release),
+            1 => (any::<usize>(), 0..64_u64).prop_map(|(which, page)| Step::Map(which, page)),
+            1 => any::<usize>().prop_map(Step::Unmap),
+            2 => size.prop_map(Step::PoolMalloc),
+            2 => any::<usize>().prop_map(Step::PoolFree),
+            1 => Just(Step::PoolTrim),
+        ],
+        1..300,
+    )
+}
+
+fn pick<T: Copy>(from: &[T], which: usize) -> Option<(usize, T)> {
+    let index = which.checked_rem(from.len())?;
+    Some((index, from[index]))
+}
+
+proptest! {
+    #[test]
+    fn the_books_balance(
+        steps in steps(),
+        ascending in any::<bool>(),
+        total in (1_u64 << 30)..(8 << 30),
+    ) {
+        let order = if ascending { AddressOrder::Ascending } else { AddressOrder::Descending };
+        let mut device = device(order, total);
+        device.open_context().unwrap();
+        let mut pool = StreamPool::default();
+        let range = device.reserve(64 * GRANULARITY).unwrap();
+        let mut live: Vec<DeviceAddr> = Vec::new();
+        let mut physical: Vec<PhysicalId> = Vec::new();
+        let mut mapped: Vec<(DeviceAddr, u64)> = Vec::new();
+        let mut pooled: Vec<DeviceAddr> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Malloc(size) => match device.malloc(size) {
+                    Ok(addr) => {
+                        prop_assert!(size <= total);
+                        prop_assert_eq!(device.find(addr).unwrap().size, size);
+                        prop_assert_eq!(device.find(addr.offset(size - 1)).unwrap().addr, addr);
+                        live.push(addr);
+                    }
+                    Err(error) => prop_assert!(
+                        matches!(error, DeviceError::OutOfMemory { .. }), "{}", error
+                    ),
+                },
+                Step::Free(which) => if let Some((index, addr)) = pick(&live, which) {
+                    live.swap_remove(index);
+                    device.free(addr).unwrap();
+                    prop_assert!(device.free(addr).is_err());
+                },
+                Step::Create(size) => if let Ok(memory) = device.create(size) {
+                    physical.push(memory);
+                },
+                Step::Release(which) => if let Some((index, memory)) = pick(&physical, which) {
+                    physical.swap_remove(index);
+                    device.release(memory).unwrap();
+                    prop_assert!(device.release(memory).is_err());
+                },
+                Step::Map(which, page) => if let Some((_, memory)) = pick(&physical, which) {
+                    let addr = range.offset(page * GRANULARITY);
+                    if device.map(addr, memory).is_ok() {
+                        mapped.push((addr, device.physical_size(memory).unwrap()));
+                    }
+                },
+                Step::Unmap(which) => if let Some((index, (addr, size))) = pick(&mapped, which) {
+                    mapped.swap_remove(index);
+                    device.unmap(addr, size).unwrap();
+                },
+                Step::PoolMalloc(size) => if let Ok(addr) = pool.malloc(&mut device, size) {
+                    prop_assert!(pool.size_of(addr).unwrap() >= size);
+                    pooled.push(addr);
+                },
+                Step::PoolFree(which) => if let Some((index, addr)) = pick(&pooled, which) {
+                    pooled.swap_remove(index);
+                    pool.free(addr).unwrap();
+                },
+                Step::PoolTrim => pool.trim(&mut device, 0).unwrap(),
+            }
+            if let Err(problem) = device.check() {
+                return Err(TestCaseError::fail(problem));
+            }
+            prop_assert!(device.charged() <= total);
+            prop_assert!(pool.used() <= pool.reserved());
+        }
+        for addr in live { device.free(addr).unwrap(); }
+        for addr in pooled { pool.free(addr).unwrap(); }
+        pool.trim(&mut device, 0).unwrap();
+        for (addr, size) in mapped { device.unmap(addr, size).unwrap(); }
+        for memory in physical { device.release(memory).unwrap(); }
+        prop_assert_eq!(device.charged(), 400 << 20);
+    }
+}
+
+#[test]
+fn memory_is_refused_to_the_byte() {
+    for order in [AddressOrder::Ascending, AddressOrder::Descending] {
+        let mut device = device(order, 2 << 30);
+        assert_eq!(device.open_context(), Ok(true));
+        assert_eq!(device.open_context(), Ok(false));
+        let room = device.free_bytes();
+        assert!(device.malloc(room + 1).is_err());
+        let all = device.malloc(room).unwrap();
+        assert_eq!(device.free_bytes(), 0);
+        let refusal = device.malloc(512).unwrap_err();
+        assert_eq!(
+            refusal,
+            DeviceError::OutOfMemory {
+                requested: 512,
+                free: 0
+            }
+        );
+        device.free(all).unwrap();
+        assert_eq!(device.free_bytes(), room);
+    }
+}
+
+#[test]
+fn physical_memory_lives_until_its_last_holder_is_gone() {
+    let mut device = device(AddressOrder::Descending, 1 << 30);
+    let range = device.reserve(GRANULARITY).unwrap();
+    let memory = device.create(GRANULARITY).unwrap();
+    device.map(range, memory).unwrap();
+    device.release(memory).unwrap();
+    assert_eq!(device.charged(), GRANULARITY, "the mapping still holds it");
+    assert!(device.unreserve(range, GRANULARITY).is_err());
+    device.unmap(range, GRANULARITY).unwrap();
+    assert_eq!(device.charged(), 0);
+    device.unreserve(range, GRANULARITY).unwrap();
+}
+
+#[test]
+fn small_requests_share_a_piece_and_large_ones_do_not() {
+    let mut device = device(AddressOrder::Ascending, 1 << 30);
+    let first = device.malloc(1).unwrap();
+    let second = device.malloc(1000).unwrap();
+    assert_eq!(device.charged(), GRANULARITY);
+    assert_eq!(second.0 - first.0, 512);
+    let third = device.malloc(3 << 20).unwrap();
+    assert_eq!(device.charged(), 3 * GRANULARITY);
+    for addr in [first, second, third] {
+        device.free(addr).unwrap();
+    }
+    assert_eq!(device.charged(), 0);
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the stand-in inside a dry-run process and `tonnage run` outside it say
+//! to each other.
+//!
+//! Four things cross the boundary, each a file in one folder that the command
+//! makes and the processes find through the environment variable
+//! [`RUN_VARIABLE`]:
+//!
+//! * [`RunConfig`], one JSON file: which devices to play;
+//! * the [`ledger`], one small file mapped by all processes: what each holds on
+//!   each device this moment. It makes several processes share a device's
+//!   memory, and it is what live progress is read from;
+//! * one [`log`] a process: driver calls and torch's own history, appended
+//!   record by record. A killed process leaves everything up to its last record;
+//! * one file of [`blocks`] a process: what torch's allocator handed out and
+//!   took back, complete up to the very last one.
+//!
+//! None of this is the recording. The command turns it into one when the
+//! script has ended, however it ended.
+#![forbid(unsafe_code)]
+
+pub mod blocks;
+pub mod config;
+pub mod ledger;
+pub mod log;
+
+pub use config::{AddressOrderName, DeviceProfile, RunConfig};
+
+/// Names the folder of the run; its absence makes the stand-in a machine without GPUs.
+pub const RUN_VARIABLE: &str = "TONNAGE_RUN";
+
+/// The name of the [`RunConfig`] file inside the folder.
+pub const CONFIG_FILE: &str = "run.json";
+
+/// The name of the [`ledger`] file inside the folder.
+pub const LEDGER_FILE: &str = "ledger";
+
+/// How the [`log`] of each process is called: this, the slot and the process id.
+pub const LOG_PREFIX: &str = "process-";

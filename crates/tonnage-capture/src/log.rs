@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The log of one process: records appended by the stand-in, each in one write.
+//!
+//! A record is a tag, a length and a payload. What the process was doing when
+//! it was killed is the last record or nothing of it: a record cut short is
+//! left out by [`read`], which says so.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Bytes in front of each payload.
+const HEAD: usize = 8;
+/// Bytes of a [`DriverCall`].
+const CALL: usize = 40;
+
+/// What the driver was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CallKind {
+    /// First use of a device: its context.
+    Context = 0,
+    /// `cudaMalloc` and its like.
+    Malloc = 1,
+    /// `cudaFree`.
+    Free = 2,
+    /// `cuMemCreate`.
+    Create = 3,
+    /// `cuMemRelease`.
+    Release = 4,
+    /// `cuMemAddressReserve`.
+    Reserve = 5,
+    /// `cuMemAddressFree`.
+    Unreserve = 6,
+    /// `cuMemMap`.
+    Map = 7,
+    /// `cuMemUnmap`.
+    Unmap = 8,
+    /// A request that was refused; `extra` is what was free.
+    Refused = 9,
+    /// Pinned host memory.
+    HostAlloc = 10,
+    /// Pinned host memory given back.
+    HostFree = 11,
+    /// `cudaMallocAsync`.
+    PoolMalloc = 12,
+    /// `cudaFreeAsync`.
+    PoolFree = 13,
+}
+
+impl CallKind {
+    const ALL: [Self; 14] = [
+        Self::Context,
+        Self::Malloc,
+        Self::Free,
+        Self::Create,
+        Self::Release,
+        Self::Reserve,
+        Self::Unreserve,
+        Self::Map,
+        Self::Unmap,
+        Self::Refused,
+        Self::HostAlloc,
+        Self::HostFree,
+        Self::PoolMalloc,
+        Self::PoolFree,
+    ];
+}
+
+/// One call that moved memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriverCall {
+    /// What was asked.
+    pub kind: CallKind,
+    /// Of which device.
+    pub device: u8,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// Address, or handle of physical memory.
+    pub address: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Depends on the kind: the handle mapped, the bytes free, the stream.
+    pub extra: u64,
+}
+
+/// The first record of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Its slot in the ledger.
+    pub slot: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// The devices it sees, by their number on the machine.
+    pub visible: Vec<u8>,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+}
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record<'log> {
+    /// A process opened its log.
+    Start(Start),
+    /// Memory moved.
+    Call(DriverCall),
+    /// A piece of torch's own history, as a pickle; empty after a drain that lost nothing.
+    Torch(&'log [u8]),
+    /// A fact from inside Python, as JSON: versions, settings, how the script ended.
+    Note(&'log [u8]),
+    /// The first call of a function that is not modelled.
+    Unmodelled(&'log str),
+    /// How often each such function was called in all, as JSON; written at the end.
+    Counts(&'log [u8]),
+}
+
+/// Tag of [`Record::Start`].
+const START: u32 = 1;
+const DRIVER: u32 = 2;
+const TORCH: u32 = 3;
+const NOTE: u32 = 4;
+const UNMODELLED: u32 = 5;
+const COUNTS: u32 = 6;
+
+/// Why a log cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LogError {
+    /// A record makes no sense.
+    #[error("the record at byte {at} is broken: {why}")]
+    Broken {
+        /// Where it starts.
+        at: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Writes `record` as bytes, ready to be appended in one piece.
+pub fn encode(record: &Record<'_>) -> Vec<u8> {
+    let (tag, payload): (u32, Vec<u8>) = match record {
+        Record::Start(start) => (START, serde_json::to_vec(start).unwrap_or_default()),
+        Record::Call(call) => return encode_call(call).to_vec(),
+        Record::Torch(bytes) => (TORCH, bytes.to_vec()),
+        Record::Note(bytes) => (NOTE, bytes.to_vec()),
+        Record::Unmodelled(name) => (UNMODELLED, name.as_bytes().to_vec()),
+        Record::Counts(bytes) => (COUNTS, bytes.to_vec()),
+    };
+    let length = u32::try_from(payload.len()).unwrap_or(0);
+    let mut bytes = Vec::with_capacity(HEAD + payload.len());
+    bytes.extend_from_slice(&tag.to_le_bytes());
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&payload);
+    bytes
+}
+
+/// [`encode`] for the commonest record, without touching the heap.
+pub fn encode_call(call: &DriverCall) -> [u8; HEAD + CALL] {
+    let mut bytes = [0; HEAD + CALL];
+    let mut at = 0;
+    let mut put = |part: &[u8]| {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    };
+    put(&DRIVER.to_le_bytes());
+    put(&(CALL as u32).to_le_bytes());
+    put(&[call.kind as u8, call.device, 0, 0, 0, 0, 0, 0]);
+    put(&call.time.to_le_bytes());
+    put(&call.address.to_le_bytes());
+    put(&call.size.to_le_bytes());
+    put(&call.extra.to_le_bytes());
+    bytes
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    let part = bytes.get(at..at + 8)?;
+    Some(u64::from_le_bytes(part.try_into().ok()?))
+}
+
+fn decode_call(payload: &[u8]) -> Option<DriverCall> {
+    let kind = *CallKind::ALL.get(usize::from(*payload.first()?))?;
+    Some(DriverCall {
+        kind,
+        device: *payload.get(1)?,
+        time: word(payload, 8)?,
+        address: word(payload, 16)?,
+        size: word(payload, 24)?,
+        extra: word(payload, 32)?,
+    })
+}
+
+/// Reads a log record by record.
+///
+/// A record that ends past the end of the file was cut by a kill: the iterator
+/// then just ends. One that makes no sense is an error, after which it ends.
+pub fn read(log: &[u8]) -> impl Iterator<Item = Result<Record<'_>, LogError>> {
+    let mut at = 0;
+    let mut broken = false;
+    std::iter::from_fn(move || {
+        if broken {
+            return None;
+        }
+        let head = word(log, at)?;
+        let (tag, length) = (head as u32, (head >> 32) as usize);
+        let payload = log.get(at + HEAD..(at + HEAD).checked_add(length)?)?;
+        let start = at;
+        at += HEAD + length;
+        let record = match tag {
+            START => serde_json::from_slice(payload)
+                .map(Record::Start)
+                .map_err(|_| "its start is not JSON"),
+            DRIVER => decode_call(payload)
+                .map(Record::Call)
+                .ok_or("its call is unknown"),
+            TORCH => Ok(Record::Torch(payload)),
+            NOTE => Ok(Record::Note(payload)),
+            UNMODELLED => std::str::from_utf8(payload)
+                .map(Record::Unmodelled)
+                .map_err(|_| "its name is not text"),
+            COUNTS => Ok(Record::Counts(payload)),
+            _ => Err("its tag is unknown"),
+        };
+        broken = record.is_err();
+        Some(record.map_err(|why| LogError::Broken { at: start, why }))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Vec<Record<'static>> {
+        let start = Start {
+            slot: 3,
+            pid: 77,
+            arguments: vec!["python".into(), "train.py".into()],
+            visible: vec![0, 1],
+            time: 5,
+        };
+        let mut records = vec![
+            Record::Start(start),
+            Record::Torch(b"pickle"),
+            Record::Note(b"{}"),
+            Record::Unmodelled("cudaFoo"),
+            Record::Counts(b"{\"cudaFoo\":2}"),
+        ];
+        records.extend(CallKind::ALL.map(|kind| {
+            Record::Call(DriverCall {
+                kind,
+                device: 7,
+                time: 1,
+                address: u64::MAX,
+                size: 2,
+                extra: 3,
+            })
+        }));
+        records
+    }
+
+    #[test]
+    fn every_record_comes_back() {
+        let bytes: Vec<u8> = records().iter().flat_map(encode).collect();
+        let back: Vec<_> = read(&bytes).map(Result::unwrap).collect();
+        assert_eq!(back, records());
+    }
+
+    #[test]
+    fn a_log_cut_anywhere_gives_its_whole_records() {
+        let bytes: Vec<u8> = records().iter().flat_map(encode).collect();
+        let mut last = 0;
+        for cut in 0..bytes.len() {
+            let whole = read(&bytes[..cut]).map(Result::unwrap).count();
+            assert!(whole >= last && whole < records().len());
+            last = whole;
+        }
+    }
+
+    #[test]
+    fn nonsense_is_an_error_and_the_end() {
+        let mut bytes = encode(&Record::Note(b"x"));
+        bytes.extend_from_slice(&[0xff; 32]);
+        // The length reaches past the end: taken for a record that was cut.
+        assert_eq!(read(&bytes).count(), 1);
+        let mut bytes = vec![99, 0, 0, 0, 1, 0, 0, 0, 0];
+        bytes.extend(encode(&Record::Note(b"x")));
+        let read: Vec<_> = read(&bytes).collect();
+        assert_eq!(read.len(), 1);
+        assert!(read[0].is_err());
+    }
+}

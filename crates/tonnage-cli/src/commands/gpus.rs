@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage gpus`: the catalogue.
+
+use std::fmt::{Display, Write as _};
+
+use anyhow::Result;
+use tonnage_gpus::{Catalogue, Figure, Gpu};
+
+use crate::arguments::GpusOptions;
+use crate::output::{Answer, DIM, WARN, bytes, hinted, say};
+
+/// Version of the JSON of this command.
+const SCHEMA_VERSION: u32 = 1;
+
+pub(crate) fn run(options: &GpusOptions) -> Result<Answer> {
+    let catalogue = Catalogue::embedded();
+    if let Some(name) = &options.name {
+        let gpu = find(&catalogue, name)?;
+        if options.json {
+            say(&serde_json::to_string_pretty(
+                &serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpu": gpu }),
+            )?);
+        } else {
+            say(&describe(gpu));
+        }
+        return Ok(Answer::Yes);
+    }
+    if options.json {
+        say(&serde_json::to_string_pretty(
+            &serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpus": catalogue.gpus() }),
+        )?);
+        return Ok(Answer::Yes);
+    }
+    say(&table(catalogue.gpus()));
+    Ok(Answer::Yes)
+}
+
+/// The GPU a person means, or an error that says what they could have meant.
+pub(crate) fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> {
+    catalogue.find(name).map_err(|unknown| {
+        let hint = "`tonnage gpus` lists them; `--capacity` gives any of them another size";
+        hinted(unknown.to_string(), hint)
+    })
+}
+
+fn table(gpus: &[Gpu]) -> String {
+    let mut text = format!(
+        "{:<16} {:<34} {:>10} {:<8} {:>11} {:<8} {:>5} {:>4}\n",
+        "name", "as the driver calls it", "capacity", "", "context", "", "sm", "SMs"
+    );
+    for gpu in gpus {
+        if !gpu.supported {
+            let _ = writeln!(
+                text,
+                "{:<16} {:<34} {WARN}not supported{WARN:#}: {}",
+                gpu.id,
+                gpu.name,
+                gpu.reason.as_deref().unwrap_or_default()
+            );
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "{:<16} {:<34} {:>10} {DIM}{:<8}{DIM:#} {:>11} {DIM}{:<8}{DIM:#} {:>5} {:>4}",
+            gpu.id,
+            gpu.name,
+            bytes(gpu.total_memory.value),
+            gpu.total_memory.known.as_str(),
+            bytes(gpu.context.value),
+            gpu.context.known.as_str(),
+            gpu.compute_capability.to_string(),
+            gpu.sm_count.value,
+        );
+    }
+    text.push_str("\n`tonnage gpus NAME` shows where each figure comes from.");
+    text
+}
+
+fn describe(gpu: &Gpu) -> String {
+    let mut text = format!("{}: {}\n", gpu.id, gpu.name);
+    if let Some(reason) = &gpu.reason {
+        let _ = writeln!(text, "  not supported: {reason}");
+    }
+    if !gpu.aliases.is_empty() {
+        let _ = writeln!(text, "  also called {}", gpu.aliases.join(", "));
+    }
+    let size = |figure: &Figure<u64>| format!("{} ({} bytes)", bytes(figure.value), figure.value);
+    line(&mut text, "capacity", size(&gpu.total_memory), &gpu.total_memory);
+    line(&mut text, "context", size(&gpu.context), &gpu.context);
+    let _ = writeln!(
+        text,
+        "  {:<14} {} ({})",
+        "capability", gpu.compute_capability, gpu.architecture
+    );
+    line(&mut text, "SMs", gpu.sm_count.value, &gpu.sm_count);
+    line(&mut text, "L2 cache", bytes(gpu.l2_bytes.value), &gpu.l2_bytes);
+    line(
+        &mut text,
+        "shared memory",
+        format!("{} a block", bytes(gpu.limits.shared_per_block_optin.value)),
+        &gpu.limits.shared_per_block_optin,
+    );
+    text.trim_end().to_owned()
+}
+
+fn line<T>(text: &mut String, name: &str, value: impl Display, figure: &Figure<T>) {
+    let _ = writeln!(
+        text,
+        "  {name:<14} {value}\n  {:<14} {DIM}{}: {}{DIM:#}",
+        "",
+        figure.known,
+        figure.source
+    );
+}

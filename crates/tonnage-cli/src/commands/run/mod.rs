@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage run`: set the stage, run the script, collect, judge.
+//!
+//! * `python` finds the interpreter and the torch that the command would use;
+//! * `stage` makes the folder with the stand-in, the hook and the configuration;
+//! * `watch` runs the command and shows live figures;
+//! * `render` puts the verdict into words.
+
+mod python;
+mod render;
+mod stage;
+mod watch;
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tonnage_core::collect::{Collected, collect};
+use tonnage_core::facts;
+use tonnage_core::verdict::{Outcome, Verdict, verdict};
+use tonnage_gpus::{Catalogue, Gpu};
+use tonnage_trace::{Writer, meta};
+
+use crate::arguments::{AddressOrder, RunOptions};
+use crate::output::{Answer, hinted, say, tell};
+
+use self::stage::Stage;
+
+/// Who made the recording.
+const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
+
+pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
+    let catalogue = Catalogue::embedded();
+    let gpu = super::gpus::find(&catalogue, &options.gpu)?;
+    if !gpu.supported {
+        return Err(hinted(
+            format!("{} cannot be played: {}", gpu.id, gpu.reason.as_deref().unwrap_or("unknown")),
+            "`tonnage gpus` lists those that can",
+        ));
+    }
+    refuse_where_a_gpu_is(options.even_with_gpu)?;
+    let python = python::find(&options.command)?;
+    let output = output_file(options);
+    // Before anything runs: a recording that cannot be written is found out now.
+    let file = File::create(&output)
+        .with_context(|| format!("cannot write the recording {}", output.display()))?;
+    let stage = Stage::set(gpu, options, &python)?;
+    let ending = watch::watch(&stage, options, stage.capacity())?;
+    let collected = record(&stage, gpu, options, &ending, file)
+        .with_context(|| format!("cannot make the recording {}", output.display()))?;
+    let verdict = verdict(|| File::open(&output))
+        .with_context(|| format!("cannot read the recording {}", output.display()))?;
+    show(&verdict, &collected, &output, options, &catalogue)?;
+    Ok(match verdict.outcome {
+        Outcome::Fits | Outcome::NoDevice => Answer::Yes,
+        Outcome::DoesNotFit => Answer::No,
+        Outcome::Failed => Answer::Failed,
+    })
+}
+
+/// A dry run beside a real device would tell programs of a device that is not
+/// the one they find by other ways.
+fn refuse_where_a_gpu_is(allowed: bool) -> Result<()> {
+    let signs = ["/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version"];
+    match signs.iter().find(|sign| Path::new(sign).exists()) {
+        Some(sign) if !allowed => Err(hinted(
+            format!("this machine has a real NVIDIA device ({sign})"),
+            "run on a machine without one, or say --even-with-gpu",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// `-o`, or the script's name with another ending.
+fn output_file(options: &RunOptions) -> PathBuf {
+    if let Some(output) = &options.output {
+        return output.clone();
+    }
+    let script = options
+        .command
+        .iter()
+        .map(Path::new)
+        .find(|argument| argument.extension() == Some(OsStr::new("py")));
+    let stem = script.and_then(Path::file_stem).unwrap_or(OsStr::new("run"));
+    PathBuf::from(stem).with_extension("tonnage")
+}
+
+fn record(
+    stage: &Stage,
+    gpu: &Gpu,
+    options: &RunOptions,
+    ending: &str,
+    file: File,
+) -> Result<Collected> {
+    let mut writer = Writer::new(file, PRODUCER)?;
+    let command: Vec<String> = options
+        .command
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    let given = |given: bool, known: &str| if given { "given" } else { known }.to_owned();
+    let order = match options.address_order {
+        AddressOrder::Descending => "descending",
+        AddressOrder::Ascending => "ascending",
+    };
+    for (name, text) in [
+        (meta::COMMAND, command.join(" ")),
+        (facts::GPU_ID, gpu.id.clone()),
+        (meta::GPU_NAME, gpu.name.clone()),
+        (facts::GPU_COUNT, options.gpus.to_string()),
+        (meta::GPU_CAPACITY, stage.capacity().to_string()),
+        (
+            facts::GPU_CAPACITY_KNOWN,
+            given(options.capacity.is_some(), gpu.total_memory.known.as_str()),
+        ),
+        (meta::GPU_CONTEXT, stage.context().to_string()),
+        (
+            facts::GPU_CONTEXT_KNOWN,
+            given(options.context.is_some(), gpu.context.known.as_str()),
+        ),
+        (facts::ADDRESS_ORDER, order.to_owned()),
+        (facts::ENDING, ending.to_owned()),
+    ] {
+        writer.meta(facts::RUN, name, &text)?;
+    }
+    let collected = collect(stage.folder(), &mut writer)?;
+    writer.finish()?;
+    Ok(collected)
+}
+
+fn show(
+    verdict: &Verdict,
+    collected: &Collected,
+    output: &Path,
+    options: &RunOptions,
+    catalogue: &Catalogue,
+) -> Result<()> {
+    if options.json {
+        let mut json = serde_json::to_value(verdict)?;
+        json["recording"] = output.to_string_lossy().into();
+        say(&serde_json::to_string_pretty(&json)?);
+    } else {
+        // The script's own output may have ended without a line break.
+        tell("");
+        say(&render::text(verdict, collected, output, catalogue));
+    }
+    Ok(())
+}

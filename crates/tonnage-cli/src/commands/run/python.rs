@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which Python and which torch a command would use.
+//!
+//! The command may be a Python, a script that names one in its first line
+//! (`torchrun`, `accelerate`), or anything that starts one found on the path.
+//! The torch is then asked for by name, without importing it.
+
+use std::ffi::OsString;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::output::hinted;
+
+/// The torch that a command will import.
+pub(crate) struct Torch {
+    /// CUDA's version as torch was built for it, e.g. 13020.
+    pub(crate) cuda: i32,
+}
+
+/// Finds the torch that `command` would use.
+pub(crate) fn find(command: &[OsString]) -> Result<Torch> {
+    let first = command.first().context("no command")?;
+    let program = on_path(Path::new(first)).ok_or_else(|| {
+        hinted(
+            format!("cannot find the command {}", first.to_string_lossy()),
+            "is the virtual environment active? Its folder works too: .venv/bin/python",
+        )
+    })?;
+    let python = interpreter(&program)
+        .or_else(|| on_path(Path::new("python")))
+        .or_else(|| on_path(Path::new("python3")))
+        .ok_or_else(|| {
+            hinted(
+                format!("{} starts no Python that can be found", program.display()),
+                "put the Python with torch first on the path",
+            )
+        })?;
+    ask(&python)
+}
+
+/// The file a command's first word means.
+fn on_path(name: &Path) -> Option<PathBuf> {
+    let runnable = |path: &PathBuf| {
+        let metadata = path.metadata();
+        metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    if name.components().count() > 1 {
+        return Some(name.to_owned()).filter(runnable);
+    }
+    let folders = std::env::var_os("PATH")?;
+    let candidates = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    candidates.into_iter().find(runnable)
+}
+
+/// The Python that running `program` starts, if it is one or names one.
+fn interpreter(program: &Path) -> Option<PathBuf> {
+    let is_python = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("python") || name.starts_with("pypy")
+    };
+    if is_python(program) {
+        return Some(program.to_owned());
+    }
+    let mut head = [0; 512];
+    let length = std::fs::File::open(program).ok()?.read(&mut head).ok()?;
+    let head = String::from_utf8_lossy(&head[..length]).into_owned();
+    let line = head.strip_prefix("#!")?.lines().next()?;
+    let mut words = line.split_whitespace();
+    let first = PathBuf::from(words.next()?);
+    if first.file_name()? == "env" {
+        return on_path(Path::new(words.next()?)).filter(|path| is_python(path));
+    }
+    is_python(&first).then_some(first)
+}
+
+/// Prints the folder of torch, or nothing; importing torch would take seconds.
+const QUESTION: &str = "import importlib.util as u; s = u.find_spec('torch'); \
+                        print(s.submodule_search_locations[0] if s else '')";
+
+fn ask(python: &Path) -> Result<Torch> {
+    let answer = Command::new(python)
+        .args(["-c", QUESTION])
+        .output()
+        .with_context(|| format!("cannot run {}", python.display()))?;
+    let folder = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
+    if !answer.status.success() || folder.is_empty() {
+        return Err(hinted(
+            format!("{} has no torch", python.display()),
+            format!("{} -m pip install torch", python.display()),
+        ));
+    }
+    let version = Path::new(&folder).join("version.py");
+    let text = std::fs::read_to_string(&version)
+        .with_context(|| format!("cannot read {}", version.display()))?;
+    let cuda = cuda_version(&text).ok_or_else(|| {
+        hinted(
+            format!("the torch of {} is built without CUDA", python.display()),
+            "install the ordinary Linux build; no GPU and no driver is needed for it",
+        )
+    })?;
+    Ok(Torch { cuda })
+}
+
+/// The CUDA version in torch's `version.py`: `cuda: Optional[str] = '13.2'` gives 13020.
+fn cuda_version(text: &str) -> Option<i32> {
+    let line = text.lines().find(|line| line.starts_with("cuda"))?;
+    let (_, value) = line.split_once('=')?;
+    let value = value.trim().trim_matches(['\'', '"']);
+    let (major, minor) = value.split_once('.')?;
+    let major: i32 = major.parse().ok()?;
+    let minor: i32 = minor.split('.').next()?.parse().ok()?;
+    Some(major * 1000 + minor * 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cuda_version_is_read_as_torch_writes_it() {
+        assert_eq!(cuda_version("cuda: Optional[str] = '13.2'\n"), Some(13020));
+        assert_eq!(cuda_version("__version__ = '2.6.0'\ncuda = '12.4'\n"), Some(12040));
+        assert_eq!(cuda_version("cuda: Optional[str] = None\n"), None);
+        assert_eq!(cuda_version(""), None);
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The verdict in words: a dozen lines, the answer first, the next command last.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use tonnage_core::collect::Collected;
+use tonnage_core::verdict::{DeviceUse, Holder, Outcome, Place, Verdict};
+use tonnage_gpus::Catalogue;
+
+use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
+
+/// How many holders the text lists; the JSON has more.
+const HOLDERS: usize = 5;
+/// How many names of functions that are not modelled the text lists.
+const NAMES: usize = 4;
+
+pub(crate) fn text(
+    verdict: &Verdict,
+    collected: &Collected,
+    output: &Path,
+    catalogue: &Catalogue,
+) -> String {
+    let mut text = headline(verdict);
+    text.push('\n');
+    if let Some(device) = verdict.worst() {
+        failure(&mut text, verdict, device);
+        breakdown(&mut text, verdict, device);
+        holders(&mut text, device);
+        others(&mut text, verdict, device);
+    }
+    gaps(&mut text, verdict);
+    row(&mut text, "recording", &format!(
+        "{} ({} events{})",
+        output.display(),
+        count(collected.events),
+        if collected.processes > 1 {
+            format!(" of {} processes", collected.processes)
+        } else {
+            String::new()
+        }
+    ));
+    if let Some(next) = next(verdict, catalogue) {
+        row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
+    }
+    text.trim_end().to_owned()
+}
+
+fn row(text: &mut String, name: &str, value: &str) {
+    let _ = writeln!(text, "  {name:<11} {value}");
+}
+
+fn headline(verdict: &Verdict) -> String {
+    let machine = match verdict.gpu_count {
+        1 => format!("{} ({})", verdict.gpu_name, bytes(verdict.capacity.bytes)),
+        count => format!("{count} × {} ({} each)", verdict.gpu_name, bytes(verdict.capacity.bytes)),
+    };
+    match verdict.outcome {
+        Outcome::Fits => format!(
+            "{GOOD}fits{GOOD:#} on {machine}, {} to spare",
+            bytes(verdict.spare())
+        ),
+        Outcome::DoesNotFit => format!("{BAD}does not fit{BAD:#} on {machine}"),
+        Outcome::Failed => format!(
+            "{BAD}failed{BAD:#} on {machine}, not for want of GPU memory ({})",
+            verdict.ending
+        ),
+        Outcome::NoDevice => "the command ended without using a GPU".to_owned(),
+    }
+}
+
+fn at(place: &Place) -> String {
+    format!("{}:{} in {}", shorten(&place.file), place.line, place.function)
+}
+
+/// A path as far as it helps: libraries from their package on, the rest as given.
+fn shorten(file: &str) -> &str {
+    for part in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, rest)) = file.rsplit_once(part) {
+            return rest;
+        }
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let here = here.to_string_lossy();
+    file.strip_prefix(here.as_ref())
+        .map_or(file, |rest| rest.trim_start_matches('/'))
+}
+
+fn where_from(place: Option<&Place>, inside: Option<&Place>) -> String {
+    let Some(place) = place else {
+        return "no stack recorded".to_owned();
+    };
+    let inside = inside.map(|inside| format!(" {DIM}({}:{}){DIM:#}", shorten(&inside.file), inside.line));
+    format!("{}{}", at(place), inside.unwrap_or_default())
+}
+
+fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
+    if let Some(oom) = &device.out_of_memory {
+        let mut place = where_from(oom.place.as_ref(), oom.inside.as_ref());
+        if oom.place.is_none() {
+            let raised = verdict.exceptions.iter().find_map(|e| e.place.as_ref());
+            place = where_from(raised, None);
+        }
+        row(text, "asked for", &format!(
+            "{} with {} free, at {place}",
+            bytes(oom.requested),
+            bytes(oom.free)
+        ));
+    } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first()) {
+        let message = exception.message.lines().next().unwrap_or_default();
+        let place = exception.place.as_ref().map_or(String::new(), |place| format!(" at {}", at(place)));
+        row(text, "raised", &format!("{}{place}: {message}", exception.kind));
+    }
+}
+
+fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
+    let peak = &device.at_peak;
+    let when = format!(
+        "{:.2} s after the first event, event {} of {}",
+        device.peak.after_ns as f64 / 1e9,
+        count(device.peak.event + 1),
+        count(verdict.events),
+    );
+    let moment = if device.out_of_memory.is_some() { "at failure" } else { "peak" };
+    let whose = match (&device.rank, verdict.devices.len()) {
+        (_, 1) => String::new(),
+        (Some(rank), _) => format!(" on GPU {} (rank {rank})", device.device),
+        (None, _) => format!(" on GPU {}", device.device),
+    };
+    row(text, moment, &format!("{}{whose}, {when}", bytes(peak.used)));
+    let mut part = |name: &str, value: u64, what: &str, known: &str| {
+        let _ = writeln!(
+            text,
+            "    {name:<9} {:>12}  {what} {DIM}{known}{DIM:#}",
+            bytes(value)
+        );
+    };
+    part("allocated", peak.allocated, "in PyTorch's blocks", "exact");
+    part("cached", peak.cached, "held by PyTorch, not handed out", "exact");
+    part("context", peak.context, "CUDA's own", &verdict.context.known);
+    part("other", peak.other, "outside PyTorch's allocator", "exact");
+    row(text, "at most", &format!(
+        "{} allocated, {} reserved by PyTorch",
+        bytes(device.peak_allocated),
+        bytes(device.peak_reserved)
+    ));
+}
+
+fn holders(text: &mut String, device: &DeviceUse) {
+    if device.holders.is_empty() {
+        return;
+    }
+    row(text, "held by", "");
+    for Holder { bytes: size, blocks, place, inside } in device.holders.iter().take(HOLDERS) {
+        let _ = writeln!(
+            text,
+            "    {:>22}  {}",
+            format!("{} in {}", bytes(*size), count(*blocks)),
+            where_from(place.as_ref(), inside.as_ref())
+        );
+    }
+}
+
+/// The other processes and devices, in a line each.
+fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
+    for device in verdict.devices.iter().filter(|device| *device != shown) {
+        let rank = device.rank.as_ref().map_or(String::new(), |rank| format!(" (rank {rank})"));
+        row(text, &format!("GPU {}", device.device), &format!(
+            "{} used at most, {} allocated{rank}",
+            bytes(device.peak_used),
+            bytes(device.peak_allocated)
+        ));
+    }
+    let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
+    if verdict.outcome == Outcome::Fits && caught > 0 {
+        row(text, "caught", &format!(
+            "{WARN}{caught} out-of-memory errors that the script handled{WARN:#}"
+        ));
+    }
+}
+
+/// What may make the figures wrong.
+fn gaps(text: &mut String, verdict: &Verdict) {
+    if !verdict.unmodelled.is_empty() {
+        let mut names: Vec<_> = verdict.unmodelled.iter().collect();
+        names.sort_by_key(|function| std::cmp::Reverse(function.calls));
+        let calls: u64 = names.iter().map(|function| function.calls).sum();
+        let mut list: Vec<String> = names
+            .iter()
+            .take(NAMES)
+            .map(|function| format!("{} ({})", function.name, count(function.calls)))
+            .collect();
+        if names.len() > NAMES {
+            list.push(format!("{} more", names.len() - NAMES));
+        }
+        row(text, "not modelled", &format!(
+            "{WARN}{} calls{WARN:#}: {}",
+            count(calls),
+            list.join(", ")
+        ));
+    }
+    for gap in &verdict.unknown {
+        row(text, "not known", &format!("{WARN}{gap}{WARN:#}"));
+    }
+}
+
+/// The command that most people would type next.
+fn next(verdict: &Verdict, catalogue: &Catalogue) -> Option<String> {
+    match verdict.outcome {
+        Outcome::DoesNotFit => {
+            let larger = catalogue
+                .gpus()
+                .iter()
+                .filter(|gpu| gpu.supported && gpu.total_memory.value > verdict.capacity.bytes)
+                .min_by_key(|gpu| gpu.total_memory.value)?;
+            Some(format!("tonnage run --gpu {} -- {}", larger.id, verdict.command))
+        }
+        _ => None,
+    }
+}

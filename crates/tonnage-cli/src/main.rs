@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `tonnage` command. Parses, runs one command, turns its answer into an exit code.
+//!
+//! Exit codes are part of the interface: 0 yes or done, 1 the answer is no
+//! (does not fit), 2 bad use or failure.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::arguments::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    arguments.color.apply();
+    let result = match arguments.command {
+        Command::Run(options) => commands::run::run(&options),
+        Command::Gpus(options) => commands::gpus::run(&options),
+    };
+    match result {
+        Ok(answer) => ExitCode::from(answer as u8),
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(output::Answer::Failed as u8)
+        }
+    }
+}

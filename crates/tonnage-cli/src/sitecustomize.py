@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs at the start of every Python inside `tonnage run`.
+
+Waits until torch is imported and CUDA is used, then turns on torch's own
+allocator history and hands it to the stand-in piece by piece. Whatever goes
+wrong here must not change what the user's script does: it ends the recording
+of stacks, not the run.
+"""
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_TORCH, _NOTE = 3, 4
+
+
+class _Recorder:
+    """Moves torch's history to the log of the stand-in."""
+
+    def __init__(self):
+        import ctypes
+
+        self.library = ctypes.CDLL(None)
+        self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
+        self.library.tonnage_record.restype = None
+        self.library.tonnage_torch_events.restype = ctypes.c_uint64
+        # Kept here because the stand-in holds only its address.
+        self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
+        self.torch = None
+        self.set_history = None
+        self.running = False
+        # Whether the script records a history of its own, which must not be cleared.
+        self.shared = False
+        self.draining = False
+
+    def write(self, tag, data):
+        self.library.tonnage_record(tag, data, len(data))
+
+    def note(self, **facts):
+        import json
+
+        self.write(_NOTE, json.dumps(facts).encode())
+
+    def start(self, torch):
+        """Called by torch when CUDA is first used."""
+        self.torch = torch
+        variables = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+        self.note(
+            torch=torch.__version__,
+            cuda=torch.version.cuda,
+            python=sys.version.split()[0],
+            environment={name: os.environ[name] for name in variables if name in os.environ},
+        )
+        if self.set_history is None:
+            memory = torch.cuda.memory
+            self.set_history = memory._record_memory_history
+            memory._record_memory_history = self._history_asked_for_by_script
+        self.begin()
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+
+    def begin(self, **more):
+        self.set_history("all", context="alloc", stacks="python", **more)
+        self.shared = False
+        self.running = True
+        self.library.tonnage_set_drain(self.callback)
+
+    def drain(self):
+        """Hands over what torch has recorded since the last time, and clears it."""
+        if not self.running or self.draining:
+            return
+        self.draining = True
+        try:
+            import pickle
+
+            before = self.library.tonnage_torch_events()
+            snapshot = self.torch.cuda.memory._snapshot()
+            kept = ("device_traces", "external_annotations")
+            self.write(_TORCH, pickle.dumps({key: snapshot[key] for key in kept if key in snapshot}, 5))
+            del snapshot
+            if self.shared:
+                self.running = False
+                return
+            try:
+                self.begin(clear_history=True)
+            except TypeError:
+                # Before torch 2.7 a history is cleared by ending it.
+                self.set_history(None)
+                self.begin()
+            lost = self.library.tonnage_torch_events() - before
+            if lost:
+                # Another thread used the allocator meanwhile; the blocks are
+                # known all the same, only their stacks are not.
+                self.note(lost=lost)
+        except Exception as error:
+            self.running = False
+            self.note(trouble=f"{type(error).__name__}: {error}")
+        finally:
+            self.draining = False
+
+    def _drain_from_main_thread(self, _):
+        if not self.shared:
+            self.drain()
+        return 0
+
+    def _out_of_memory(self, device, size, allowed, free):
+        self.drain()
+        self.note(oom={"device": device, "size": size, "free": free, "stack": _stack(sys._getframe(1))})
+
+    def _history_asked_for_by_script(self, enabled="all", *arguments, **options):
+        self.drain()
+        result = self.set_history(enabled, *arguments, **options)
+        if enabled is None:
+            self.begin()
+        else:
+            self.shared = True
+            self.running = True
+        return result
+
+    def forget(self):
+        """In a forked child: what the parent recorded is the parent's."""
+        self.running = False
+        self.library.tonnage_set_drain(None)
+
+
+def _stack(frame):
+    """The frames of a stack, innermost first."""
+    frames = []
+    while frame is not None and len(frames) < 64:
+        code = frame.f_code
+        frames.append([code.co_name, code.co_filename, frame.f_lineno])
+        frame = frame.f_back
+    return frames
+
+
+_recorder = None
+
+
+def _torch_imported(torch):
+    global _recorder
+    try:
+        _recorder = _Recorder()
+        torch.cuda._lazy_call(lambda: _recorder.start(torch))
+    except Exception as error:
+        print(f"tonnage: no stacks will be recorded: {error}", file=sys.stderr)
+
+
+class _TorchFinder(importlib.abc.MetaPathFinder):
+    """Lets torch be imported as usual, then calls `_torch_imported`."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_tell(module):
+                execute(module)
+                _torch_imported(module)
+
+            spec.loader.exec_module = execute_and_tell
+        return spec
+
+
+def _at_exit():
+    if _recorder is not None:
+        _recorder.drain()
+
+
+def _exit_at_once(status, _exit=os._exit):
+    _at_exit()
+    _exit(status)
+
+
+def _in_forked_child():
+    if _recorder is not None:
+        _recorder.forget()
+
+
+def _report_exception(kind, value, traceback, _report=sys.excepthook):
+    if _recorder is not None:
+        try:
+            frame = traceback
+            while frame is not None and frame.tb_next is not None:
+                frame = frame.tb_next
+            _recorder.note(
+                exception={
+                    "type": f"{kind.__module__}.{kind.__qualname__}",
+                    "message": str(value)[:4096],
+                    "stack": _stack(frame.tb_frame if frame is not None else None),
+                }
+            )
+        except Exception:
+            pass
+    _report(kind, value, traceback)
+
+
+def _run_the_users_sitecustomize():
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+sys.meta_path.insert(0, _TorchFinder())
+sys.excepthook = _report_exception
+os._exit = _exit_at_once
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_forked_child)
+_run_the_users_sitecustomize()

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From what the processes of a dry run left behind to one recording.
+//!
+//! Three sources tell the same story. The blocks file has every block torch
+//! handed out or took back, to the byte and to the last moment. Torch's own
+//! history has the request behind it, the stream, the stack, and what happened
+//! inside the allocator; it comes in pieces and may end before the process
+//! did. The log has the driver's calls. They are joined by what they have in
+//! common, addresses and order, never by their clocks: two runs of one script
+//! give the same rows in the same order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
+use tonnage_capture::LOG_PREFIX;
+use tonnage_import::ImportError;
+use tonnage_import::pytorch::Snapshot;
+use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
+
+use crate::facts;
+
+/// Why a recording could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CollectError {
+    /// A file of the run cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A log of a process makes no sense.
+    #[error("the log {path} makes no sense")]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: LogError,
+    },
+    /// A piece of torch's history cannot be read.
+    #[error("torch's history in {path} cannot be read")]
+    History {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: ImportError,
+    },
+    /// The recording cannot be written.
+    #[error("the recording cannot be written")]
+    Write(#[from] WriteError),
+}
+
+/// How far ahead the blocks file is searched for a row of torch's history: as
+/// far as a history can have lost between two drains.
+const LOOK_AHEAD: usize = 1 << 17;
+
+/// What a collection found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Processes that used a device.
+    pub processes: u32,
+    /// Rows written, without facts and frames.
+    pub events: u64,
+}
+
+#[derive(Default, Deserialize)]
+struct Note {
+    torch: Option<String>,
+    cuda: Option<String>,
+    python: Option<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    lost: Option<u64>,
+    trouble: Option<String>,
+    exception: Option<serde_json::Value>,
+}
+
+/// Writes everything that the processes left in `folder` to `writer`.
+pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collected, CollectError> {
+    let mut logs = files(folder, LOG_PREFIX)?;
+    logs.sort();
+    let mut collected = Collected::default();
+    for path in logs {
+        let log = read(&path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
+        let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
+        let number = collected.processes;
+        if Process::new(number, &path, &blocks, writer).write(&log, &mut collected)? {
+            collected.processes += 1;
+        }
+    }
+    Ok(collected)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, CollectError> {
+    std::fs::read(path).map_err(|source| CollectError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn files(folder: &Path, prefix: &str) -> Result<Vec<PathBuf>, CollectError> {
+    let entries = std::fs::read_dir(folder).map_err(|source| CollectError::Read {
+        path: folder.to_owned(),
+        source,
+    })?;
+    let names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let matches = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with(prefix)
+    };
+    Ok(names.filter(matches).collect())
+}
+
+/// The joining of one process's sources.
+struct Process<'a, W> {
+    number: u32,
+    path: &'a Path,
+    writer: &'a mut Writer<W>,
+    start: Start,
+    /// The driver's calls that no row was written for yet, in order.
+    calls: VecDeque<DriverCall>,
+    /// The blocks of each device that no row was written for yet, in order.
+    blocks: BTreeMap<u8, VecDeque<Block>>,
+    unmodelled: BTreeMap<String, u64>,
+    unknown: u32,
+    events: u64,
+}
+
+impl<'a, W: Write> Process<'a, W> {
+    fn new(number: u32, path: &'a Path, entries: &[u8], writer: &'a mut Writer<W>) -> Self {
+        let mut queues: BTreeMap<u8, VecDeque<Block>> = BTreeMap::new();
+        for block in blocks::read(entries) {
+            queues.entry(block.device).or_default().push_back(block);
+        }
+        Self {
+            number,
+            path,
+            writer,
+            start: Start::default(),
+            calls: VecDeque::new(),
+            blocks: queues,
+            unmodelled: BTreeMap::new(),
+            unknown: 0,
+            events: 0,
+        }
+    }
+
+    /// Writes the process's rows; whether there were any.
+    fn write(mut self, bytes: &[u8], collected: &mut Collected) -> Result<bool, CollectError> {
+        let mut records = Vec::new();
+        for record in log::read(bytes) {
+            records.push(record.map_err(|source| CollectError::Log {
+                path: self.path.to_owned(),
+                source,
+            })?);
+        }
+        let calls = records.iter().filter_map(|record| match record {
+            Record::Call(call) => Some(*call),
+            _ => None,
+        });
+        self.calls.extend(calls);
+        if self.calls.is_empty() {
+            // A launcher or a worker that only asked how many devices there are.
+            return Ok(false);
+        }
+        for record in records {
+            match record {
+                Record::Start(start) => self.begin(start)?,
+                Record::Torch(pickle) => self.history(pickle)?,
+                Record::Note(json) => self.note(json)?,
+                Record::Unmodelled(name) => {
+                    self.unmodelled.entry(name.to_owned()).or_insert(1);
+                }
+                Record::Counts(json) => {
+                    let counts = serde_json::from_slice(json).unwrap_or_default();
+                    self.unmodelled = counts;
+                }
+                Record::Call(_) => {}
+            }
+        }
+        self.rest()?;
+        let counts = std::mem::take(&mut self.unmodelled);
+        for (name, count) in counts {
+            let name = Some(self.writer.stacks_mut().intern(&name));
+            self.put(Event {
+                size: count,
+                name,
+                ..Event::new(Kind::Unmodelled)
+            })?;
+        }
+        collected.events += self.events;
+        Ok(true)
+    }
+
+    fn put(&mut self, event: Event) -> Result<(), CollectError> {
+        self.events += 1;
+        self.writer.event(&Event {
+            process: self.number,
+            ..event
+        })?;
+        Ok(())
+    }
+
+    fn fact(&mut self, name: &str, text: &str) -> Result<(), CollectError> {
+        Ok(self.writer.meta(self.number, name, text)?)
+    }
+
+    fn gap(&mut self, text: &str) -> Result<(), CollectError> {
+        let name = format!("{}.{}", meta::UNKNOWN, self.unknown);
+        self.unknown += 1;
+        self.fact(&name, text)
+    }
+
+    fn begin(&mut self, start: Start) -> Result<(), CollectError> {
+        self.fact(facts::PROCESS_COMMAND, &start.arguments.join(" "))?;
+        let visible: Vec<String> = start.visible.iter().map(u8::to_string).collect();
+        self.fact(facts::VISIBLE, &visible.join(","))?;
+        self.start = start;
+        Ok(())
+    }
+
+    fn note(&mut self, json: &[u8]) -> Result<(), CollectError> {
+        let Ok(note) = serde_json::from_slice::<Note>(json) else {
+            return self.gap("a note of the recorder could not be read");
+        };
+        if let Some(version) = note.torch {
+            self.fact(meta::TORCH_VERSION, &version)?;
+        }
+        if let Some(version) = note.cuda {
+            self.fact(facts::CUDA_VERSION, &version)?;
+        }
+        if let Some(version) = note.python {
+            self.fact(facts::PYTHON_VERSION, &version)?;
+        }
+        // The CUDA name wins where both are set, as it does in torch.
+        for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+            if let Some(conf) = note.environment.get(name) {
+                self.fact(meta::ALLOCATOR_CONF, conf)?;
+            }
+        }
+        if let Some(rank) = note.environment.get("RANK") {
+            self.fact(meta::PROCESS_RANK, rank)?;
+        }
+        if let Some(lost) = note.lost {
+            self.gap(&format!("the stacks of {lost} allocations and frees"))?;
+        }
+        if let Some(trouble) = note.trouble {
+            self.gap(&format!("stacks after: {trouble}"))?;
+        }
+        if let Some(exception) = note.exception {
+            self.fact(facts::EXCEPTION, &exception.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn history(&mut self, pickle: &[u8]) -> Result<(), CollectError> {
+        let snapshot = Snapshot::parse(pickle, self.writer.stacks_mut());
+        let snapshot = snapshot.map_err(|source| CollectError::History {
+            path: self.path.to_owned(),
+            source,
+        })?;
+        let mut queues: Vec<_> = snapshot.traces.into_iter().map(VecDeque::from).collect();
+        let mut marks = VecDeque::from(snapshot.annotations);
+        // One device after the other by time; a machine with one device, the
+        // common case, keeps torch's own order whatever its clock says.
+        while let Some(next) = queues
+            .iter()
+            .enumerate()
+            .filter_map(|(index, queue)| Some((queue.front()?.time, index)))
+            .min()
+            .map(|(_, index)| index)
+        {
+            let Some(mut event) = queues[next].pop_front() else {
+                break;
+            };
+            while let Some(mark) = marks.pop_front_if(|mark| mark.time <= event.time) {
+                self.put(mark)?;
+            }
+            event.device = self.physical(event.device);
+            self.join(event)?;
+        }
+        for mark in marks {
+            self.put(mark)?;
+        }
+        Ok(())
+    }
+
+    /// The machine's number of the device that the process calls `visible`.
+    fn physical(&self, visible: i32) -> i32 {
+        let known = usize::try_from(visible)
+            .ok()
+            .and_then(|visible| self.start.visible.get(visible));
+        known.map_or(visible, |&device| i32::from(device))
+    }
+
+    /// Writes a row of torch's history, with what belongs before it.
+    fn join(&mut self, mut event: Event) -> Result<(), CollectError> {
+        match event.kind {
+            Kind::Alloc | Kind::FreeRequested => {
+                if let Some(block) = self.take_block(&event)? {
+                    event.size = block.change.unsigned_abs();
+                }
+            }
+            Kind::SegmentAlloc => {
+                let at = |call: &DriverCall| {
+                    call.kind == CallKind::Malloc && call.address == event.address
+                };
+                self.calls_up_to(at)?;
+            }
+            Kind::SegmentMap => {
+                let end = event.address + event.size;
+                let at = |call: &DriverCall| {
+                    call.kind == CallKind::Map && call.address + call.size == end
+                };
+                self.calls_up_to(at)?;
+            }
+            Kind::Oom => self.refusals()?,
+            Kind::Snapshot => return Ok(()), // our own
+            _ => {}
+        }
+        self.put(event)
+    }
+
+    /// Takes the entry of the blocks file that says the same as `event`.
+    ///
+    /// Entries before it have no row in torch's history (it was lost, or is
+    /// not recorded while the script changes it): they get one without a stack.
+    fn take_block(&mut self, event: &Event) -> Result<Option<Block>, CollectError> {
+        let Ok(device) = u8::try_from(event.device) else {
+            return Ok(None);
+        };
+        let same = |block: &Block| {
+            block.address == event.address && (block.change > 0) == (event.kind == Kind::Alloc)
+        };
+        let Some(queue) = self.blocks.get_mut(&device) else {
+            return Ok(None);
+        };
+        let Some(position) = queue.iter().take(LOOK_AHEAD).position(same) else {
+            return Ok(None);
+        };
+        let skipped: Vec<Block> = queue.drain(..position).collect();
+        let found = queue.pop_front();
+        for block in skipped {
+            self.put(bare_row(&block))?;
+        }
+        Ok(found)
+    }
+
+    /// Writes the driver's calls up to the first for which `at` says yes, if there is one.
+    fn calls_up_to(&mut self, at: impl Fn(&DriverCall) -> bool) -> Result<(), CollectError> {
+        if let Some(position) = self.calls.iter().position(at) {
+            for call in self.calls.drain(..=position).collect::<Vec<_>>() {
+                self.put_call(&call)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the refusals that led to an out-of-memory: all of one size in a row.
+    fn refusals(&mut self) -> Result<(), CollectError> {
+        let refused = |call: &DriverCall| call.kind == CallKind::Refused;
+        let Some(size) = self.calls.iter().find(|call| refused(call)).map(|call| call.size) else {
+            return Ok(());
+        };
+        let other = |call: &DriverCall| refused(call) && call.size != size;
+        let until = self.calls.iter().position(other).unwrap_or(self.calls.len());
+        let last = (0..until).rev().find(|&index| refused(&self.calls[index]));
+        if let Some(last) = last {
+            for call in self.calls.drain(..=last).collect::<Vec<_>>() {
+                self.put_call(&call)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put_call(&mut self, call: &DriverCall) -> Result<(), CollectError> {
+        let mut event = Event {
+            device: i32::from(call.device),
+            time: i64::try_from(call.time).ok(),
+            address: call.address,
+            size: call.size,
+            ..Event::new(match call.kind {
+                CallKind::Context => Kind::DriverContext,
+                CallKind::Malloc => Kind::DriverMalloc,
+                CallKind::Free => Kind::DriverFree,
+                CallKind::Create => Kind::DriverCreate,
+                CallKind::Release => Kind::DriverRelease,
+                CallKind::Reserve => Kind::DriverReserve,
+                CallKind::Unreserve => Kind::DriverUnreserve,
+                CallKind::Map => Kind::DriverMap,
+                CallKind::Unmap => Kind::DriverUnmap,
+                CallKind::Refused => Kind::DriverOom,
+                CallKind::HostAlloc => Kind::HostAlloc,
+                CallKind::HostFree => Kind::HostFree,
+                CallKind::PoolMalloc => Kind::PoolMalloc,
+                CallKind::PoolFree => Kind::PoolFree,
+            })
+        };
+        match call.kind {
+            CallKind::Malloc => event.requested = call.size,
+            CallKind::Create | CallKind::Release => {
+                event.handle = call.address;
+                event.address = 0;
+            }
+            CallKind::Map => event.handle = call.extra,
+            CallKind::PoolMalloc | CallKind::PoolFree => event.stream = call.extra,
+            CallKind::Refused => {
+                let name = match call.address {
+                    kind if kind == CallKind::Create as u64 => "cuMemCreate",
+                    kind if kind == CallKind::Context as u64 => "context",
+                    kind if kind == CallKind::PoolMalloc as u64 => "cuMemAllocAsync",
+                    _ => "cuMemAlloc",
+                };
+                event.name = Some(self.writer.stacks_mut().intern(name));
+                event.free = call.extra;
+                event.address = 0;
+            }
+            CallKind::HostAlloc | CallKind::HostFree => event.device = -1,
+            _ => {}
+        }
+        self.put(event)
+    }
+
+    /// Writes what torch's history did not come to tell: the driver's last
+    /// calls, and the blocks after the last drain, in the order of their clock.
+    fn rest(&mut self) -> Result<(), CollectError> {
+        let mut tail: Vec<Block> = std::mem::take(&mut self.blocks)
+            .into_values()
+            .flatten()
+            .collect();
+        tail.sort_by_key(|block| block.time);
+        for block in tail {
+            while let Some(call) = self.calls.pop_front_if(|call| call.time <= block.time) {
+                self.put_call(&call)?;
+            }
+            self.put(bare_row(&block))?;
+        }
+        while let Some(call) = self.calls.pop_front() {
+            self.put_call(&call)?;
+        }
+        Ok(())
+    }
+}
+
+/// A row for a block of which only the blocks file tells.
+fn bare_row(block: &Block) -> Event {
+    let kind = if block.change > 0 {
+        Kind::Alloc
+    } else {
+        Kind::FreeRequested
+    };
+    Event {
+        device: i32::from(block.device),
+        time: i64::try_from(block.time).ok(),
+        address: block.address,
+        size: block.change.unsigned_abs(),
+        ..Event::new(kind)
+    }
+}
+

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The facts a dry run writes into its recording, beside those of `tonnage_trace::meta`.
+
+/// Facts about the whole run stand under this process.
+pub const RUN: u32 = 0;
+/// The arguments of a process.
+pub const PROCESS_COMMAND: &str = "process.command";
+/// How many devices the machine had.
+pub const GPU_COUNT: &str = "gpu.count";
+/// The catalogue's name of the GPU.
+pub const GPU_ID: &str = "gpu.id";
+/// How the capacity is known: read, rounded, assumed, given.
+pub const GPU_CAPACITY_KNOWN: &str = "gpu.capacity.known";
+/// How the size of the context is known.
+pub const GPU_CONTEXT_KNOWN: &str = "gpu.context.known";
+/// The order of the driver's addresses.
+pub const ADDRESS_ORDER: &str = "driver.address_order";
+/// How the command ended: `exit 0`, `exit 1`, `signal 9`.
+pub const ENDING: &str = "run.ending";
+/// The uncaught exception of a process, as JSON.
+pub const EXCEPTION: &str = "process.exception";
+/// The devices a process saw, by their number on the machine, with commas.
+pub const VISIBLE: &str = "process.visible";
+/// Version of Python.
+pub const PYTHON_VERSION: &str = "python.version";
+/// CUDA's version as torch was built for it.
+pub const CUDA_VERSION: &str = "cuda.version";

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Questions answered from a recording, as plain result structs.
+//!
+//! * [`collect`] makes a recording of what the processes of a dry run left behind;
+//! * [`verdict`] says from a recording whether the run fits, by how much, and
+//!   who held the memory at the peak.
+//!
+//! **Invariant:** nothing here prints. Results are data with public fields;
+//! text and JSON are made of them elsewhere.
+#![forbid(unsafe_code)]
+
+pub mod collect;
+pub mod facts;
+pub mod verdict;

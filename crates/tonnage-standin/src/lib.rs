@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A stand-in for the CUDA libraries: every byte accounted, no kernel run.
+//!
+//! Loaded in front of the real libraries, it answers the calls of an unmodified
+//! program as a machine with the chosen GPUs would, as far as memory can tell.
+//! The books of each device are kept by `tonnage_alloc::SimDevice`; this crate
+//! only translates between C and those books.
+//!
+//! * `api/*.api` hold one line for each foreign function; `build.rs` makes the
+//!   exported functions of them, in [`exports`];
+//! * [`ffi`] is what those functions are made of: checked out-parameters, the
+//!   guard that keeps panics inside, the count of what is not modelled;
+//! * `model` holds what the modelled functions do, a file for each library;
+//! * `machine` is the state of the process, `values` the little data that is
+//!   kept, `recorder` what is told to `tonnage run`, `torch` what torch's
+//!   allocator is asked to tell us.
+//!
+//! **Invariant:** without the environment variable `TONNAGE_RUN` the library
+//! plays a machine without a GPU, writes nothing and starts nothing.
+#![expect(
+    unsafe_code,
+    reason = "a C interface: exported symbols, out-parameters, mapped memory"
+)]
+
+pub mod exports;
+pub mod ffi;
+mod machine;
+mod model;
+mod recorder;
+mod torch;
+mod values;

@@ -1,0 +1,625 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The driver: its names for what the other files do, contexts, and functions
+//! by name.
+//!
+//! Each device has one context, its primary one; whoever makes another gets
+//! that. A context's handle is a number that gives back the device.
+
+use std::cell::RefCell;
+
+use crate::exports::DRIVER;
+use crate::ffi::{InOut, Out, OutBytes, Ptr};
+use crate::machine::{self, code, current, machine, set_current, status, use_current};
+use crate::recorder::static_text;
+
+pub(crate) use super::device::{
+    attribute as cuDeviceGetAttribute, bus_id as cuDeviceGetPCIBusId,
+    by_bus_id as cuDeviceGetByPCIBusId, can_access_peer as cuDeviceCanAccessPeer,
+    count as cuDeviceGetCount, limit as cuCtxGetLimit, memory_info as cuMemGetInfo_v2,
+    peer_attribute as cuDeviceGetP2PAttribute, priority_range as cuCtxGetStreamPriorityRange,
+    version as cuDriverGetVersion,
+};
+pub(crate) use super::kernel::{
+    active_clusters as cuOccupancyMaxActiveClusters,
+    available_shared as cuOccupancyAvailableDynamicSMemPerBlock,
+    cluster_size as cuOccupancyMaxPotentialClusterSize, module_variable as cuLibraryGetGlobal,
+    module_variable as cuLibraryGetManaged, module_variable as cuModuleGetGlobal_v2,
+    occupancy as cuOccupancyMaxActiveBlocksPerMultiprocessor,
+    occupancy_flags as cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+    potential_block as cuOccupancyMaxPotentialBlockSize, same_handle as cuKernelGetFunction,
+};
+pub(crate) use super::memory::{
+    address_range as cuMemGetAddressRange_v2, create as cuMemCreate, create_pool as cuMemPoolCreate,
+    current_pool as cuDeviceGetMemPool, default_pool as cuDeviceGetDefaultMemPool,
+    destroy_pool as cuMemPoolDestroy, export_handle as cuMemExportToShareableHandle,
+    free as cuMemFree_v2, free_async as cuMemFreeAsync, get_access as cuMemGetAccess,
+    granularity as cuMemGetAllocationGranularity, graph_memory as cuDeviceGetGraphMemAttribute,
+    host_alloc as cuMemHostAlloc, host_alloc_plain as cuMemAllocHost_v2,
+    host_device_pointer as cuMemHostGetDevicePointer_v2, host_flags as cuMemHostGetFlags,
+    host_free as cuMemFreeHost, host_register as cuMemHostRegister,
+    host_register as cuMemHostRegister_v2, host_unregister as cuMemHostUnregister,
+    import_handle as cuMemImportFromShareableHandle, ipc_close as cuIpcCloseMemHandle,
+    ipc_event as cuIpcGetEventHandle, ipc_handle as cuIpcGetMemHandle,
+    ipc_open as cuIpcOpenMemHandle, ipc_open as cuIpcOpenMemHandle_v2,
+    ipc_open_event as cuIpcOpenEventHandle, malloc_async as cuMemAllocAsync,
+    malloc_from_pool as cuMemAllocFromPoolAsync, malloc_managed as cuMemAllocManaged,
+    malloc_some as cuMemAlloc_v2, map as cuMemMap,
+    physical_properties as cuMemGetAllocationPropertiesFromHandle,
+    pointer_attribute as cuPointerGetAttribute, pointer_attribute_list as cuPointerGetAttributes,
+    pool_attribute as cuMemPoolGetAttribute, release as cuMemRelease,
+    reserve as cuMemAddressReserve, retain_handle as cuMemRetainAllocationHandle,
+    set_access as cuMemSetAccess, set_current_pool as cuDeviceSetMemPool,
+    set_graph_memory as cuDeviceSetGraphMemAttribute, set_pool_attribute as cuMemPoolSetAttribute,
+    trim_pool as cuMemPoolTrimTo, unmap as cuMemUnmap, unreserve as cuMemAddressFree,
+};
+pub(crate) use super::stream::{
+    begin as cuStreamBeginCapture_v2, begin_plain as cuStreamBeginCapture,
+    begin_to_graph as cuStreamBeginCaptureToGraph, callback as cuStreamAddCallback,
+    capture_info as cuStreamGetCaptureInfo, capture_info_v2 as cuStreamGetCaptureInfo_v2,
+    capture_info_v3 as cuStreamGetCaptureInfo_v3, create as cuStreamCreateWithPriority,
+    create_event as cuEventCreate, create_flags as cuStreamCreate, create_graph as cuGraphCreate,
+    create_object as cuUserObjectCreate, destroy as cuStreamDestroy, destroy as cuStreamDestroy_v2,
+    destroy_event as cuEventDestroy, destroy_event as cuEventDestroy_v2,
+    destroy_exec as cuGraphExecDestroy, destroy_graph as cuGraphDestroy,
+    device as cuStreamGetDevice, done as cuEventQuery, done as cuEventSynchronize,
+    done as cuStreamQuery, done as cuStreamSynchronize, elapsed as cuEventElapsedTime,
+    elapsed as cuEventElapsedTime_v2, end as cuStreamEndCapture,
+    exchange_mode as cuThreadExchangeStreamCaptureMode, flags as cuStreamGetFlags,
+    graph_release_object as cuGraphReleaseUserObject,
+    graph_retain_object as cuGraphRetainUserObject, host_function as cuLaunchHostFunc,
+    host_function_mode as cuLaunchHostFunc_v2, id as cuStreamGetId,
+    instantiate as cuGraphInstantiateWithFlags, instantiate_log as cuGraphInstantiate,
+    instantiate_log as cuGraphInstantiate_v2,
+    instantiate_parameters as cuGraphInstantiateWithParams, is_capturing as cuStreamIsCapturing,
+    launch_graph as cuGraphLaunch, node_type as cuGraphNodeGetType, nodes as cuGraphGetNodes,
+    nodes as cuGraphGetRootNodes, priority as cuStreamGetPriority, record as cuEventRecord,
+    record_flags as cuEventRecordWithFlags, release_object as cuUserObjectRelease,
+    retain_object as cuUserObjectRetain, synchronize as cuCtxSynchronize,
+    wait as cuStreamWaitEvent,
+};
+
+pub(crate) fn cuInit(_flags: u32) -> i32 {
+    status(machine().map(|_| ()))
+}
+
+fn text(out: &Out<Ptr>, text: &str) -> i32 {
+    out.set(Ptr::text(static_text(text.to_owned())));
+    code::SUCCESS
+}
+
+pub(crate) fn cuGetErrorString(error: i32, out: Out<Ptr>) -> i32 {
+    text(&out, super::cudart::error(error).3)
+}
+
+pub(crate) fn cuGetErrorName(error: i32, out: Out<Ptr>) -> i32 {
+    text(&out, super::cudart::error(error).2)
+}
+
+// Functions by name.
+
+/// Which exported function a name means, for programs of which CUDA version.
+const VERSIONS: &str = include_str!("../../api/cuda.versions");
+
+fn exported(name: &str) -> Option<Ptr> {
+    let symbol = DRIVER.iter().find(|symbol| symbol.name == name)?;
+    Some(Ptr(symbol.function as usize))
+}
+
+/// The driver's function of this name, as a program of this CUDA version means
+/// it; null if there is none.
+pub(crate) fn entry_point(name: Ptr, version: i32) -> Ptr {
+    let Some(name) = name.read_text() else {
+        return Ptr::NULL;
+    };
+    let symbol = VERSIONS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let known = (words.next()?, words.next()?.parse::<i32>().ok()?, words.next()?);
+            (known.0 == name && known.1 <= version).then_some(known)
+        })
+        .max_by_key(|known| known.1)
+        .map_or(name.as_str(), |known| known.2);
+    exported(symbol).unwrap_or(Ptr::NULL)
+}
+
+pub(crate) fn cuGetProcAddress_v2(
+    name: Ptr,
+    out: Out<Ptr>,
+    version: i32,
+    _flags: u64,
+    found: Out<i32>,
+) -> i32 {
+    let function = entry_point(name, version);
+    out.set(function);
+    found.set(i32::from(function.is_null()));
+    if function.is_null() {
+        return code::NOT_FOUND;
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn cuGetProcAddress(name: Ptr, out: Out<Ptr>, version: i32, _flags: u64) -> i32 {
+    let function = entry_point(name, version);
+    out.set(function);
+    if function.is_null() {
+        return code::NOT_FOUND;
+    }
+    code::SUCCESS
+}
+
+// Devices.
+
+pub(crate) fn cuDeviceGet(out: Out<i32>, ordinal: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        machine.physical(ordinal)?;
+        out.set(ordinal);
+        Ok(())
+    }))
+}
+
+pub(crate) fn cuDeviceGetName(name: Ptr, length: i32, device: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        name.write_text(&machine.profile(device)?.name, length.max(0) as usize);
+        Ok(())
+    }))
+}
+
+pub(crate) fn cuDeviceGetUuid(out: OutBytes<16>, device: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        out.put(0, &machine::uuid(machine.physical(device)?));
+        Ok(())
+    }))
+}
+
+pub(crate) use cuDeviceGetUuid as cuDeviceGetUuid_v2;
+
+pub(crate) fn cuDeviceTotalMem_v2(out: Out<usize>, device: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        out.set(machine.profile(device)?.total as usize);
+        Ok(())
+    }))
+}
+
+pub(crate) fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        let profile = machine.profile(device)?;
+        major.set(profile.major);
+        minor.set(profile.minor);
+        Ok(())
+    }))
+}
+
+pub(crate) fn cuDeviceGetProperties(out: OutBytes<56>, device: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        let profile = machine.profile(device)?;
+        for (offset, value) in [
+            (0, 1024),
+            (4, 1024),
+            (8, 1024),
+            (12, 64),
+            (16, i32::MAX),
+            (20, 65535),
+            (24, 65535),
+            (28, profile.shared_per_block),
+            (32, 64 << 10),
+            (36, 32),
+            (40, i32::MAX),
+            (44, profile.registers),
+            (48, profile.clock_khz),
+            (52, 512),
+        ] {
+            out.put_i32(offset, value);
+        }
+        Ok(())
+    }))
+}
+
+// Contexts.
+
+const CONTEXTS: usize = 0x0e00_0000_0000;
+const CONTEXT_STEP: usize = 0x100;
+
+/// The handle of the context of the device with this visible number.
+pub(crate) fn context_of(device: i32) -> Ptr {
+    Ptr(CONTEXTS + (device.max(0) as usize + 1) * CONTEXT_STEP)
+}
+
+fn device_of(context: Ptr) -> Result<usize, i32> {
+    let device = context.0.wrapping_sub(CONTEXTS) / CONTEXT_STEP;
+    let known = (1..=tonnage_capture::ledger::DEVICES).contains(&device);
+    known.then(|| device - 1).ok_or(code::INVALID_CONTEXT)
+}
+
+thread_local! {
+    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+fn enter(device: usize) -> Result<(), i32> {
+    machine()?.physical(device as i32)?;
+    set_current(device);
+    use_current().map(|_| ())
+}
+
+pub(crate) fn cuDevicePrimaryCtxGetState(device: i32, _flags: Out<u32>, active: Out<i32>) -> i32 {
+    status(machine().and_then(|machine| {
+        let physical = machine.physical(device)?;
+        active.set(i32::from(machine::has_context(physical)));
+        Ok(())
+    }))
+}
+
+pub(crate) fn cuDevicePrimaryCtxRetain(out: Out<Ptr>, device: i32) -> i32 {
+    let before = current();
+    let entered = enter(device.max(0) as usize);
+    set_current(before);
+    status(entered.map(|()| out.set(context_of(device))))
+}
+
+/// Contexts stay until the process ends: the memory of one is charged once.
+pub(crate) fn cuDevicePrimaryCtxRelease(_device: i32) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) use cuDevicePrimaryCtxRelease as cuDevicePrimaryCtxRelease_v2;
+pub(crate) use cuDevicePrimaryCtxRelease as cuDevicePrimaryCtxReset;
+pub(crate) use cuDevicePrimaryCtxRelease as cuDevicePrimaryCtxReset_v2;
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags(_device: i32, _flags: u32) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) use cuDevicePrimaryCtxSetFlags as cuDevicePrimaryCtxSetFlags_v2;
+
+pub(crate) fn cuCtxGetCurrent(out: Out<Ptr>) -> i32 {
+    status(machine().map(|machine| {
+        let device = current() as i32;
+        let open = machine.physical(device).is_ok_and(machine::has_context);
+        out.set(if open { context_of(device) } else { Ptr::NULL });
+    }))
+}
+
+pub(crate) fn cuCtxSetCurrent(context: Ptr) -> i32 {
+    if context.is_null() {
+        return code::SUCCESS;
+    }
+    status(device_of(context).and_then(enter))
+}
+
+pub(crate) fn cuCtxGetDevice(out: Out<i32>) -> i32 {
+    status(machine().map(|_| out.set(current() as i32)))
+}
+
+pub(crate) fn cuCtxGetDevice_v2(out: Out<i32>, context: Ptr) -> i32 {
+    status(device_of(context).map(|device| out.set(device as i32)))
+}
+
+pub(crate) fn cuCtxPushCurrent(context: Ptr) -> i32 {
+    status(device_of(context).and_then(|device| {
+        STACK.with_borrow_mut(|stack| stack.push(current()));
+        enter(device)
+    }))
+}
+
+pub(crate) use cuCtxPushCurrent as cuCtxPushCurrent_v2;
+
+pub(crate) fn cuCtxPopCurrent(out: Out<Ptr>) -> i32 {
+    out.set(context_of(current() as i32));
+    let Some(before) = STACK.with_borrow_mut(Vec::pop) else {
+        return code::INVALID_CONTEXT;
+    };
+    set_current(before);
+    code::SUCCESS
+}
+
+pub(crate) use cuCtxPopCurrent as cuCtxPopCurrent_v2;
+
+pub(crate) fn cuCtxCreate(out: Out<Ptr>, _flags: u32, device: i32) -> i32 {
+    status(enter(device.max(0) as usize).map(|()| {
+        STACK.with_borrow_mut(|stack| stack.push(current()));
+        out.set(context_of(device));
+    }))
+}
+
+pub(crate) use cuCtxCreate as cuCtxCreate_v2;
+
+pub(crate) fn cuCtxCreate_v3(
+    out: Out<Ptr>,
+    _parameters: Ptr,
+    _count: i32,
+    flags: u32,
+    device: i32,
+) -> i32 {
+    cuCtxCreate(out, flags, device)
+}
+
+pub(crate) fn cuCtxCreate_v4(out: Out<Ptr>, _parameters: Ptr, flags: u32, device: i32) -> i32 {
+    cuCtxCreate(out, flags, device)
+}
+
+pub(crate) fn cuCtxDestroy(_context: Ptr) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) use cuCtxDestroy as cuCtxDestroy_v2;
+pub(crate) use cuCtxDestroy as cuCtxDetach;
+pub(crate) use cuCtxDestroy as cuCtxSynchronize_v2;
+
+pub(crate) fn cuCtxAttach(out: Out<Ptr>, _flags: u32) -> i32 {
+    cuCtxGetCurrent(out)
+}
+
+pub(crate) fn cuCtxGetFlags(_flags: Out<u32>) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn cuCtxGetId(context: Ptr, id: Out<u64>) -> i32 {
+    id.set(context.0 as u64);
+    code::SUCCESS
+}
+
+pub(crate) fn cuCtxGetApiVersion(_context: Ptr, version: Out<u32>) -> i32 {
+    version.set(3020);
+    code::SUCCESS
+}
+
+pub(crate) fn cuCtxSetLimit(_limit: i32, _value: usize) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn cuStreamGetCtx(_stream: Ptr, out: Out<Ptr>) -> i32 {
+    cuCtxGetCurrent(out)
+}
+
+pub(crate) fn cuStreamGetCtx_v2(_stream: Ptr, out: Out<Ptr>, _green: Out<Ptr>) -> i32 {
+    cuCtxGetCurrent(out)
+}
+
+// Memory, copies and fills.
+
+pub(crate) fn cuMemAllocPitch_v2(
+    out: Out<u64>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    _element: u32,
+) -> i32 {
+    super::memory::malloc_pitch(out, pitch, width, height)
+}
+
+pub(crate) fn cuMemcpyHtoDAsync_v2(to: u64, from: Ptr, size: usize, stream: Ptr) -> i32 {
+    super::memory::copy(Ptr(to as usize), from, size, stream)
+}
+
+pub(crate) fn cuMemcpyHtoD_v2(to: u64, from: Ptr, size: usize) -> i32 {
+    cuMemcpyHtoDAsync_v2(to, from, size, Ptr::NULL)
+}
+
+pub(crate) fn cuMemcpyDtoHAsync_v2(to: Ptr, from: u64, size: usize, stream: Ptr) -> i32 {
+    super::memory::copy(to, Ptr(from as usize), size, stream)
+}
+
+pub(crate) fn cuMemcpyDtoH_v2(to: Ptr, from: u64, size: usize) -> i32 {
+    cuMemcpyDtoHAsync_v2(to, from, size, Ptr::NULL)
+}
+
+pub(crate) fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: Ptr) -> i32 {
+    super::memory::copy(Ptr(to as usize), Ptr(from as usize), size, stream)
+}
+
+pub(crate) use cuMemcpyAsync as cuMemcpyDtoDAsync_v2;
+
+pub(crate) fn cuMemcpy(to: u64, from: u64, size: usize) -> i32 {
+    cuMemcpyAsync(to, from, size, Ptr::NULL)
+}
+
+pub(crate) use cuMemcpy as cuMemcpyDtoD_v2;
+
+pub(crate) fn cuMemcpyPeerAsync(
+    to: u64,
+    _to_context: Ptr,
+    from: u64,
+    _from_context: Ptr,
+    size: usize,
+    stream: Ptr,
+) -> i32 {
+    cuMemcpyAsync(to, from, size, stream)
+}
+
+pub(crate) fn cuMemcpyPeer(
+    to: u64,
+    _to_context: Ptr,
+    from: u64,
+    _from_context: Ptr,
+    size: usize,
+) -> i32 {
+    cuMemcpyAsync(to, from, size, Ptr::NULL)
+}
+
+/// One side of a two-dimensional copy: 56 bytes, the place 8 times further for
+/// host and device memory (types 1 and 2; 4 is either).
+fn side(description: Ptr, at: usize) -> (Ptr, usize) {
+    let word = |offset: usize| description.get::<usize>(at + offset).unwrap_or(0);
+    let (x, y, kind, pitch) = (word(0), word(8), word(16) as i32, word(48));
+    let base = if kind == 1 { word(24) } else { word(32) };
+    (Ptr(base + y * pitch + x), pitch)
+}
+
+pub(crate) fn cuMemcpy2DAsync_v2(description: Ptr, stream: Ptr) -> i32 {
+    let (from, to) = (side(description, 0), side(description, 56));
+    let width = description.get(112).unwrap_or(0);
+    let height = description.get(120).unwrap_or(0);
+    super::memory::copy_rows(to, from, width, height, stream)
+}
+
+pub(crate) fn cuMemcpy2D_v2(description: Ptr) -> i32 {
+    cuMemcpy2DAsync_v2(description, Ptr::NULL)
+}
+
+pub(crate) use cuMemcpy2D_v2 as cuMemcpy2DUnaligned_v2;
+
+pub(crate) fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &[value], count, stream)
+}
+
+pub(crate) fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &value.to_ne_bytes(), count, stream)
+}
+
+pub(crate) fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &value.to_ne_bytes(), count, stream)
+}
+
+pub(crate) fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> i32 {
+    cuMemsetD8Async(to, value, count, Ptr::NULL)
+}
+
+pub(crate) fn cuMemsetD16_v2(to: u64, value: u16, count: usize) -> i32 {
+    cuMemsetD16Async(to, value, count, Ptr::NULL)
+}
+
+pub(crate) fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> i32 {
+    cuMemsetD32Async(to, value, count, Ptr::NULL)
+}
+
+// Modules, functions, launches.
+
+pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, _module: Ptr) -> i32 {
+    count.set(1);
+    code::SUCCESS
+}
+
+pub(crate) use cuModuleGetFunctionCount as cuLibraryGetKernelCount;
+
+pub(crate) fn cuModuleEnumerateFunctions(functions: Ptr, count: u32, module: Ptr) -> i32 {
+    super::cudart::cudaLibraryEnumerateKernels(functions, count, module)
+}
+
+pub(crate) use cuModuleEnumerateFunctions as cuLibraryEnumerateKernels;
+
+/// Modules are loaded when they are used.
+pub(crate) fn cuModuleGetLoadingMode(mode: Out<i32>) -> i32 {
+    mode.set(2);
+    code::SUCCESS
+}
+
+pub(crate) fn cuFuncGetAttribute(out: Out<i32>, attribute: i32, _function: Ptr) -> i32 {
+    super::kernel::attribute(out, attribute)
+}
+
+pub(crate) fn cuKernelGetAttribute(
+    out: Out<i32>,
+    attribute: i32,
+    _kernel: Ptr,
+    _device: i32,
+) -> i32 {
+    super::kernel::attribute(out, attribute)
+}
+
+pub(crate) fn cuFuncSetAttribute(_function: Ptr, _attribute: i32, _value: i32) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn cuKernelSetAttribute(
+    _attribute: i32,
+    _value: i32,
+    _kernel: Ptr,
+    _device: i32,
+) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn cuFuncGetName(name: Out<Ptr>, _function: Ptr) -> i32 {
+    super::kernel::kernel_name(name)
+}
+
+pub(crate) use cuFuncGetName as cuKernelGetName;
+
+pub(crate) fn cuFuncIsLoaded(state: Out<i32>, _function: Ptr) -> i32 {
+    state.set(1);
+    code::SUCCESS
+}
+
+pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: Out<i32>,
+    block: Out<i32>,
+    kernel: Ptr,
+    shared_of: Ptr,
+    shared: usize,
+    limit: i32,
+    _flags: u32,
+) -> i32 {
+    super::kernel::potential_block(grid, block, kernel, shared_of, shared, limit)
+}
+
+pub(crate) fn cuLaunchKernel(
+    _function: Ptr,
+    _grid_x: u32,
+    _grid_y: u32,
+    _grid_z: u32,
+    _block_x: u32,
+    _block_y: u32,
+    _block_z: u32,
+    _shared: u32,
+    stream: Ptr,
+    _parameters: Ptr,
+    _extra: Ptr,
+) -> i32 {
+    super::kernel::launch(stream)
+}
+
+pub(crate) fn cuLaunchKernelEx(config: Ptr, _function: Ptr, _parameters: Ptr, _extra: Ptr) -> i32 {
+    super::kernel::launch_described(config)
+}
+
+pub(crate) fn cuLaunchCooperativeKernel(
+    _function: Ptr,
+    _grid_x: u32,
+    _grid_y: u32,
+    _grid_z: u32,
+    _block_x: u32,
+    _block_y: u32,
+    _block_z: u32,
+    _shared: u32,
+    stream: Ptr,
+    _parameters: Ptr,
+) -> i32 {
+    super::kernel::launch(stream)
+}
+
+// Graphs.
+
+pub(crate) fn cuGraphNodeGetDependencies(_node: Ptr, _after: Ptr, count: InOut<usize>) -> i32 {
+    super::stream::no_neighbours(&count)
+}
+
+pub(crate) fn cuGraphNodeGetDependencies_v2(
+    _node: Ptr,
+    _after: Ptr,
+    _edges: Ptr,
+    count: InOut<usize>,
+) -> i32 {
+    super::stream::no_neighbours(&count)
+}
+
+pub(crate) fn cuGraphAddNode(
+    out: Out<Ptr>,
+    graph: Ptr,
+    _after: Ptr,
+    _count: usize,
+    _parameters: Ptr,
+) -> i32 {
+    super::stream::add_node(out, graph)
+}
+
+pub(crate) fn cuGraphAddNode_v2(
+    out: Out<Ptr>,
+    graph: Ptr,
+    _after: Ptr,
+    _edges: Ptr,
+    _count: usize,
+    _parameters: Ptr,
+) -> i32 {
+    super::stream::add_node(out, graph)
+}

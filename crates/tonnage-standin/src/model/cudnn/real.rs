@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The user's own libraries, which are loaded behind the stand-in.
+//!
+//! Torch finds them by its run path, so they are in the process whether a
+//! program calls them or not. Few of their functions need no device; those are
+//! asked, so that versions and sizes are the user's and not ours.
+
+use std::ffi::CStr;
+
+/// An address inside the library with one of these names, if it is loaded.
+///
+/// Only what the library itself defines counts: what its dependencies define
+/// may be the stand-in under another name, which would call itself for ever.
+pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
+    names.iter().find_map(|name| {
+        // SAFETY: asks for a library that is loaded already; loads nothing.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_LAZY) };
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: the handle was just given to us.
+        let address = unsafe { libc::dlsym(library, symbol.as_ptr()) };
+        // The link map begins with the address at which the library lies.
+        // SAFETY: a handle of `dlopen` is such a map; it lives while loaded.
+        let base = unsafe { *library.cast::<usize>() };
+        let mut about = libc::Dl_info {
+            dli_fname: std::ptr::null(),
+            dli_fbase: std::ptr::null_mut(),
+            dli_sname: std::ptr::null(),
+            dli_saddr: std::ptr::null_mut(),
+        };
+        // SAFETY: `about` is ours to write.
+        let found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
+        (found && about.dli_fbase as usize == base).then_some(address as usize)
+    })
+}
+
+/// Asks a library for a part of its version, by the function all of them have.
+pub(crate) fn property(names: &[&CStr], symbol: &CStr, part: i32) -> Option<i32> {
+    let address = function(names, symbol)?;
+    let mut value = 0_i32;
+    // SAFETY: every `…GetProperty` takes the part and where to write it.
+    let status = unsafe {
+        let ask: unsafe extern "C" fn(i32, *mut i32) -> i32 = std::mem::transmute(address);
+        ask(part, &raw mut value)
+    };
+    (status == 0).then_some(value)
+}
+
+/// Asks a library for its version as one number.
+pub(crate) fn number(names: &[&CStr], symbol: &CStr) -> Option<usize> {
+    let address = function(names, symbol)?;
+    // SAFETY: the functions asked this way take nothing and return a size.
+    Some(unsafe {
+        let ask: unsafe extern "C" fn() -> usize = std::mem::transmute(address);
+        ask()
+    })
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! cuSPARSELt: how large a matrix is once two of four elements are dropped.
+//!
+//! A description is memory of the caller, so what it says is kept inside it.
+//! The compressed size follows from the format: half of the values and two bits
+//! for each that is kept.
+
+use super::cublas::element_size;
+use super::cudnn::real;
+use crate::ffi::{Out, OutBytes, Ptr};
+use crate::recorder::static_text;
+
+const SUCCESS: i32 = 0;
+const NAMES: [&std::ffi::CStr; 1] = [c"libcusparseLt.so.0"];
+
+pub(crate) fn cusparseLtGetErrorName(status: i32) -> Ptr {
+    let name = match status {
+        0 => "CUSPARSE_STATUS_SUCCESS",
+        1 => "CUSPARSE_STATUS_NOT_INITIALIZED",
+        3 => "CUSPARSE_STATUS_INVALID_VALUE",
+        10 => "CUSPARSE_STATUS_NOT_SUPPORTED",
+        _ => "CUSPARSE_STATUS_UNKNOWN",
+    };
+    Ptr::text(static_text(name.to_owned()))
+}
+
+pub(crate) use cusparseLtGetErrorName as cusparseLtGetErrorString;
+
+fn version(part: i32) -> i32 {
+    let played = [0, 8, 0].get(part as usize).copied().unwrap_or(0);
+    real::property(&NAMES, c"cusparseLtGetProperty", part).unwrap_or(played)
+}
+
+pub(crate) fn cusparseLtGetProperty(kind: i32, value: Out<i32>) -> i32 {
+    value.set(version(kind));
+    SUCCESS
+}
+
+pub(crate) fn cusparseLtGetVersion(_handle: Ptr, out: Out<i32>) -> i32 {
+    out.set(version(0) * 1000 + version(1) * 100 + version(2));
+    SUCCESS
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
+pub(crate) fn cusparseLtStructuredDescriptorInit(
+    _handle: Ptr,
+    matrix: OutBytes<512>,
+    rows: i64,
+    columns: i64,
+    _leading: i64,
+    _alignment: u32,
+    value_type: i32,
+    _order: i32,
+    _sparsity: i32,
+) -> i32 {
+    matrix.put_u64(0, rows as u64);
+    matrix.put_u64(8, columns as u64);
+    matrix.put_i32(16, value_type);
+    SUCCESS
+}
+
+pub(crate) fn cusparseLtSpMMACompressedSize2(
+    _handle: Ptr,
+    matrix: Ptr,
+    size: Out<usize>,
+    _buffer: Out<usize>,
+) -> i32 {
+    let rows: u64 = matrix.get(0).unwrap_or(0);
+    let columns: u64 = matrix.get(8).unwrap_or(0);
+    let element = element_size(matrix.get(16).unwrap_or(0));
+    let bytes = (rows as usize)
+        .saturating_mul(columns as usize)
+        .saturating_mul(element);
+    // Torch reckons the same way: nine sixteenths, or ten for single bytes.
+    let sixteenths = if element == 1 { 10 } else { 9 };
+    size.set(bytes.saturating_mul(sixteenths) / 16);
+    SUCCESS
+}
+
+/// Of an algorithm: its number, the number of algorithms, how often a search
+/// tries, and into how many parts the sum is split.
+pub(crate) fn cusparseLtMatmulAlgGetAttribute(
+    _handle: Ptr,
+    _algorithm: Ptr,
+    attribute: i32,
+    data: Ptr,
+    size: usize,
+) -> i32 {
+    let value = i32::from(matches!(attribute, 1 | 3));
+    for (index, byte) in value.to_ne_bytes().into_iter().take(size).enumerate() {
+        data.put(index, byte);
+    }
+    SUCCESS
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Kernels: registered, asked about, launched; never run.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::ffi::{Dim3, Out, OutBytes, Ptr};
+use crate::machine::{Answer, code, current, machine, status, use_current};
+use crate::recorder;
+
+/// What every kernel is said to use: enough for full occupancy.
+const REGISTERS: i32 = 32;
+const THREADS: i32 = 1024;
+
+pub(crate) fn launch(stream: Ptr) -> i32 {
+    status(use_current().map(|_| {
+        super::stream::note_work(stream);
+        recorder::report_launch();
+    }))
+}
+
+pub(crate) fn launch_runtime(
+    _kernel: Ptr,
+    _grid: Dim3,
+    _block: Dim3,
+    _arguments: Ptr,
+    _shared: usize,
+    stream: Ptr,
+) -> i32 {
+    launch(stream)
+}
+
+/// The stream stands 32 bytes into the launch's description.
+pub(crate) fn launch_described(config: Ptr) -> i32 {
+    launch(config.get(32).unwrap_or(Ptr::NULL))
+}
+
+thread_local! {
+    static CONFIGURATIONS: RefCell<Vec<(Dim3, Dim3, usize, Ptr)>> =
+        const { RefCell::new(Vec::new()) };
+}
+
+pub(crate) fn push_configuration(grid: Dim3, block: Dim3, shared: usize, stream: Ptr) -> u32 {
+    CONFIGURATIONS.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
+    0
+}
+
+pub(crate) fn pop_configuration(
+    grid: OutBytes<12>,
+    block: OutBytes<12>,
+    shared: Out<usize>,
+    stream: Out<Ptr>,
+) -> i32 {
+    let Some(top) = CONFIGURATIONS.with_borrow_mut(Vec::pop) else {
+        return code::INVALID_VALUE;
+    };
+    for (out, extent) in [(grid, top.0), (block, top.1)] {
+        out.put_i32(0, extent.x as i32);
+        out.put_i32(4, extent.y as i32);
+        out.put_i32(8, extent.z as i32);
+    }
+    shared.set(top.2);
+    stream.set(top.3);
+    code::SUCCESS
+}
+
+/// Variables of fat binaries: the host's name for them, their memory and size.
+static VARIABLES: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
+
+pub(crate) fn register_variable(host: Ptr, size: usize) {
+    let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    variables.insert(host.0, (0, size));
+}
+
+/// Memory for a variable, readable and zero; made when first asked for.
+fn variable(host: Ptr) -> Answer<(usize, usize)> {
+    let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
+    let (address, size) = variables.entry(host.0).or_insert((0, 4096));
+    if *address == 0 {
+        let memory = vec![0_u64; size.div_ceil(8).max(1)].leak();
+        *address = memory.as_mut_ptr() as usize;
+    }
+    Ok((*address, *size))
+}
+
+pub(crate) fn symbol_address(out: Out<u64>, symbol: Ptr) -> i32 {
+    status(variable(symbol).map(|(address, _)| out.set(address as u64)))
+}
+
+pub(crate) fn symbol_size(out: Out<usize>, symbol: Ptr) -> i32 {
+    status(variable(symbol).map(|(_, size)| out.set(size)))
+}
+
+/// The address of a variable plus an offset, for copies to and from it.
+pub(crate) fn symbol(symbol: Ptr, offset: usize) -> Ptr {
+    variable(symbol).map_or(Ptr::NULL, |(address, _)| Ptr(address + offset))
+}
+
+/// A variable of a loaded module, by module and name.
+pub(crate) fn module_variable(out: Out<u64>, size: Out<usize>, module: Ptr, name: Ptr) -> i32 {
+    let name = name.read_text().unwrap_or_default();
+    let key = name
+        .bytes()
+        .fold(module.0, |key, byte| key.rotate_left(5) ^ usize::from(byte));
+    status(variable(Ptr(key)).map(|(address, length)| {
+        out.set(address as u64);
+        size.set(length);
+    }))
+}
+
+pub(crate) fn kernel_name(out: Out<Ptr>) -> i32 {
+    out.set(Ptr::text(c"kernel"));
+    code::SUCCESS
+}
+
+pub(crate) fn same_handle(out: Out<Ptr>, handle: Ptr) -> i32 {
+    out.set(handle);
+    code::SUCCESS
+}
+
+pub(crate) fn attributes(out: OutBytes<144>, _kernel: Ptr) -> i32 {
+    status(machine().and_then(|machine| {
+        let profile = machine.profile(current() as i32)?;
+        let version = profile.major * 10 + profile.minor;
+        out.put_i32(24, THREADS);
+        out.put_i32(28, REGISTERS);
+        out.put_i32(32, version);
+        out.put_i32(36, version);
+        out.put_i32(44, profile.shared_per_block);
+        out.put_i32(48, -1);
+        Ok(())
+    }))
+}
+
+/// One attribute, by the driver's numbers.
+pub(crate) fn attribute(out: Out<i32>, attribute: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        let profile = machine.profile(current() as i32)?;
+        out.set(match attribute {
+            0 => THREADS,
+            4 => REGISTERS,
+            5 | 6 => profile.major * 10 + profile.minor,
+            8 => profile.shared_per_block,
+            9 => -1,
+            _ => 0,
+        });
+        Ok(())
+    }))
+}
+
+/// How many blocks fit on a multiprocessor at once.
+fn resident_blocks(threads: i32, shared: usize) -> Answer<i32> {
+    let machine = machine()?;
+    let profile = machine.profile(current() as i32)?;
+    if threads <= 0 || threads > THREADS {
+        return Err(code::INVALID_VALUE);
+    }
+    let threads = (threads as u32).next_multiple_of(32) as i32;
+    let by_threads = profile.threads_per_sm / threads;
+    let by_registers = profile.registers / (REGISTERS * threads);
+    let each = shared as i64 + i64::from(profile.shared_reserved);
+    let by_shared = if shared == 0 {
+        profile.blocks_per_sm
+    } else {
+        i32::try_from(i64::from(profile.shared_per_sm) / each.max(1)).unwrap_or(0)
+    };
+    Ok(by_threads
+        .min(by_registers)
+        .min(by_shared)
+        .min(profile.blocks_per_sm))
+}
+
+pub(crate) fn occupancy(out: Out<i32>, _kernel: Ptr, threads: i32, shared: usize) -> i32 {
+    status(resident_blocks(threads, shared).map(|blocks| out.set(blocks)))
+}
+
+pub(crate) fn occupancy_flags(
+    out: Out<i32>,
+    kernel: Ptr,
+    threads: i32,
+    shared: usize,
+    _flags: u32,
+) -> i32 {
+    occupancy(out, kernel, threads, shared)
+}
+
+pub(crate) fn potential_block(
+    grid: Out<i32>,
+    block: Out<i32>,
+    _kernel: Ptr,
+    _shared_of: Ptr,
+    shared: usize,
+    limit: i32,
+) -> i32 {
+    let threads = if limit > 0 { limit.min(THREADS) } else { THREADS };
+    status(resident_blocks(threads, shared).and_then(|blocks| {
+        let machine = machine()?;
+        grid.set(blocks * machine.profile(current() as i32)?.sm_count);
+        block.set(threads);
+        Ok(())
+    }))
+}
+
+pub(crate) fn available_shared(out: Out<usize>, _kernel: Ptr, blocks: i32, _threads: i32) -> i32 {
+    status(machine().and_then(|machine| {
+        let profile = machine.profile(current() as i32)?;
+        let share = profile.shared_per_sm / blocks.max(1) - profile.shared_reserved;
+        out.set(share.clamp(0, profile.shared_per_block_optin) as usize);
+        Ok(())
+    }))
+}
+
+/// Clusters of 8 blocks are what every device that has clusters can do.
+pub(crate) fn cluster_size(out: Out<i32>, _kernel: Ptr, _config: Ptr) -> i32 {
+    out.set(8);
+    code::SUCCESS
+}
+
+pub(crate) fn active_clusters(out: Out<i32>, _kernel: Ptr, _config: Ptr) -> i32 {
+    status(machine().and_then(|machine| {
+        out.set(machine.profile(current() as i32)?.sm_count / 8);
+        Ok(())
+    }))
+}

@@ -1,0 +1,558 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Memory: device, pinned, managed, virtual, pooled, shared between processes;
+//! what an address is; copies and fills.
+
+use tonnage_alloc::DeviceAddr;
+use tonnage_capture::log::{CallKind, DriverCall};
+
+use crate::ffi::{ByValue, Out, OutBytes, Ptr};
+use crate::machine::{self, Answer, Pool, books, code, current, machine, status, use_current};
+use crate::{recorder, values};
+
+pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
+    status(use_current().and_then(|device| {
+        if out.is_null() {
+            return Err(code::INVALID_VALUE);
+        }
+        if size > 0 {
+            let (_, mut books) = books()?;
+            out.set(books.malloc(device, size as u64)?);
+        }
+        Ok(())
+    }))
+}
+
+/// The driver refuses zero bytes where the runtime gives a null pointer.
+pub(crate) fn malloc_some(out: Out<u64>, size: usize) -> i32 {
+    if size == 0 {
+        return code::INVALID_VALUE;
+    }
+    malloc(out, size)
+}
+
+pub(crate) fn malloc_managed(out: Out<u64>, size: usize, _flags: u32) -> i32 {
+    malloc_some(out, size)
+}
+
+pub(crate) fn malloc_pitch(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize) -> i32 {
+    let padded = width.next_multiple_of(512);
+    pitch.set(padded);
+    padded
+        .checked_mul(height)
+        .map_or(code::OUT_OF_MEMORY, |size| malloc(out, size))
+}
+
+pub(crate) fn free(address: u64) -> i32 {
+    if address == 0 {
+        // Freeing null is the idiom for opening a context.
+        return status(use_current().map(|_| ()));
+    }
+    status(use_current().and_then(|_| {
+        let (machine, mut books) = books()?;
+        if books.pool_block(address).is_some() {
+            return books.pool_free(address, Ptr::NULL);
+        }
+        let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
+        books.free(device, address)
+    }))
+}
+
+pub(crate) fn free_ptr(address: Ptr) -> i32 {
+    free(address.0 as u64)
+}
+
+// Pinned host memory.
+
+pub(crate) fn host_alloc(out: Out<Ptr>, size: usize, _flags: u32) -> i32 {
+    status(use_current().and_then(|_| {
+        if size == 0 {
+            return Ok(());
+        }
+        let length = size.checked_next_multiple_of(4096);
+        let length = length.ok_or(code::OUT_OF_MEMORY)?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping; pages nobody writes to cost nothing.
+        let address = unsafe {
+            libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(code::OUT_OF_MEMORY);
+        }
+        let (_, mut books) = books()?;
+        books.pinned.insert(address as usize, (length, true));
+        out.set(Ptr(address as usize));
+        pinned_call(CallKind::HostAlloc, address as usize, size);
+        Ok(())
+    }))
+}
+
+/// Host addresses differ from run to run, so the log has only the size.
+fn pinned_call(kind: CallKind, _address: usize, size: usize) {
+    recorder::call(&DriverCall {
+        kind,
+        device: current() as u8,
+        time: recorder::now(),
+        address: 0,
+        size: size as u64,
+        extra: 0,
+    });
+}
+
+pub(crate) fn host_alloc_plain(out: Out<Ptr>, size: usize) -> i32 {
+    host_alloc(out, size, 0)
+}
+
+pub(crate) fn host_free(address: Ptr) -> i32 {
+    if address.is_null() {
+        return code::SUCCESS;
+    }
+    status(books().and_then(|(_, mut books)| {
+        let Some(&(length, true)) = books.pinned.get(&address.0) else {
+            return Err(code::INVALID_VALUE);
+        };
+        books.pinned.remove(&address.0);
+        // SAFETY: exactly a mapping made by `host_alloc`.
+        unsafe { libc::munmap(address.0 as *mut libc::c_void, length) };
+        pinned_call(CallKind::HostFree, address.0, length);
+        Ok(())
+    }))
+}
+
+pub(crate) fn host_register(address: Ptr, size: usize, _flags: u32) -> i32 {
+    status(use_current().and_then(|_| {
+        let (_, mut books) = books()?;
+        if address.is_null() || size == 0 {
+            return Err(code::INVALID_VALUE);
+        }
+        books.pinned.insert(address.0, (size, false));
+        pinned_call(CallKind::HostAlloc, address.0, size);
+        Ok(())
+    }))
+}
+
+pub(crate) fn host_unregister(address: Ptr) -> i32 {
+    status(books().and_then(|(_, mut books)| {
+        let Some(&(size, false)) = books.pinned.get(&address.0) else {
+            return Err(code::INVALID_VALUE);
+        };
+        books.pinned.remove(&address.0);
+        pinned_call(CallKind::HostFree, address.0, size);
+        Ok(())
+    }))
+}
+
+pub(crate) fn host_device_pointer(out: Out<u64>, host: Ptr, _flags: u32) -> i32 {
+    out.set(host.0 as u64);
+    code::SUCCESS
+}
+
+pub(crate) fn host_flags(flags: Out<u32>, host: Ptr) -> i32 {
+    status(books().and_then(|(_, books)| {
+        pinned_range(&books, host.0).ok_or(code::INVALID_VALUE)?;
+        flags.set(1);
+        Ok(())
+    }))
+}
+
+fn pinned_range(books: &machine::Books, address: usize) -> Option<(usize, usize)> {
+    let (&start, &(length, _)) = books.pinned.range(..=address).next_back()?;
+    (address - start < length).then_some((start, length))
+}
+
+// What an address is.
+
+enum Place {
+    /// On the device with this visible number; start and length of the allocation.
+    Device(i32, u64, u64),
+    Pinned(usize, usize),
+    Unknown,
+}
+
+fn place(address: u64) -> Answer<Place> {
+    let (machine, mut books) = books()?;
+    if let Some(device) = machine.device_of(address) {
+        let visible = machine.visible_number(device);
+        if let Some(size) = books.pool_block(address) {
+            return Ok(Place::Device(visible, address, size));
+        }
+        let found = books.device(device).find(DeviceAddr(address));
+        return Ok(found.map_or(Place::Unknown, |found| {
+            Place::Device(visible, found.addr.0, found.size)
+        }));
+    }
+    Ok(pinned_range(&books, address as usize)
+        .map_or(Place::Unknown, |(start, length)| Place::Pinned(start, length)))
+}
+
+pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
+    status(place(address.0 as u64).map(|place| {
+        let address = address.0 as u64;
+        match place {
+            Place::Device(device, ..) => {
+                out.put_i32(0, 2);
+                out.put_i32(4, device);
+                out.put_u64(8, address);
+            }
+            Place::Pinned(..) => {
+                out.put_i32(0, 1);
+                out.put_i32(4, current() as i32);
+                out.put_u64(8, address);
+                out.put_u64(16, address);
+            }
+            Place::Unknown => {
+                out.put_i32(4, -2);
+                out.put_u64(16, address);
+            }
+        }
+    }))
+}
+
+/// One attribute of an address, as the driver answers it.
+pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 {
+    status(place(address).and_then(|place| {
+        let (start, size, device) = match place {
+            Place::Device(device, start, size) => (start, size, device),
+            Place::Pinned(start, size) => (start as u64, size as u64, current() as i32),
+            Place::Unknown => return Err(code::INVALID_VALUE),
+        };
+        let on_device = matches!(place, Place::Device(..));
+        match attribute {
+            1 => data.put(0, super::cuda::context_of(device)),
+            2 => data.put(0, if on_device { 2_u32 } else { 1 }),
+            3 => data.put(0, address),
+            4 if on_device => return Err(code::INVALID_VALUE),
+            4 => data.put(0, address),
+            6 | 8 | 10 => data.put(0, 0_u32),
+            7 => data.put(0, start), // a number that is the buffer's alone
+            9 => data.put(0, device),
+            11 => data.put(0, start),
+            12 => data.put(0, size as usize),
+            13 => data.put(0, 1_u32),
+            _ => return Err(code::NOT_SUPPORTED),
+        }
+        Ok(())
+    }))
+}
+
+pub(crate) fn pointer_attribute_list(
+    count: u32,
+    attributes: Ptr,
+    data: Ptr,
+    address: u64,
+) -> i32 {
+    for index in 0..count as usize {
+        let attribute: Option<i32> = attributes.get(index * 4);
+        let target: Option<usize> = data.get(index * 8);
+        if let (Some(attribute), Some(target)) = (attribute, target) {
+            pointer_attribute(Ptr(target), attribute, address);
+        }
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn address_range(base: Out<u64>, size: Out<usize>, address: u64) -> i32 {
+    status(place(address).and_then(|place| match place {
+        Place::Device(_, start, length) => {
+            base.set(start);
+            size.set(length as usize);
+            Ok(())
+        }
+        _ => Err(code::INVALID_VALUE),
+    }))
+}
+
+// Virtual memory.
+
+pub(crate) fn reserve(out: Out<u64>, size: usize, _align: usize, _wish: u64, _flags: u64) -> i32 {
+    status(use_current().and_then(|device| {
+        let (_, mut books) = books()?;
+        out.set(books.reserve(device, size as u64)?);
+        Ok(())
+    }))
+}
+
+/// Does `act` with the books of the device that `address` belongs to.
+fn at_device(
+    address: u64,
+    act: impl FnOnce(&mut machine::Books, usize) -> Answer,
+) -> i32 {
+    status(books().and_then(|(machine, mut books)| {
+        let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
+        act(&mut books, device)
+    }))
+}
+
+pub(crate) fn unreserve(address: u64, size: usize) -> i32 {
+    at_device(address, |books, device| {
+        books.unreserve(device, address, size as u64)
+    })
+}
+
+/// The device that a description of physical memory asks for: `location` is 8
+/// bytes in, of type 1 for a device and then its number.
+fn located(properties: Ptr) -> Answer<usize> {
+    let kind: i32 = properties.get(8).ok_or(code::INVALID_VALUE)?;
+    let device: i32 = properties.get(12).ok_or(code::INVALID_VALUE)?;
+    if kind != 1 {
+        return Err(code::NOT_SUPPORTED);
+    }
+    machine()?.physical(device)
+}
+
+pub(crate) fn create(out: Out<Ptr>, size: usize, properties: Ptr, _flags: u64) -> i32 {
+    status(located(properties).and_then(|device| {
+        use_current()?;
+        let (_, mut books) = books()?;
+        let handle = books.create(device, size as u64)?;
+        out.set(Ptr(handle as usize));
+        Ok(())
+    }))
+}
+
+pub(crate) fn release(handle: u64) -> i32 {
+    status(books().and_then(|(_, mut books)| books.release(handle)))
+}
+
+pub(crate) fn map(address: u64, size: usize, offset: usize, handle: u64, _flags: u64) -> i32 {
+    status(books().and_then(|(_, mut books)| {
+        let (device, memory) = books.physical(handle)?;
+        let whole = books.device(device).physical_size(memory);
+        if offset != 0 || whole != Some(size as u64) {
+            return Err(code::INVALID_VALUE);
+        }
+        books.map(address, handle)
+    }))
+}
+
+pub(crate) fn unmap(address: u64, size: usize) -> i32 {
+    at_device(address, |books, device| {
+        books.unmap(device, address, size as u64)
+    })
+}
+
+pub(crate) fn set_access(address: u64, _size: usize, _who: Ptr, _count: usize) -> i32 {
+    at_device(address, |books, device| {
+        let mapped = books.device(device).mapped_at(DeviceAddr(address));
+        mapped.map(|_| ()).ok_or(code::INVALID_VALUE)
+    })
+}
+
+pub(crate) fn get_access(flags: Out<u64>, _location: Ptr, _address: u64) -> i32 {
+    flags.set(3);
+    code::SUCCESS
+}
+
+pub(crate) fn granularity(out: Out<usize>, _properties: Ptr, _option: i32) -> i32 {
+    out.set(tonnage_alloc::GRANULARITY as usize);
+    code::SUCCESS
+}
+
+pub(crate) fn retain_handle(out: Out<u64>, address: Ptr) -> i32 {
+    at_device(address.0 as u64, |books, device| {
+        out.set(books.retain_at(device, address.0 as u64)?);
+        Ok(())
+    })
+}
+
+pub(crate) fn physical_properties(out: OutBytes<32>, handle: u64) -> i32 {
+    status(books().and_then(|(machine, books)| {
+        let (device, _) = books.physical(handle)?;
+        out.put_i32(0, 1);
+        out.put_i32(8, 1);
+        out.put_i32(12, machine.visible_number(device));
+        Ok(())
+    }))
+}
+
+pub(crate) fn export_handle(_out: Ptr, _handle: u64, _kind: i32, _flags: u64) -> i32 {
+    code::NOT_SUPPORTED
+}
+
+pub(crate) fn import_handle(_out: Out<Ptr>, _from: Ptr, _kind: i32) -> i32 {
+    code::NOT_SUPPORTED
+}
+
+// Stream-ordered pools.
+
+pub(crate) fn malloc_async(out: Out<u64>, size: usize, stream: Ptr) -> i32 {
+    status(use_current().and_then(|device| {
+        let (_, mut books) = books()?;
+        let pool = books.current_pool(device);
+        if size > 0 {
+            out.set(books.pool_malloc(pool, size as u64, stream)?);
+        }
+        Ok(())
+    }))
+}
+
+pub(crate) fn malloc_from_pool(out: Out<u64>, size: usize, pool: Ptr, stream: Ptr) -> i32 {
+    status(use_current().and_then(|_| {
+        let (_, mut books) = books()?;
+        out.set(books.pool_malloc(pool, size as u64, stream)?);
+        Ok(())
+    }))
+}
+
+pub(crate) fn free_async(address: u64, stream: Ptr) -> i32 {
+    if address == 0 {
+        return code::SUCCESS;
+    }
+    status(books().and_then(|(_, mut books)| books.pool_free(address, stream)))
+}
+
+pub(crate) fn free_async_ptr(address: Ptr, stream: Ptr) -> i32 {
+    free_async(address.0 as u64, stream)
+}
+
+pub(crate) fn default_pool(out: Out<Ptr>, device: i32) -> i32 {
+    status(books().and_then(|(machine, books)| {
+        out.set(books.default_pool(machine.physical(device)?));
+        Ok(())
+    }))
+}
+
+pub(crate) fn current_pool(out: Out<Ptr>, device: i32) -> i32 {
+    status(books().and_then(|(machine, books)| {
+        out.set(books.current_pool(machine.physical(device)?));
+        Ok(())
+    }))
+}
+
+pub(crate) fn set_current_pool(device: i32, pool: Ptr) -> i32 {
+    status(books().and_then(|(machine, mut books)| {
+        books.set_current_pool(machine.physical(device)?, pool)
+    }))
+}
+
+pub(crate) fn create_pool(out: Out<Ptr>, properties: Ptr) -> i32 {
+    status(located(properties).and_then(|device| {
+        let (_, mut books) = books()?;
+        let handle = Ptr::fresh();
+        let pool = Pool {
+            device,
+            pool: tonnage_alloc::StreamPool::default(),
+        };
+        books.pools.insert(handle, pool);
+        out.set(handle);
+        Ok(())
+    }))
+}
+
+pub(crate) fn destroy_pool(pool: Ptr) -> i32 {
+    // What is still handed out keeps its chunks, as the driver does.
+    status(books().and_then(|(_, mut books)| books.pool_trim(pool, 0)))
+}
+
+pub(crate) fn trim_pool(pool: Ptr, keep: usize) -> i32 {
+    status(books().and_then(|(_, mut books)| books.pool_trim(pool, keep as u64)))
+}
+
+/// Attributes 1 to 3 are reuse policies (32 bits); then the release threshold,
+/// and what is reserved and used, now and at most (64 bits).
+pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: Ptr) -> i32 {
+    status(books().and_then(|(_, books)| {
+        let pool = &books.pools.get(&pool).ok_or(code::INVALID_VALUE)?.pool;
+        match attribute {
+            1..=3 => value.put(0, 1_i32),
+            4 => value.put(0, pool.release_threshold),
+            5 => value.put(0, pool.reserved()),
+            6 => value.put(0, pool.peak_reserved()),
+            7 => value.put(0, pool.used()),
+            8 => value.put(0, pool.peak_used()),
+            _ => return Err(code::INVALID_VALUE),
+        }
+        Ok(())
+    }))
+}
+
+pub(crate) fn set_pool_attribute(pool: Ptr, attribute: i32, value: Ptr) -> i32 {
+    status(books().and_then(|(_, mut books)| {
+        let pool = books.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
+        if attribute == 4 {
+            pool.pool.release_threshold = value.get(0).ok_or(code::INVALID_VALUE)?;
+        }
+        Ok(())
+    }))
+}
+
+/// Memory of graphs: none is kept apart.
+pub(crate) fn graph_memory(_device: i32, _attribute: i32, value: Ptr) -> i32 {
+    value.put(0, 0_u64);
+    code::SUCCESS
+}
+
+pub(crate) fn set_graph_memory(_device: i32, _attribute: i32, _value: Ptr) -> i32 {
+    code::SUCCESS
+}
+
+// Between processes: the handle carries the address, which means the same
+// everywhere; the memory stays charged to the process that made it.
+
+pub(crate) fn ipc_handle(out: OutBytes<64>, address: u64) -> i32 {
+    status(place(address).and_then(|place| match place {
+        Place::Device(..) => {
+            out.put_u64(0, address);
+            out.put_i32(8, std::process::id() as i32);
+            Ok(())
+        }
+        _ => Err(code::INVALID_VALUE),
+    }))
+}
+
+pub(crate) fn ipc_handle_ptr(out: OutBytes<64>, address: Ptr) -> i32 {
+    ipc_handle(out, address.0 as u64)
+}
+
+pub(crate) fn ipc_open(out: Out<u64>, handle: ByValue<64>, _flags: u32) -> i32 {
+    let mut address = [0; 8];
+    address.copy_from_slice(&handle.0[..8]);
+    out.set(u64::from_ne_bytes(address));
+    code::SUCCESS
+}
+
+pub(crate) fn ipc_close(_address: u64) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn ipc_event(_out: OutBytes<64>, _event: Ptr) -> i32 {
+    code::SUCCESS
+}
+
+pub(crate) fn ipc_open_event(out: Out<Ptr>, _handle: ByValue<64>) -> i32 {
+    out.set(Ptr::fresh());
+    code::SUCCESS
+}
+
+// Copies and fills.
+
+/// Copies, unless a graph is being captured: then it would happen at a launch.
+pub(crate) fn copy(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> i32 {
+    status(use_current().map(|_| {
+        if !super::stream::note_work(stream) {
+            values::copy(to, from, size);
+        }
+    }))
+}
+
+pub(crate) fn copy_rows(
+    (to, to_pitch): (Ptr, usize),
+    (from, from_pitch): (Ptr, usize),
+    width: usize,
+    height: usize,
+    stream: Ptr,
+) -> i32 {
+    status(use_current().map(|_| {
+        if !super::stream::note_work(stream) {
+            values::copy_rows(to, to_pitch, from, from_pitch, width, height);
+        }
+    }))
+}
+
+pub(crate) fn fill(to: u64, pattern: &[u8], count: usize, stream: Ptr) -> i32 {
+    status(use_current().map(|_| {
+        if !super::stream::note_work(stream) {
+            values::fill(to, pattern, count);
+        }
+    }))
+}

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the modelled functions do.
+//!
+//! The runtime and the driver are two faces of the same thing, with the same
+//! status codes; what both do lives in [`device`], [`memory`], [`stream`] and
+//! [`kernel`]. [`cudart`] and [`cuda`] give it the names of their tables and
+//! add what only one of them has.
+#![expect(
+    non_snake_case,
+    reason = "functions are named as in the C interface, so that a search finds them"
+)]
+
+pub(crate) mod cublas;
+pub(crate) mod cublaslt;
+pub(crate) mod cuda;
+pub(crate) mod cudart;
+pub(crate) mod cudnn;
+pub(crate) mod cufft;
+pub(crate) mod cupti;
+pub(crate) mod cusparse;
+pub(crate) mod cusparselt;
+mod device;
+mod kernel;
+mod memory;
+pub(crate) mod nccl;
+pub(crate) mod nvml;
+mod stream;

@@ -1,0 +1,428 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! NVML: the machine as `nvidia-smi` sees it, with all its devices.
+//!
+//! What a device does not have (links, fabrics, partitions) and what a dry run
+//! does not know (temperatures, use of compute) is answered "not supported",
+//! which every caller handles.
+
+use tonnage_alloc::Device;
+use tonnage_capture::DeviceProfile;
+
+use crate::ffi::{InOut, Out, OutBytes, Ptr};
+use crate::machine::{self, books, machine};
+use crate::recorder;
+
+const SUCCESS: i32 = 0;
+const INVALID_ARGUMENT: i32 = 2;
+const NOT_SUPPORTED: i32 = 3;
+const NOT_FOUND: i32 = 6;
+const INSUFFICIENT_SIZE: i32 = 7;
+const DRIVER_NOT_LOADED: i32 = 9;
+const TIMEOUT: i32 = 10;
+
+const DEVICES: usize = 0x0d00_0000_0000;
+const DEVICE_STEP: usize = 0x100;
+
+type Answer<T = ()> = Result<T, i32>;
+
+fn status(answer: Answer) -> i32 {
+    answer.err().unwrap_or(SUCCESS)
+}
+
+fn handle(device: usize) -> Ptr {
+    Ptr(DEVICES + (device + 1) * DEVICE_STEP)
+}
+
+/// The number and the profile behind a handle.
+fn device(handle: Ptr) -> Answer<(usize, &'static DeviceProfile)> {
+    let machine = machine().map_err(|_| DRIVER_NOT_LOADED)?;
+    let number = (handle.0.wrapping_sub(DEVICES) / DEVICE_STEP).wrapping_sub(1);
+    let profile = machine.config.devices.get(number);
+    Ok((number, profile.ok_or(INVALID_ARGUMENT)?))
+}
+
+fn write(buffer: Ptr, length: u32, text: &str) -> i32 {
+    if (text.len() as u32) >= length {
+        return INSUFFICIENT_SIZE;
+    }
+    buffer.write_text(text, length as usize);
+    SUCCESS
+}
+
+pub(crate) fn nvmlInit() -> i32 {
+    status(machine().map(|_| ()).map_err(|_| DRIVER_NOT_LOADED))
+}
+
+pub(crate) use nvmlInit as nvmlInit_v2;
+
+pub(crate) fn nvmlInitWithFlags(_flags: u32) -> i32 {
+    nvmlInit()
+}
+
+pub(crate) fn nvmlShutdown() -> i32 {
+    SUCCESS
+}
+
+pub(crate) fn nvmlErrorString(result: i32) -> Ptr {
+    Ptr::text(match result {
+        SUCCESS => c"Success",
+        INVALID_ARGUMENT => c"Invalid Argument",
+        NOT_SUPPORTED => c"Not Supported",
+        NOT_FOUND => c"Not Found",
+        INSUFFICIENT_SIZE => c"Insufficient Size",
+        DRIVER_NOT_LOADED => c"Driver Not Loaded",
+        TIMEOUT => c"Timeout",
+        _ => c"Unknown Error",
+    })
+}
+
+/// A driver new enough for the CUDA version that torch was built for.
+fn driver_version() -> &'static str {
+    if machine().is_ok_and(machine::Machine::is_cuda_13) {
+        "580.0"
+    } else {
+        "550.0"
+    }
+}
+
+pub(crate) fn nvmlSystemGetDriverVersion(version: Ptr, length: u32) -> i32 {
+    write(version, length, driver_version())
+}
+
+pub(crate) fn nvmlSystemGetNVMLVersion(version: Ptr, length: u32) -> i32 {
+    write(version, length, &format!("13.{}", driver_version()))
+}
+
+pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> i32 {
+    super::device::version(version)
+}
+
+pub(crate) use nvmlSystemGetCudaDriverVersion as nvmlSystemGetCudaDriverVersion_v2;
+
+pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: Ptr, length: u32) -> i32 {
+    let known = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    known.map_or(NOT_FOUND, |known| write(name, length, known.trim()))
+}
+
+pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> i32 {
+    status(machine().map_err(|_| DRIVER_NOT_LOADED).map(|machine| {
+        count.set(machine.config.devices.len() as u32);
+    }))
+}
+
+pub(crate) use nvmlDeviceGetCount as nvmlDeviceGetCount_v2;
+
+/// The handle of the first device for which `matches` says yes.
+fn find(out: &Out<Ptr>, matches: impl Fn(usize) -> bool) -> i32 {
+    status(machine().map_err(|_| DRIVER_NOT_LOADED).and_then(|machine| {
+        let found = (0..machine.config.devices.len()).find(|&device| matches(device));
+        out.set(handle(found.ok_or(NOT_FOUND)?));
+        Ok(())
+    }))
+}
+
+pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Ptr>) -> i32 {
+    let answer = find(&out, |device| device == index as usize);
+    if answer == NOT_FOUND { INVALID_ARGUMENT } else { answer }
+}
+
+pub(crate) use nvmlDeviceGetHandleByIndex as nvmlDeviceGetHandleByIndex_v2;
+
+pub(crate) fn nvmlDeviceGetHandleByPciBusId(bus: Ptr, out: Out<Ptr>) -> i32 {
+    // The domain may have four or eight digits.
+    let asked = bus.read_text().unwrap_or_default().to_uppercase();
+    find(&out, |device| asked.ends_with(&machine::bus_text(device)))
+}
+
+pub(crate) use nvmlDeviceGetHandleByPciBusId as nvmlDeviceGetHandleByPciBusId_v2;
+
+pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: Ptr, out: Out<Ptr>) -> i32 {
+    let asked = uuid.read_text().unwrap_or_default();
+    find(&out, |device| machine::uuid_text(device) == asked)
+}
+
+pub(crate) fn nvmlDeviceGetHandleBySerial(_serial: Ptr, _out: Out<Ptr>) -> i32 {
+    NOT_FOUND
+}
+
+pub(crate) fn nvmlDeviceGetName(handle: Ptr, name: Ptr, length: u32) -> i32 {
+    device(handle).map_or_else(|error| error, |(_, profile)| write(name, length, &profile.name))
+}
+
+pub(crate) fn nvmlDeviceGetUUID(handle: Ptr, uuid: Ptr, length: u32) -> i32 {
+    device(handle).map_or_else(
+        |error| error,
+        |(number, _)| write(uuid, length, &machine::uuid_text(number)),
+    )
+}
+
+pub(crate) fn nvmlDeviceGetSerial(_handle: Ptr, _serial: Ptr, _length: u32) -> i32 {
+    NOT_SUPPORTED
+}
+
+/// Writes one fact about a device.
+fn tell<T: Copy + Default>(
+    handle: Ptr,
+    out: &Out<T>,
+    fact: impl FnOnce(usize, &DeviceProfile) -> T,
+) -> i32 {
+    status(device(handle).map(|(number, profile)| out.set(fact(number, profile))))
+}
+
+pub(crate) fn nvmlDeviceGetIndex(handle: Ptr, index: Out<u32>) -> i32 {
+    tell(handle, &index, |number, _| number as u32)
+}
+
+pub(crate) use nvmlDeviceGetIndex as nvmlDeviceGetMinorNumber;
+
+pub(crate) fn nvmlDeviceGetPciInfo_v3(handle: Ptr, out: OutBytes<68>) -> i32 {
+    status(device(handle).map(|(number, _)| {
+        let text = machine::bus_text(number);
+        out.put(0, text.as_bytes());
+        out.put_i32(20, machine::bus(number));
+        out.put(36, format!("0000{text}").as_bytes());
+    }))
+}
+
+pub(crate) fn nvmlDeviceGetCudaComputeCapability(
+    handle: Ptr,
+    major: Out<i32>,
+    minor: Out<i32>,
+) -> i32 {
+    tell(handle, &minor, |_, profile| profile.minor);
+    tell(handle, &major, |_, profile| profile.major)
+}
+
+/// NVML's number for the architecture.
+pub(crate) fn nvmlDeviceGetArchitecture(handle: Ptr, out: Out<u32>) -> i32 {
+    tell(handle, &out, |_, profile| match (profile.major, profile.minor) {
+        (7, 0..=2) => 5,
+        (7, _) => 6,
+        (8, 9) => 8,
+        (8, _) => 7,
+        (9, _) => 9,
+        (10.., _) => 10,
+        _ => u32::MAX,
+    })
+}
+
+pub(crate) fn nvmlDeviceGetBrand(handle: Ptr, out: Out<i32>) -> i32 {
+    tell(handle, &out, |_, profile| {
+        if profile.name.contains("GeForce") { 5 } else { 0 }
+    })
+}
+
+/// Arithmetic units, by the number that the architecture has in a multiprocessor.
+pub(crate) fn nvmlDeviceGetNumGpuCores(handle: Ptr, out: Out<u32>) -> i32 {
+    tell(handle, &out, |_, profile| {
+        let each = match (profile.major, profile.minor) {
+            (7, _) | (8, 0) => 64,
+            _ => 128,
+        };
+        profile.sm_count as u32 * each
+    })
+}
+
+pub(crate) fn nvmlDeviceGetMemoryBusWidth(handle: Ptr, out: Out<u32>) -> i32 {
+    tell(handle, &out, |_, profile| profile.bus_width as u32)
+}
+
+pub(crate) fn nvmlDeviceGetAttributes_v2(_handle: Ptr, _out: OutBytes<40>) -> i32 {
+    NOT_SUPPORTED
+}
+
+/// Total and free bytes of a device.
+fn memory(handle: Ptr) -> Answer<(u64, u64)> {
+    let (number, _) = device(handle)?;
+    let (_, mut books) = books().map_err(|_| DRIVER_NOT_LOADED)?;
+    let sim = books.device(number);
+    Ok((sim.total(), sim.free_bytes()))
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32 {
+    status(memory(handle).map(|(total, free)| {
+        out.put_u64(0, total);
+        out.put_u64(8, free);
+        out.put_u64(16, total - free);
+    }))
+}
+
+pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: Ptr, out: Ptr) -> i32 {
+    status(memory(handle).map(|(total, free)| {
+        out.put(8, total);
+        out.put(16, 0_u64);
+        out.put(24, free);
+        out.put(32, total - free);
+    }))
+}
+
+pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32 {
+    nvmlDeviceGetMemoryInfo(handle, out)
+}
+
+/// Processes that hold memory: ours, and the others of this run as one line each.
+fn processes(handle: Ptr, count: &InOut<u32>, infos: Ptr, entry: usize) -> i32 {
+    let (number, _) = match device(handle) {
+        Ok(found) => found,
+        Err(error) => return error,
+    };
+    let list = recorder::holders(number);
+    let room = count.get().unwrap_or(0) as usize;
+    count.set(list.len() as u32);
+    if room < list.len() {
+        return INSUFFICIENT_SIZE;
+    }
+    for (index, (pid, bytes)) in list.into_iter().enumerate() {
+        let at = index * entry;
+        infos.put(at, pid);
+        infos.put(at + 8, bytes);
+        if entry == 24 {
+            infos.put(at + 16, u64::MAX); // no partition
+        }
+    }
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
+    handle: Ptr,
+    count: InOut<u32>,
+    infos: Ptr,
+) -> i32 {
+    processes(handle, &count, infos, 24)
+}
+
+pub(crate) use nvmlDeviceGetComputeRunningProcesses_v3 as nvmlDeviceGetComputeRunningProcesses_v2;
+
+pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
+    handle: Ptr,
+    count: InOut<u32>,
+    infos: Ptr,
+) -> i32 {
+    processes(handle, &count, infos, 16)
+}
+
+// What these devices do not have.
+
+/// A device that belongs to no fabric says so with state 0, at byte 28.
+pub(crate) fn nvmlDeviceGetGpuFabricInfoV(_handle: Ptr, out: Ptr) -> i32 {
+    out.put(28, 0_u8);
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetGpuFabricInfo(_handle: Ptr, _out: OutBytes<28>) -> i32 {
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkState(_handle: Ptr, _link: u32, _out: Out<i32>) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkVersion(_handle: Ptr, _link: u32, _out: Out<u32>) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkCapability(
+    _handle: Ptr,
+    _link: u32,
+    _capability: i32,
+    _out: Out<u32>,
+) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+    _handle: Ptr,
+    _link: u32,
+    _out: OutBytes<68>,
+) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetNvLinkRemotePciInfo(_handle: Ptr, _link: u32, _out: Ptr) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) use nvmlDeviceGetNvLinkState as nvmlDeviceGetNvLinkRemoteDeviceType;
+
+pub(crate) fn nvmlDeviceGetP2PStatus(_one: Ptr, _other: Ptr, _kind: i32, _out: Out<i32>) -> i32 {
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(_one: Ptr, _other: Ptr, out: Out<i32>) -> i32 {
+    out.set(40); // below one socket
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetCpuAffinity(_handle: Ptr, _length: u32, _set: Ptr) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetCpuAffinityWithinScope(
+    _handle: Ptr,
+    _length: u32,
+    _set: Ptr,
+    _scope: u32,
+) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) use nvmlDeviceGetCpuAffinityWithinScope as nvmlDeviceGetMemoryAffinity;
+
+pub(crate) fn nvmlDeviceGetNumaNodeId(_handle: Ptr, _out: Out<u32>) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(_handle: Ptr, _out: Out<u32>) -> i32 {
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetMigMode(_handle: Ptr, _now: Out<u32>, _next: Out<u32>) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) fn nvmlDeviceGetMigDeviceHandleByIndex(
+    _handle: Ptr,
+    _index: u32,
+    _out: Out<Ptr>,
+) -> i32 {
+    NOT_FOUND
+}
+
+pub(crate) fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle: Ptr, out: Out<Ptr>) -> i32 {
+    out.set(handle);
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetGpuInstanceId(_handle: Ptr, _out: Out<u32>) -> i32 {
+    NOT_SUPPORTED
+}
+
+pub(crate) use nvmlDeviceGetGpuInstanceId as nvmlDeviceGetComputeInstanceId;
+
+pub(crate) fn nvmlEventSetWait_v2(_set: Ptr, _out: OutBytes<32>, _timeout: u32) -> i32 {
+    TIMEOUT
+}
+
+pub(crate) fn nvmlEventSetWait(_set: Ptr, _out: Ptr, _timeout: u32) -> i32 {
+    TIMEOUT
+}
+
+/// Each value says for itself that it is not known, at byte 28 of its 40.
+pub(crate) fn nvmlDeviceGetFieldValues(_handle: Ptr, count: i32, values: Ptr) -> i32 {
+    for index in 0..count.max(0) as usize {
+        values.put(index * 40 + 28, NOT_SUPPORTED);
+    }
+    SUCCESS
+}
+
+pub(crate) fn nvmlDeviceGetSamples(
+    _handle: Ptr,
+    _kind: i32,
+    _since: u64,
+    _type: Out<i32>,
+    count: InOut<u32>,
+    _samples: Ptr,
+) -> i32 {
+    count.set(0);
+    NOT_SUPPORTED
+}

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Streams, events, capture and graphs.
+//!
+//! Work is done the moment it is asked for, so streams are always idle and
+//! events always done. What remains is identity (unique handles, which torch's
+//! trace shows) and capture: a stream that captures pulls others in through
+//! events, and the end of the capture ends it for all of them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::ffi::{InOut, Out, Ptr};
+use crate::machine::{Answer, code, current, machine, status, use_current};
+
+/// What the time between two events is said to be. A kernel takes no time
+/// here; a whole millisecond keeps programs that repeat until enough time has
+/// passed from repeating for ever.
+const ELAPSED_MS: f32 = 1.0;
+
+#[derive(Clone, Copy, Default)]
+struct Stream {
+    device: usize,
+    priority: i32,
+    flags: u32,
+    /// The capture this stream takes part in, or 0.
+    capture: u64,
+}
+
+#[derive(Default)]
+struct Graph {
+    /// Handles of its nodes; made when work is captured.
+    nodes: usize,
+    objects: Vec<Ptr>,
+}
+
+struct UserObject {
+    references: u32,
+    destroy: Ptr,
+    data: Ptr,
+}
+
+#[derive(Default)]
+struct Streams {
+    streams: BTreeMap<Ptr, Stream>,
+    /// The capture in which an event was last recorded, or 0.
+    events: BTreeMap<Ptr, u64>,
+    graphs: BTreeMap<Ptr, Graph>,
+    /// Running captures: number to the graph it makes and the stream that began it.
+    captures: BTreeMap<u64, (Ptr, Ptr)>,
+    next_capture: u64,
+    objects: BTreeMap<Ptr, UserObject>,
+}
+
+static STREAMS: Mutex<Option<Streams>> = Mutex::new(None);
+/// How many captures run, so that the usual answer (none) needs no lock.
+static CAPTURING: AtomicUsize = AtomicUsize::new(0);
+
+fn with<R>(act: impl FnOnce(&mut Streams) -> R) -> R {
+    let mut streams: MutexGuard<'_, Option<Streams>> =
+        STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    act(streams.get_or_insert_default())
+}
+
+impl Streams {
+    fn capture_of(&self, stream: Ptr) -> u64 {
+        self.streams.get(&stream).map_or(0, |stream| stream.capture)
+    }
+}
+
+/// Notes work given to a stream; whether it was captured instead of done.
+pub(crate) fn note_work(stream: Ptr) -> bool {
+    if CAPTURING.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    with(|streams| {
+        let capture = streams.capture_of(stream);
+        let Some((graph, _)) = streams.captures.get(&capture).copied() else {
+            return false;
+        };
+        if let Some(graph) = streams.graphs.get_mut(&graph) {
+            graph.nodes += 1;
+        }
+        true
+    })
+}
+
+pub(crate) fn create(out: Out<Ptr>, flags: u32, priority: i32) -> i32 {
+    status(use_current().map(|_| {
+        let handle = Ptr::fresh();
+        let stream = Stream {
+            device: current(),
+            priority: priority.clamp(-5, 0),
+            flags,
+            capture: 0,
+        };
+        with(|streams| streams.streams.insert(handle, stream));
+        out.set(handle);
+    }))
+}
+
+pub(crate) fn create_plain(out: Out<Ptr>) -> i32 {
+    create(out, 0, 0)
+}
+
+pub(crate) fn create_flags(out: Out<Ptr>, flags: u32) -> i32 {
+    create(out, flags, 0)
+}
+
+pub(crate) fn destroy(stream: Ptr) -> i32 {
+    with(|streams| streams.streams.remove(&stream));
+    code::SUCCESS
+}
+
+pub(crate) fn done(_handle: Ptr) -> i32 {
+    status(machine().map(|_| ()))
+}
+
+pub(crate) fn synchronize() -> i32 {
+    status(use_current().map(|_| ()))
+}
+
+fn about<T: Copy + Default>(stream: Ptr, out: &Out<T>, what: impl FnOnce(Stream) -> T) -> i32 {
+    let known = with(|streams| streams.streams.get(&stream).copied());
+    out.set(what(known.unwrap_or(Stream {
+        device: current(),
+        ..Stream::default()
+    })));
+    code::SUCCESS
+}
+
+pub(crate) fn priority(stream: Ptr, out: Out<i32>) -> i32 {
+    about(stream, &out, |stream| stream.priority)
+}
+
+pub(crate) fn flags(stream: Ptr, out: Out<u32>) -> i32 {
+    about(stream, &out, |stream| stream.flags)
+}
+
+pub(crate) fn device(stream: Ptr, out: Out<i32>) -> i32 {
+    about(stream, &out, |stream| stream.device as i32)
+}
+
+pub(crate) fn id(stream: Ptr, out: Out<u64>) -> i32 {
+    out.set(stream.0 as u64);
+    code::SUCCESS
+}
+
+/// Calls the host function now, unless it is captured.
+pub(crate) fn host_function(stream: Ptr, function: Ptr, data: Ptr) -> i32 {
+    if function.is_null() {
+        return code::INVALID_VALUE;
+    }
+    if !note_work(stream) {
+        // SAFETY: the interface demands a function of one pointer here.
+        let function =
+            unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(function.0) };
+        // SAFETY: called with the argument it was given to us with.
+        unsafe { function(data) };
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn host_function_mode(stream: Ptr, function: Ptr, data: Ptr, _mode: u32) -> i32 {
+    host_function(stream, function, data)
+}
+
+pub(crate) fn callback(stream: Ptr, function: Ptr, data: Ptr, _flags: u32) -> i32 {
+    if function.is_null() {
+        return code::INVALID_VALUE;
+    }
+    if !note_work(stream) {
+        // SAFETY: the interface demands a function of these three here.
+        let function = unsafe {
+            std::mem::transmute::<usize, unsafe extern "C" fn(Ptr, i32, Ptr)>(function.0)
+        };
+        // SAFETY: called with the argument it was given to us with.
+        unsafe { function(stream, code::SUCCESS, data) };
+    }
+    code::SUCCESS
+}
+
+// Events.
+
+pub(crate) fn create_event(out: Out<Ptr>, _flags: u32) -> i32 {
+    status(use_current().map(|_| out.set(Ptr::fresh())))
+}
+
+pub(crate) fn create_event_plain(out: Out<Ptr>) -> i32 {
+    create_event(out, 0)
+}
+
+pub(crate) fn destroy_event(event: Ptr) -> i32 {
+    if CAPTURING.load(Ordering::Relaxed) > 0 {
+        with(|streams| streams.events.remove(&event));
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
+    if CAPTURING.load(Ordering::Relaxed) > 0 {
+        with(|streams| {
+            let capture = streams.capture_of(stream);
+            streams.events.insert(event, capture);
+        });
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn record_flags(event: Ptr, stream: Ptr, _flags: u32) -> i32 {
+    record(event, stream)
+}
+
+/// A stream that waits for an event of a capture joins the capture.
+pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
+    if CAPTURING.load(Ordering::Relaxed) > 0 {
+        with(|streams| {
+            let capture = streams.events.get(&event).copied().unwrap_or(0);
+            if streams.captures.contains_key(&capture) {
+                let joined = streams.streams.entry(stream).or_default();
+                joined.capture = capture;
+            }
+        });
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn elapsed(ms: Out<f32>, _start: Ptr, _end: Ptr) -> i32 {
+    ms.set(ELAPSED_MS);
+    code::SUCCESS
+}
+
+// Capture.
+
+fn begin_capture(stream: Ptr, graph: Ptr) -> Answer {
+    // The default streams cannot be captured.
+    if stream.0 <= 2 {
+        return Err(code::CAPTURE_UNSUPPORTED);
+    }
+    with(|streams| {
+        if streams.capture_of(stream) != 0 {
+            return Err(code::INVALID_VALUE);
+        }
+        streams.next_capture += 1;
+        let capture = streams.next_capture;
+        streams.captures.insert(capture, (graph, stream));
+        streams.graphs.entry(graph).or_default();
+        streams.streams.entry(stream).or_default().capture = capture;
+        CAPTURING.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+pub(crate) fn begin(stream: Ptr, _mode: i32) -> i32 {
+    status(begin_capture(stream, Ptr::fresh()))
+}
+
+pub(crate) fn begin_plain(stream: Ptr) -> i32 {
+    begin(stream, 0)
+}
+
+pub(crate) fn begin_to_graph(
+    stream: Ptr,
+    graph: Ptr,
+    _after: Ptr,
+    _edges: Ptr,
+    _count: usize,
+    _mode: i32,
+) -> i32 {
+    status(begin_capture(stream, graph))
+}
+
+pub(crate) fn end(stream: Ptr, out: Out<Ptr>) -> i32 {
+    status(with(|streams| {
+        let capture = streams.capture_of(stream);
+        let (graph, _) = streams
+            .captures
+            .remove(&capture)
+            .ok_or(code::CAPTURE_INVALIDATED)?;
+        for other in streams.streams.values_mut() {
+            if other.capture == capture {
+                other.capture = 0;
+            }
+        }
+        CAPTURING.fetch_sub(1, Ordering::Relaxed);
+        out.set(graph);
+        Ok(())
+    }))
+}
+
+/// Capture and graph of a stream, if it captures.
+fn info(stream: Ptr) -> Option<(u64, Ptr)> {
+    if CAPTURING.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    with(|streams| {
+        let capture = streams.capture_of(stream);
+        let (graph, _) = streams.captures.get(&capture)?;
+        Some((capture, *graph))
+    })
+}
+
+pub(crate) fn is_capturing(stream: Ptr, out: Out<i32>) -> i32 {
+    out.set(i32::from(info(stream).is_some()));
+    code::SUCCESS
+}
+
+/// The oldest form of the question.
+pub(crate) fn capture_info(stream: Ptr, status_out: Out<i32>, id: Out<u64>) -> i32 {
+    if let Some((capture, _)) = info(stream) {
+        status_out.set(1);
+        id.set(capture);
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn capture_info_v2(
+    stream: Ptr,
+    status_out: Out<i32>,
+    id: Out<u64>,
+    graph: Out<Ptr>,
+    _after: Out<Ptr>,
+    _count: Out<usize>,
+) -> i32 {
+    if let Some((_, captured)) = info(stream) {
+        graph.set(captured);
+    }
+    capture_info(stream, status_out, id)
+}
+
+pub(crate) fn capture_info_v3(
+    stream: Ptr,
+    status_out: Out<i32>,
+    id: Out<u64>,
+    graph: Out<Ptr>,
+    after: Out<Ptr>,
+    _edges: Out<Ptr>,
+    count: Out<usize>,
+) -> i32 {
+    capture_info_v2(stream, status_out, id, graph, after, count)
+}
+
+/// The runtime's form, which has seven parameters in CUDA 13 and three before:
+/// the last four are written only where the caller passes them.
+pub(crate) fn capture_info_runtime(
+    stream: Ptr,
+    status_out: Out<i32>,
+    id: Out<u64>,
+    graph: Ptr,
+    after: Ptr,
+    edges: Ptr,
+    count: Ptr,
+) -> i32 {
+    if machine().is_ok_and(crate::machine::Machine::is_cuda_13) {
+        let captured = info(stream).map_or(Ptr::NULL, |(_, graph)| graph);
+        graph.put(0, captured);
+        after.put(0, Ptr::NULL);
+        edges.put(0, Ptr::NULL);
+        count.put(0, 0_usize);
+    }
+    capture_info(stream, status_out, id)
+}
+
+thread_local! {
+    static MODE: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
+}
+
+pub(crate) fn exchange_mode(mode: InOut<i32>) -> i32 {
+    if let Some(new) = mode.get() {
+        mode.set(MODE.replace(new));
+    }
+    code::SUCCESS
+}
+
+// Graphs.
+
+pub(crate) fn create_graph(out: Out<Ptr>, _flags: u32) -> i32 {
+    let graph = Ptr::fresh();
+    with(|streams| streams.graphs.insert(graph, Graph::default()));
+    out.set(graph);
+    code::SUCCESS
+}
+
+pub(crate) fn destroy_graph(graph: Ptr) -> i32 {
+    let objects = with(|streams| streams.graphs.remove(&graph)).unwrap_or_default();
+    for object in objects.objects {
+        release_object(object, 1);
+    }
+    code::SUCCESS
+}
+
+pub(crate) fn instantiate(out: Out<Ptr>, _graph: Ptr, _flags: u64) -> i32 {
+    out.set(Ptr::fresh());
+    code::SUCCESS
+}
+
+pub(crate) fn instantiate_parameters(out: Out<Ptr>, _graph: Ptr, parameters: Ptr) -> i32 {
+    parameters.put(16, Ptr::NULL); // the node in error
+    parameters.put(24, 0_i32); // the result
+    out.set(Ptr::fresh());
+    code::SUCCESS
+}
+
+pub(crate) fn instantiate_log(
+    out: Out<Ptr>,
+    _graph: Ptr,
+    _error: Out<Ptr>,
+    _log: Ptr,
+    _length: usize,
+) -> i32 {
+    out.set(Ptr::fresh());
+    code::SUCCESS
+}
+
+pub(crate) fn launch_graph(_graph: Ptr, _stream: Ptr) -> i32 {
+    crate::recorder::report_launch();
+    code::SUCCESS
+}
+
+pub(crate) fn destroy_exec(_exec: Ptr) -> i32 {
+    code::SUCCESS
+}
+
+/// The nodes of a graph: never none, because an empty graph is worth a warning.
+pub(crate) fn nodes(graph: Ptr, nodes: Ptr, count: InOut<usize>) -> i32 {
+    let have = with(|streams| streams.graphs.get(&graph).map_or(1, |graph| graph.nodes.max(1)));
+    let give = count.get().unwrap_or(0).min(have);
+    if nodes.is_null() {
+        count.set(have);
+        return code::SUCCESS;
+    }
+    for index in 0..give {
+        nodes.put(index * 8, Ptr(graph.0 + index + 1));
+    }
+    count.set(give);
+    code::SUCCESS
+}
+
+pub(crate) fn node_type(_node: Ptr, out: Out<i32>) -> i32 {
+    out.set(0); // a kernel
+    code::SUCCESS
+}
+
+/// Nodes stand alone: no neighbours are known.
+pub(crate) fn no_neighbours(count: &InOut<usize>) -> i32 {
+    count.set(0);
+    code::SUCCESS
+}
+
+pub(crate) fn add_node(out: Out<Ptr>, graph: Ptr) -> i32 {
+    with(|streams| streams.graphs.entry(graph).or_default().nodes += 1);
+    out.set(Ptr::fresh());
+    code::SUCCESS
+}
+
+// Objects that live as long as a graph.
+
+pub(crate) fn create_object(
+    out: Out<Ptr>,
+    data: Ptr,
+    destroy: Ptr,
+    references: u32,
+    _flags: u32,
+) -> i32 {
+    let handle = Ptr::fresh();
+    let object = UserObject {
+        references,
+        destroy,
+        data,
+    };
+    with(|streams| streams.objects.insert(handle, object));
+    out.set(handle);
+    code::SUCCESS
+}
+
+pub(crate) fn retain_object(object: Ptr, count: u32) -> i32 {
+    with(|streams| {
+        if let Some(object) = streams.objects.get_mut(&object) {
+            object.references += count;
+        }
+    });
+    code::SUCCESS
+}
+
+pub(crate) fn release_object(object: Ptr, count: u32) -> i32 {
+    let dead = with(|streams| {
+        let held = streams.objects.get_mut(&object)?;
+        held.references = held.references.saturating_sub(count);
+        (held.references == 0).then(|| streams.objects.remove(&object))?
+    });
+    if let Some(UserObject { destroy, data, .. }) = dead
+        && !destroy.is_null()
+    {
+        // SAFETY: the interface demands a function of one pointer here, called
+        // once, when nothing refers to the object any more.
+        let destroy =
+            unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(destroy.0) };
+        // SAFETY: as above.
+        unsafe { destroy(data) };
+    }
+    code::SUCCESS
+}
+
+/// A graph takes a hold on an object; with flag 1 it takes over the caller's.
+pub(crate) fn graph_retain_object(graph: Ptr, object: Ptr, count: u32, flags: u32) -> i32 {
+    if flags & 1 == 0 {
+        retain_object(object, count);
+    }
+    with(|streams| {
+        let graph = streams.graphs.entry(graph).or_default();
+        graph.objects.extend((0..count).map(|_| object));
+    });
+    code::SUCCESS
+}
+
+pub(crate) fn graph_release_object(graph: Ptr, object: Ptr, count: u32) -> i32 {
+    let released = with(|streams| {
+        let Some(graph) = streams.graphs.get_mut(&graph) else {
+            return 0;
+        };
+        let mut left = count;
+        graph.objects.retain(|&held| {
+            let drop = held == object && left > 0;
+            left -= u32::from(drop);
+            !drop
+        });
+        count - left
+    });
+    release_object(object, released)
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What torch's allocator tells about itself.
+//!
+//! Each time it hands out or takes back a block, torch's allocator calls
+//! `c10::reportMemoryUsageToProfiler` in another library. Because this library
+//! is loaded first, that call comes here: it names the block and how many bytes
+//! are allocated and reserved now. From it come the live figures, the moment to
+//! drain torch's history, and the knowledge that an address was handed out anew.
+
+use std::ffi::c_void;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use tonnage_capture::blocks::Block;
+
+use crate::ffi::guard;
+use crate::{machine, recorder, values};
+
+/// `c10::Device`: a type and an index, passed in one register.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct TorchDevice {
+    kind: i8,
+    index: i8,
+}
+
+/// `c10::DeviceType::CUDA`.
+const CUDA: i8 = 1;
+
+type Report = unsafe extern "C" fn(*mut c_void, i64, usize, usize, TorchDevice);
+type Callback = unsafe extern "C" fn(*mut c_void) -> i32;
+type AddPendingCall = unsafe extern "C" fn(Callback, *mut c_void) -> i32;
+
+/// The history is drained after this many events: few enough to lose little
+/// when the script is killed, many enough to cost little.
+const EVENTS_PER_DRAIN: u64 = 8192;
+/// ... or after this time, looked at every few events.
+const NANOSECONDS_PER_DRAIN: u64 = 1_000_000_000;
+const EVENTS_PER_LOOK: u64 = 64;
+
+static DRAIN: AtomicUsize = AtomicUsize::new(0);
+static DRAINED_AT_EVENT: AtomicU64 = AtomicU64::new(0);
+static DRAINED_AT_TIME: AtomicU64 = AtomicU64::new(0);
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+
+/// The function that this one stands before, in torch's own library.
+fn real() -> Option<Report> {
+    static REAL: OnceLock<Option<Report>> = OnceLock::new();
+    *REAL.get_or_init(|| {
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+        // SAFETY: looks a library up that is loaded already; both names are
+        // zero-terminated, and the symbol has this type in every torch since 1.10.
+        unsafe {
+            let library = libc::dlopen(c"libc10.so".as_ptr(), flags);
+            if library.is_null() {
+                return None;
+            }
+            let name = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+            let address = libc::dlsym(library, name.as_ptr());
+            (!address.is_null()).then(|| std::mem::transmute::<*mut c_void, Report>(address))
+        }
+    })
+}
+
+/// Stands before `c10::reportMemoryUsageToProfiler` and passes the call on.
+///
+/// # Safety
+/// Called by torch with its own arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(
+    block: *mut c_void,
+    size: i64,
+    allocated: usize,
+    reserved: usize,
+    device: TorchDevice,
+) {
+    guard((), || {
+        if device.kind == CUDA {
+            report(
+                block as u64,
+                size,
+                allocated as u64,
+                reserved as u64,
+                device.index,
+            );
+        }
+    });
+    if let Some(real) = real() {
+        // SAFETY: the very arguments torch passed.
+        unsafe { real(block, size, allocated, reserved, device) };
+    }
+}
+
+fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
+    let Ok(device) = machine::machine().and_then(|machine| machine.physical(i32::from(index)))
+    else {
+        return;
+    };
+    if let Ok(size) = u64::try_from(size) {
+        values::forget(block, size);
+    }
+    let now = recorder::now();
+    recorder::report_torch(device, allocated, reserved);
+    recorder::block(Block {
+        address: block,
+        change: size,
+        time: now,
+        device: device as u8,
+    });
+    let events = EVENTS.fetch_add(1, Ordering::Relaxed) + 1;
+    let since = events - DRAINED_AT_EVENT.load(Ordering::Relaxed);
+    let due = since >= EVENTS_PER_DRAIN
+        || (since.is_multiple_of(EVENTS_PER_LOOK)
+            && now.saturating_sub(DRAINED_AT_TIME.load(Ordering::Relaxed))
+                >= NANOSECONDS_PER_DRAIN);
+    if due {
+        ask_for_drain(events, now);
+    }
+}
+
+/// Asks Python's main thread to drain the history between two of its steps,
+/// when no other thread of an ordinary script is inside the allocator.
+fn ask_for_drain(events: u64, now: u64) {
+    let callback = DRAIN.load(Ordering::Relaxed);
+    if callback == 0 {
+        return;
+    }
+    DRAINED_AT_EVENT.store(events, Ordering::Relaxed);
+    DRAINED_AT_TIME.store(now, Ordering::Relaxed);
+    // SAFETY: looks up a function of the Python that called
+    // `tonnage_set_drain`; it may be called from any thread.
+    unsafe {
+        let address = libc::dlsym(libc::RTLD_DEFAULT, c"Py_AddPendingCall".as_ptr());
+        if !address.is_null() {
+            let add = std::mem::transmute::<*mut c_void, AddPendingCall>(address);
+            let callback = std::mem::transmute::<usize, Callback>(callback);
+            add(callback, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Names the function that drains torch's history; null for none.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_set_drain(callback: Option<Callback>) {
+    DRAIN.store(callback.map_or(0, |callback| callback as usize), Ordering::Relaxed);
+    DRAINED_AT_TIME.store(recorder::now(), Ordering::Relaxed);
+}
+
+/// How many events torch's allocator has reported in this process.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_torch_events() -> u64 {
+    EVENTS.load(Ordering::Relaxed)
+}
