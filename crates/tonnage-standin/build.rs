@@ -55,7 +55,10 @@ fn main() {
         let path = format!("api/{table}.api");
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
         let functions = parse(&path, &text);
-        let _ = writeln!(code, "/// Functions of `{path}`.\npub mod {table} {{ use super::*;");
+        let _ = writeln!(
+            code,
+            "/// Functions of `{path}`.\npub mod {table} {{ use super::*;"
+        );
         for function in &functions {
             let id = names.len();
             emit(&mut code, table, function, id);

@@ -7,6 +7,8 @@
 //! not there. The CUDA stand-in keeps its books on a `SimDevice` too, which is
 //! why a dry run and a replay cannot disagree about what fits.
 //!
+//! [`torch`] is PyTorch's caching allocator as such a policy, event for event.
+//!
 //! # Vocabulary
 //!
 //! * **segment**: a range obtained from the device by one call;
@@ -24,6 +26,7 @@ mod address;
 mod device;
 mod pool;
 mod sim;
+pub mod torch;
 
 pub use address::AddressOrder;
 pub use device::{Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};

@@ -22,7 +22,7 @@ pub struct RunConfig {
     /// The order of addresses on all of them.
     pub address_order: AddressOrderName,
     /// CUDA's version as torch was built for it, e.g. 13020; what the runtime
-    /// and the driver call themselves.
+    /// and the driver call themselves. 0 if the process must find it out.
     pub cuda_version: i32,
     /// Copies up to this many bytes carry their values.
     pub value_limit: u64,

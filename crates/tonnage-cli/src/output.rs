@@ -112,11 +112,18 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "kb" | "mb" | "gb" | "tb" => {
             return Err("say KiB, MiB, GiB or TiB: sizes are binary".to_owned());
         }
-        _ => return Err(format!("unknown unit `{}`; say KiB, MiB, GiB or TiB", unit.trim())),
+        _ => {
+            return Err(format!(
+                "unknown unit `{}`; say KiB, MiB, GiB or TiB",
+                unit.trim()
+            ));
+        }
     };
     if let Ok(whole) = number.parse::<u64>() {
         let bytes = whole.checked_mul(1 << shift);
-        return bytes.filter(|&b| b > 0).ok_or_else(|| "not a size a GPU can have".to_owned());
+        return bytes
+            .filter(|&b| b > 0)
+            .ok_or_else(|| "not a size a GPU can have".to_owned());
     }
     match number.parse::<f64>() {
         Ok(value) if value > 0.0 && value < 1e6 => {

@@ -58,8 +58,13 @@ class _Recorder:
             memory = torch.cuda.memory
             self.set_history = memory._record_memory_history
             memory._record_memory_history = self._history_asked_for_by_script
-        self.begin()
-        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        try:
+            self.begin()
+            torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        except Exception as error:
+            # cudaMallocAsync has neither a history nor observers.
+            self.running = False
+            self.note(trouble=str(error).splitlines()[0])
 
     def begin(self, **more):
         self.set_history("all", context="alloc", stacks="python", **more)
@@ -120,7 +125,7 @@ class _Recorder:
         return result
 
     def forget(self):
-        """In a forked child: what the parent recorded is the parent's."""
+        """Records no further: the end is near, or this is a forked child."""
         self.running = False
         self.library.tonnage_set_drain(None)
 
@@ -169,6 +174,8 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 def _at_exit():
     if _recorder is not None:
         _recorder.drain()
+        # What torch frees from here on happens in a Python that is going away.
+        _recorder.forget()
 
 
 def _exit_at_once(status, _exit=os._exit):

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use thiserror::Error;
+use tonnage_capture::LOG_PREFIX;
 use tonnage_capture::blocks::{self, Block};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
-use tonnage_capture::LOG_PREFIX;
 use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
@@ -254,7 +254,7 @@ impl<'a, W: Write> Process<'a, W> {
             self.gap(&format!("the stacks of {lost} allocations and frees"))?;
         }
         if let Some(trouble) = note.trouble {
-            self.gap(&format!("stacks after: {trouble}"))?;
+            self.gap(&format!("stacks, because torch said: {trouble}"))?;
         }
         if let Some(exception) = note.exception {
             self.fact(facts::EXCEPTION, &exception.to_string())?;
@@ -368,11 +368,20 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes the refusals that led to an out-of-memory: all of one size in a row.
     fn refusals(&mut self) -> Result<(), CollectError> {
         let refused = |call: &DriverCall| call.kind == CallKind::Refused;
-        let Some(size) = self.calls.iter().find(|call| refused(call)).map(|call| call.size) else {
+        let Some(size) = self
+            .calls
+            .iter()
+            .find(|call| refused(call))
+            .map(|call| call.size)
+        else {
             return Ok(());
         };
         let other = |call: &DriverCall| refused(call) && call.size != size;
-        let until = self.calls.iter().position(other).unwrap_or(self.calls.len());
+        let until = self
+            .calls
+            .iter()
+            .position(other)
+            .unwrap_or(self.calls.len());
         let last = (0..until).rev().find(|&index| refused(&self.calls[index]));
         if let Some(last) = last {
             for call in self.calls.drain(..=last).collect::<Vec<_>>() {
@@ -466,4 +475,3 @@ fn bare_row(block: &Block) -> Event {
         ..Event::new(kind)
     }
 }
-

@@ -392,7 +392,13 @@ impl State {
         self.peak_used = self.peak_used.max(self.used);
     }
 
-    fn report(&self, process: u32, device: i32, first: Option<i64>, facts: &Facts<'_>) -> DeviceUse {
+    fn report(
+        &self,
+        process: u32,
+        device: i32,
+        first: Option<i64>,
+        facts: &Facts<'_>,
+    ) -> DeviceUse {
         DeviceUse {
             process,
             rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
@@ -521,7 +527,7 @@ fn places(stacks: &StackTable, stack: Option<StackId>) -> (Option<Place>, Option
 
 /// What the recording says of the run.
 struct Facts<'a> {
-    facts: &'a [meta::Meta],
+    all: &'a [meta::Meta],
     stacks: &'a StackTable,
     command: String,
     ending: String,
@@ -537,14 +543,18 @@ struct Facts<'a> {
 impl<'a> Facts<'a> {
     fn read<R: Read>(reader: &'a Reader<R>) -> Self {
         let facts = reader.meta();
-        let text = |name: &str| meta::find(facts, crate::facts::RUN, name).unwrap_or_default().to_owned();
+        let text = |name: &str| {
+            meta::find(facts, crate::facts::RUN, name)
+                .unwrap_or_default()
+                .to_owned()
+        };
         let any = |name: &str| facts.iter().find(|fact| fact.name == name);
         let bytes = |name: &str, known: &str| KnownBytes {
             bytes: text(name).parse().unwrap_or(0),
             known: text(known),
         };
         Self {
-            facts,
+            all: facts,
             stacks: reader.stacks(),
             command: text(meta::COMMAND),
             ending: text(facts::ENDING),
@@ -563,11 +573,14 @@ impl<'a> Facts<'a> {
     }
 
     fn fact(&self, process: u32, name: &str) -> Option<&str> {
-        meta::find(self.facts, process, name)
+        meta::find(self.all, process, name)
     }
 
     fn exceptions(&self) -> Vec<Exception> {
-        let found = self.facts.iter().filter(|fact| fact.name == facts::EXCEPTION);
+        let found = self
+            .all
+            .iter()
+            .filter(|fact| fact.name == facts::EXCEPTION);
         found
             .filter_map(|fact| {
                 let json: serde_json::Value = serde_json::from_str(&fact.text).ok()?;

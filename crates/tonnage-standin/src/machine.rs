@@ -28,7 +28,6 @@ pub(crate) mod code {
     pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
-    pub(crate) const INVALID_HANDLE: i32 = 400;
     pub(crate) const NOT_FOUND: i32 = 500;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const CAPTURE_UNSUPPORTED: i32 = 900;
@@ -156,7 +155,9 @@ fn visible_devices(total: usize, variable: Option<&str>) -> Vec<usize> {
     for entry in list.split(',').map(str::trim) {
         let device = entry.parse::<usize>().ok().or_else(|| {
             let named = |device: &usize| uuid_text(*device).starts_with(entry);
-            (!entry.is_empty()).then(|| (0..total).find(named)).flatten()
+            (!entry.is_empty())
+                .then(|| (0..total).find(named))
+                .flatten()
         });
         match device {
             Some(device) if device < total && !visible.contains(&device) => visible.push(device),
@@ -175,15 +176,15 @@ pub(crate) fn uuid(device: usize) -> [u8; 16] {
 
 /// The same as text, as NVML gives it.
 pub(crate) fn uuid_text(device: usize) -> String {
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-    let uuid = uuid(device);
+    let number = u128::from_be_bytes(uuid(device));
+    let hex = format!("{number:032x}");
     format!(
         "GPU-{}-{}-{}-{}-{}",
-        hex(&uuid[..4]),
-        hex(&uuid[4..6]),
-        hex(&uuid[6..8]),
-        hex(&uuid[8..10]),
-        hex(&uuid[10..])
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
     )
 }
 
@@ -197,9 +198,21 @@ pub(crate) fn bus_text(device: usize) -> String {
     format!("0000:{:02X}:00.0", bus(device))
 }
 
+/// CUDA's version by the runtime library that the program has loaded: the last
+/// minor version there could be, so that no program finds its driver too old.
+fn loaded_cuda_version() -> i32 {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: only asks whether a library is loaded, by a zero-terminated name.
+    let twelve = unsafe { !libc::dlopen(c"libcudart.so.12".as_ptr(), flags).is_null() };
+    if twelve { 12090 } else { 13090 }
+}
+
 impl Machine {
     fn open() -> Option<Self> {
-        let config = recorder::read_config()?;
+        let mut config = recorder::read_config()?;
+        if config.cuda_version == 0 {
+            config.cuda_version = loaded_cuda_version();
+        }
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
@@ -478,10 +491,8 @@ impl Books {
 
     /// The size of the pool block at `address`.
     pub(crate) fn pool_block(&self, address: u64) -> Option<u64> {
-        let sizes = self.pools.values();
-        sizes
-            .filter_map(|pool| pool.pool.size_of(DeviceAddr(address)))
-            .next()
+        let mut pools = self.pools.values();
+        pools.find_map(|pool| pool.pool.size_of(DeviceAddr(address)))
     }
 
     /// Gives back what a pool holds beyond `keep` bytes.
@@ -521,7 +532,11 @@ mod tests {
     fn visible_devices_follow_cudas_rule() {
         assert_eq!(visible_devices(3, None), [0, 1, 2]);
         assert_eq!(visible_devices(3, Some("2,0")), [2, 0]);
-        assert_eq!(visible_devices(3, Some("1, 7, 0")), [1], "ends at the first unknown");
+        assert_eq!(
+            visible_devices(3, Some("1, 7, 0")),
+            [1],
+            "ends at the first unknown"
+        );
         assert_eq!(visible_devices(3, Some("")), [0; 0]);
         assert_eq!(visible_devices(3, Some("-1")), [0; 0]);
         assert_eq!(visible_devices(3, Some(&uuid_text(2))), [2]);

@@ -77,9 +77,8 @@ fn ledger() -> Option<&'static [AtomicU64; WORDS]> {
 /// This process's slot, taken at its first use.
 fn slot(words: &[AtomicU64; WORDS]) -> Option<usize> {
     let pid = u64::from(std::process::id());
-    let owned = |slot: usize| {
-        words[process_word(slot, ProcessWord::Pid)].load(Ordering::Relaxed) == pid
-    };
+    let owned =
+        |slot: usize| words[process_word(slot, ProcessWord::Pid)].load(Ordering::Relaxed) == pid;
     if let Some(slot) = SLOT.load(Ordering::Relaxed).checked_sub(1)
         && owned(slot)
     {
@@ -186,7 +185,9 @@ impl Blocks {
             self.window = std::ptr::null_mut();
             self.offset += blocks::WINDOW as u64;
         }
-        self.file.set_len(self.offset + blocks::WINDOW as u64).ok()?;
+        self.file
+            .set_len(self.offset + blocks::WINDOW as u64)
+            .ok()?;
         // SAFETY: a shared mapping of a part of the file that exists now.
         let window = unsafe {
             libc::mmap(
@@ -210,7 +211,10 @@ impl Blocks {
         self.make_room()?;
         // SAFETY: `make_room` left an entry's room in the window.
         unsafe {
-            let at = self.window.cast::<[u64; 4]>().add(self.used / blocks::ENTRY);
+            let at = self
+                .window
+                .cast::<[u64; 4]>()
+                .add(self.used / blocks::ENTRY);
             at.write(block.to_words());
         }
         self.used += blocks::ENTRY;
@@ -221,7 +225,10 @@ impl Blocks {
 /// Keeps a block that torch's allocator handed out or took back.
 pub(crate) fn block(block: Block) {
     let mut open = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-    if open.as_ref().is_none_or(|open| open.pid != std::process::id()) {
+    if open
+        .as_ref()
+        .is_none_or(|open| open.pid != std::process::id())
+    {
         *open = Blocks::open();
     }
     if let Some(blocks) = open.as_mut()
@@ -244,7 +251,9 @@ pub(crate) fn report_launch() {
 /// its process id and the bytes.
 fn living(device: usize) -> impl Iterator<Item = (usize, u32, u64)> {
     let words = ledger();
-    let taken = words.map_or(0, |words| words[TAKEN_WORD].load(Ordering::Relaxed) as usize);
+    let taken = words.map_or(0, |words| {
+        words[TAKEN_WORD].load(Ordering::Relaxed) as usize
+    });
     (0..taken.min(PROCESSES)).filter_map(move |slot| {
         let charged = &words?[device_word(slot, device, DeviceWord::Charged)];
         let bytes = charged.load(Ordering::Relaxed);
@@ -349,7 +358,7 @@ extern "C" fn write_counts() {
 /// # Safety
 /// `bytes` points to `length` readable bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, length: usize) {
+pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, length: usize) {
     crate::ffi::guard((), || {
         // SAFETY: promised by the caller.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };

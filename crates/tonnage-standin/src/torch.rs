@@ -19,7 +19,7 @@ use crate::{machine, recorder, values};
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct TorchDevice {
+pub(crate) struct TorchDevice {
     kind: i8,
     index: i8,
 }
@@ -67,7 +67,7 @@ fn real() -> Option<Report> {
 /// # Safety
 /// Called by torch with its own arguments.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(
+pub(crate) unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(
     block: *mut c_void,
     size: i64,
     allocated: usize,
@@ -141,13 +141,16 @@ fn ask_for_drain(events: u64, now: u64) {
 
 /// Names the function that drains torch's history; null for none.
 #[unsafe(no_mangle)]
-pub extern "C" fn tonnage_set_drain(callback: Option<Callback>) {
-    DRAIN.store(callback.map_or(0, |callback| callback as usize), Ordering::Relaxed);
+pub(crate) extern "C" fn tonnage_set_drain(callback: Option<Callback>) {
+    DRAIN.store(
+        callback.map_or(0, |callback| callback as usize),
+        Ordering::Relaxed,
+    );
     DRAINED_AT_TIME.store(recorder::now(), Ordering::Relaxed);
 }
 
 /// How many events torch's allocator has reported in this process.
 #[unsafe(no_mangle)]
-pub extern "C" fn tonnage_torch_events() -> u64 {
+pub(crate) extern "C" fn tonnage_torch_events() -> u64 {
     EVENTS.load(Ordering::Relaxed)
 }

@@ -50,10 +50,8 @@ pub(crate) fn set_limit(bytes: usize) {
 /// Where the system refuses (a limit on address space, strict overcommit) the
 /// device simply keeps no values: all reads give zeros.
 pub(crate) fn map_range(base: u64, span: u64) {
-    let flags = libc::MAP_PRIVATE
-        | libc::MAP_ANONYMOUS
-        | libc::MAP_NORESERVE
-        | libc::MAP_FIXED_NOREPLACE;
+    let flags =
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: a fresh mapping at an address where nothing is (NOREPLACE), of
     // which nobody holds a reference.
     let mapped = unsafe {
@@ -110,7 +108,11 @@ impl Known {
                 // SAFETY: a page of our own private mapping, read and written
                 // only under the lock that is held here.
                 unsafe {
-                    libc::madvise(start as *mut libc::c_void, PAGE as usize, libc::MADV_DONTNEED)
+                    libc::madvise(
+                        start as *mut libc::c_void,
+                        PAGE as usize,
+                        libc::MADV_DONTNEED,
+                    )
                 };
                 self.pages.remove(&page);
             } else {

@@ -85,7 +85,12 @@ fn describe(gpu: &Gpu) -> String {
         let _ = writeln!(text, "  also called {}", gpu.aliases.join(", "));
     }
     let size = |figure: &Figure<u64>| format!("{} ({} bytes)", bytes(figure.value), figure.value);
-    line(&mut text, "capacity", size(&gpu.total_memory), &gpu.total_memory);
+    line(
+        &mut text,
+        "capacity",
+        size(&gpu.total_memory),
+        &gpu.total_memory,
+    );
     line(&mut text, "context", size(&gpu.context), &gpu.context);
     let _ = writeln!(
         text,
@@ -93,7 +98,12 @@ fn describe(gpu: &Gpu) -> String {
         "capability", gpu.compute_capability, gpu.architecture
     );
     line(&mut text, "SMs", gpu.sm_count.value, &gpu.sm_count);
-    line(&mut text, "L2 cache", bytes(gpu.l2_bytes.value), &gpu.l2_bytes);
+    line(
+        &mut text,
+        "L2 cache",
+        bytes(gpu.l2_bytes.value),
+        &gpu.l2_bytes,
+    );
     line(
         &mut text,
         "shared memory",
@@ -107,8 +117,6 @@ fn line<T>(text: &mut String, name: &str, value: impl Display, figure: &Figure<T
     let _ = writeln!(
         text,
         "  {name:<14} {value}\n  {:<14} {DIM}{}: {}{DIM:#}",
-        "",
-        figure.known,
-        figure.source
+        "", figure.known, figure.source
     );
 }

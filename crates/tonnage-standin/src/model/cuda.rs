@@ -29,10 +29,11 @@ pub(crate) use super::kernel::{
     potential_block as cuOccupancyMaxPotentialBlockSize, same_handle as cuKernelGetFunction,
 };
 pub(crate) use super::memory::{
-    address_range as cuMemGetAddressRange_v2, create as cuMemCreate, create_pool as cuMemPoolCreate,
-    current_pool as cuDeviceGetMemPool, default_pool as cuDeviceGetDefaultMemPool,
-    destroy_pool as cuMemPoolDestroy, export_handle as cuMemExportToShareableHandle,
-    free as cuMemFree_v2, free_async as cuMemFreeAsync, get_access as cuMemGetAccess,
+    address_range as cuMemGetAddressRange_v2, create as cuMemCreate,
+    create_pool as cuMemPoolCreate, current_pool as cuDeviceGetMemPool,
+    default_pool as cuDeviceGetDefaultMemPool, destroy_pool as cuMemPoolDestroy,
+    export_handle as cuMemExportToShareableHandle, free as cuMemFree_v2,
+    free_async as cuMemFreeAsync, get_access as cuMemGetAccess,
     granularity as cuMemGetAllocationGranularity, graph_memory as cuDeviceGetGraphMemAttribute,
     host_alloc as cuMemHostAlloc, host_alloc_plain as cuMemAllocHost_v2,
     host_device_pointer as cuMemHostGetDevicePointer_v2, host_flags as cuMemHostGetFlags,
@@ -111,12 +112,19 @@ pub(crate) fn entry_point(name: Ptr, version: i32) -> Ptr {
     let Some(name) = name.read_text() else {
         return Ptr::NULL;
     };
+    if name == "cuGetExportTable" {
+        return Ptr::NULL;
+    }
     let symbol = VERSIONS
         .lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| {
             let mut words = line.split_whitespace();
-            let known = (words.next()?, words.next()?.parse::<i32>().ok()?, words.next()?);
+            let known = (
+                words.next()?,
+                words.next()?.parse::<i32>().ok()?,
+                words.next()?,
+            );
             (known.0 == name && known.1 <= version).then_some(known)
         })
         .max_by_key(|known| known.1)
@@ -147,6 +155,11 @@ pub(crate) fn cuGetProcAddress(name: Ptr, out: Out<Ptr>, version: i32, _flags: u
         return code::NOT_FOUND;
     }
     code::SUCCESS
+}
+
+/// The driver's undocumented tables are not served, to anyone.
+pub(crate) fn cuGetExportTable(_table: Out<Ptr>, _id: Ptr) -> i32 {
+    code::NOT_FOUND
 }
 
 // Devices.

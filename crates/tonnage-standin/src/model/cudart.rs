@@ -13,7 +13,8 @@ pub(crate) use super::device::{
     by_bus_id as cudaDeviceGetByPCIBusId, can_access_peer as cudaDeviceCanAccessPeer,
     count as cudaGetDeviceCount, get_current as cudaGetDevice, limit as cudaDeviceGetLimit,
     limit as cudaThreadGetLimit, memory_info as cudaMemGetInfo,
-    peer_attribute as cudaDeviceGetP2PAttribute, priority_range as cudaDeviceGetStreamPriorityRange,
+    peer_attribute as cudaDeviceGetP2PAttribute,
+    priority_range as cudaDeviceGetStreamPriorityRange,
     properties_12 as cudaGetDeviceProperties_v2, properties_13 as cudaGetDeviceProperties,
     use_device as cudaSetDevice, version as cudaDriverGetVersion, version as cudaRuntimeGetVersion,
 };
@@ -40,11 +41,11 @@ pub(crate) use super::memory::{
     host_flags as cudaHostGetFlags, host_free as cudaFreeHost, host_register as cudaHostRegister,
     host_unregister as cudaHostUnregister, ipc_event as cudaIpcGetEventHandle,
     ipc_handle_ptr as cudaIpcGetMemHandle, ipc_open as cudaIpcOpenMemHandle,
-    ipc_open_event as cudaIpcOpenEventHandle, malloc as cudaMalloc, malloc_async as cudaMallocAsync,
-    malloc_from_pool as cudaMallocFromPoolAsync, malloc_managed as cudaMallocManaged,
-    malloc_pitch as cudaMallocPitch, pointer_attributes as cudaPointerGetAttributes,
-    pool_attribute as cudaMemPoolGetAttribute, set_current_pool as cudaDeviceSetMemPool,
-    set_graph_memory as cudaDeviceSetGraphMemAttribute,
+    ipc_open_event as cudaIpcOpenEventHandle, malloc as cudaMalloc,
+    malloc_async as cudaMallocAsync, malloc_from_pool as cudaMallocFromPoolAsync,
+    malloc_managed as cudaMallocManaged, malloc_pitch as cudaMallocPitch,
+    pointer_attributes as cudaPointerGetAttributes, pool_attribute as cudaMemPoolGetAttribute,
+    set_current_pool as cudaDeviceSetMemPool, set_graph_memory as cudaDeviceSetGraphMemAttribute,
     set_pool_attribute as cudaMemPoolSetAttribute, trim_pool as cudaMemPoolTrimTo,
 };
 pub(crate) use super::stream::{
@@ -97,16 +98,66 @@ pub(crate) fn cudaPeekAtLastError() -> i32 {
 /// the stand-in can answer with.
 pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[
     (0, "cudaSuccess", "CUDA_SUCCESS", "no error"),
-    (1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument"),
-    (2, "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"),
-    (3, "cudaErrorInitializationError", "CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
-    (100, "cudaErrorNoDevice", "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
-    (101, "cudaErrorInvalidDevice", "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
-    (201, "cudaErrorDeviceUninitialized", "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"),
-    (400, "cudaErrorInvalidResourceHandle", "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"),
-    (500, "cudaErrorSymbolNotFound", "CUDA_ERROR_NOT_FOUND", "named symbol not found"),
-    (600, "cudaErrorNotReady", "CUDA_ERROR_NOT_READY", "device not ready"),
-    (801, "cudaErrorNotSupported", "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"),
+    (
+        1,
+        "cudaErrorInvalidValue",
+        "CUDA_ERROR_INVALID_VALUE",
+        "invalid argument",
+    ),
+    (
+        2,
+        "cudaErrorMemoryAllocation",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "out of memory",
+    ),
+    (
+        3,
+        "cudaErrorInitializationError",
+        "CUDA_ERROR_NOT_INITIALIZED",
+        "initialization error",
+    ),
+    (
+        100,
+        "cudaErrorNoDevice",
+        "CUDA_ERROR_NO_DEVICE",
+        "no CUDA-capable device is detected",
+    ),
+    (
+        101,
+        "cudaErrorInvalidDevice",
+        "CUDA_ERROR_INVALID_DEVICE",
+        "invalid device ordinal",
+    ),
+    (
+        201,
+        "cudaErrorDeviceUninitialized",
+        "CUDA_ERROR_INVALID_CONTEXT",
+        "invalid device context",
+    ),
+    (
+        400,
+        "cudaErrorInvalidResourceHandle",
+        "CUDA_ERROR_INVALID_HANDLE",
+        "invalid resource handle",
+    ),
+    (
+        500,
+        "cudaErrorSymbolNotFound",
+        "CUDA_ERROR_NOT_FOUND",
+        "named symbol not found",
+    ),
+    (
+        600,
+        "cudaErrorNotReady",
+        "CUDA_ERROR_NOT_READY",
+        "device not ready",
+    ),
+    (
+        801,
+        "cudaErrorNotSupported",
+        "CUDA_ERROR_NOT_SUPPORTED",
+        "operation not supported",
+    ),
     (
         900,
         "cudaErrorStreamCaptureUnsupported",
@@ -119,7 +170,12 @@ pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[
         "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
         "operation failed due to a previous error during capture",
     ),
-    (999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error"),
+    (
+        999,
+        "cudaErrorUnknown",
+        "CUDA_ERROR_UNKNOWN",
+        "unknown error",
+    ),
 ];
 
 pub(crate) fn error(error: i32) -> &'static (i32, &'static str, &'static str, &'static str) {
@@ -240,7 +296,16 @@ pub(crate) fn cudaMemcpy2D(
     height: usize,
     kind: i32,
 ) -> i32 {
-    cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, Ptr::NULL)
+    cudaMemcpy2DAsync(
+        to,
+        to_pitch,
+        from,
+        from_pitch,
+        width,
+        height,
+        kind,
+        Ptr::NULL,
+    )
 }
 
 /// Copies of volumes are between arrays and pitched memory: rows, slice by slice.
@@ -416,7 +481,14 @@ pub(crate) fn cudaLaunchKernelExC(config: Ptr, _kernel: Ptr, _arguments: Ptr) ->
 
 pub(crate) fn cudaLaunchCooperativeKernelMultiDevice(_list: Ptr, count: u32, _flags: u32) -> i32 {
     for _ in 0..count {
-        cudaLaunchKernel(Ptr::NULL, Dim3::default(), Dim3::default(), Ptr::NULL, 0, Ptr::NULL);
+        cudaLaunchKernel(
+            Ptr::NULL,
+            Dim3::default(),
+            Dim3::default(),
+            Ptr::NULL,
+            0,
+            Ptr::NULL,
+        );
     }
     code::SUCCESS
 }
@@ -454,13 +526,7 @@ pub(crate) fn cudaGraphNodeGetDependencies_v2(
     super::stream::no_neighbours(&count)
 }
 
-pub(crate) fn cudaGraphGetEdges(
-    _graph: Ptr,
-    _from: Ptr,
-    _to: Ptr,
-    fourth: Ptr,
-    fifth: Ptr,
-) -> i32 {
+pub(crate) fn cudaGraphGetEdges(_graph: Ptr, _from: Ptr, _to: Ptr, fourth: Ptr, fifth: Ptr) -> i32 {
     let thirteen = machine().is_ok_and(crate::machine::Machine::is_cuda_13);
     let count = if thirteen { fifth } else { fourth };
     count.put(0, 0_usize);

@@ -118,50 +118,54 @@ pub(crate) fn attribute(value: Out<i32>, attribute: i32, device: i32) -> i32 {
 
 /// The runtime and the driver number their attributes alike; what is not
 /// listed is a feature these devices do not have, or nobody asks for.
+#[expect(
+    clippy::match_same_arms,
+    reason = "in the order of the numbers, each with its meaning"
+)]
 fn attribute_of(profile: &DeviceProfile, physical: usize, attribute: i32) -> i32 {
     let since = |major: i32| i32::from(profile.major >= major);
     match attribute {
-        1..=3 => 1024,                                // threads of a block, its x and y
-        4 => 64,                                      // its z
-        5 => i32::MAX,                                // grid, x
-        6 | 7 => 65535,                               // grid, y and z
-        8 => profile.shared_per_block,                // shared memory of a block
-        9 => 64 << 10,                                // constant memory
-        10 => 32,                                     // warp
-        11 => i32::MAX,                               // pitch
-        12 | 82 => profile.registers,                 // registers of a block, of a multiprocessor
-        13 => profile.clock_khz,                      //
-        14 | 30 => 512,                               // alignment of textures and surfaces
-        16 => profile.sm_count,                       //
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 => 1,   // overlap, host memory, unified addresses …
-        21..=24 | 55..=58 | 69 => 131_072,            // textures and surfaces, one and two dimensions
-        25..=29 | 59..=68 => 16384,                   // … three dimensions and layers
-        32 => since(7),                               // ECC
-        33 => machine::bus(physical),                 //
-        36 => profile.memory_clock_khz,               //
-        37 => profile.bus_width,                      //
-        38 => profile.l2,                             //
-        39 => profile.threads_per_sm,                 //
-        40 => 3,                                      // copy engines
-        51 => 32,                                     // pitch alignment of textures
-        75 => profile.major,                          //
-        76 => profile.minor,                          //
-        81 => profile.shared_per_sm,                  //
-        87 => 2,                                      // single to double precision
-        89..=91 | 95 | 96 => 1,                       // managed memory, preemption, cooperation
-        92..=94 | 98 | 99 => 1,                       // stream memory operations, host registration
-        97 => profile.shared_per_block_optin,         //
-        102 | 103 => 1,                               // virtual memory, shared by file descriptor
-        106 => profile.blocks_per_sm,                 //
-        108 => profile.l2 * since(8),                 // persisting cache
-        109 => (128 << 20) * since(8),                // access window
-        111 => profile.shared_reserved,               //
-        113 | 115 => 1,                               // read-only registration, memory pools
-        119 => 1,                                     // pool handles: file descriptors
-        120 => since(9),                              // clusters
-        122 | 123 | 125 => 1,                         // stream memory operations, events between processes
-        126 => 1 + 3 * since(9),                      // memory synchronisation domains
-        127 | 129 => since(9),                        // tensor maps, unified function pointers
+        1..=3 => 1024,                              // threads of a block, its x and y
+        4 => 64,                                    // its z
+        5 => i32::MAX,                              // grid, x
+        6 | 7 => 65535,                             // grid, y and z
+        8 => profile.shared_per_block,              // shared memory of a block
+        9 => 64 << 10,                              // constant memory
+        10 => 32,                                   // warp
+        11 => i32::MAX,                             // pitch
+        12 | 82 => profile.registers,               // registers of a block, of a multiprocessor
+        13 => profile.clock_khz,                    //
+        14 | 30 => 512,                             // alignment of textures and surfaces
+        16 => profile.sm_count,                     //
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 => 1, // overlap, host memory, unified addresses …
+        21..=24 | 55..=58 | 69 => 131_072,          // textures and surfaces, one and two dimensions
+        25..=29 | 59..=68 => 16384,                 // … three dimensions and layers
+        32 => since(7),                             // ECC
+        33 => machine::bus(physical),               //
+        36 => profile.memory_clock_khz,             //
+        37 => profile.bus_width,                    //
+        38 => profile.l2,                           //
+        39 => profile.threads_per_sm,               //
+        40 => 3,                                    // copy engines
+        51 => 32,                                   // pitch alignment of textures
+        75 => profile.major,                        //
+        76 => profile.minor,                        //
+        81 => profile.shared_per_sm,                //
+        87 => 2,                                    // single to double precision
+        89..=91 | 95 | 96 => 1,                     // managed memory, preemption, cooperation
+        92..=94 | 98 | 99 => 1,                     // stream memory operations, host registration
+        97 => profile.shared_per_block_optin,       //
+        102 | 103 => 1,                             // virtual memory, shared by file descriptor
+        106 => profile.blocks_per_sm,               //
+        108 => profile.l2 * since(8),               // persisting cache
+        109 => (128 << 20) * since(8),              // access window
+        111 => profile.shared_reserved,             //
+        113 | 115 => 1,                             // read-only registration, memory pools
+        119 => 1,                                   // pool handles: file descriptors
+        120 => since(9),                            // clusters
+        122 | 123 | 125 => 1, // stream memory operations, events between processes
+        126 => 1 + 3 * since(9), // memory synchronisation domains
+        127 | 129 => since(9), // tensor maps, unified function pointers
         _ => 0,
     }
 }
@@ -196,18 +200,24 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
     put(at(368), &512_u64.to_ne_bytes()); // texture alignment
     put(at(376), &32_u64.to_ne_bytes()); // texture pitch alignment
     put(Place(None, Some(384)), &1_i32.to_ne_bytes()); // overlap
-    put(Place(None, Some(608)), &profile.memory_clock_khz.to_ne_bytes());
+    put(
+        Place(None, Some(608)),
+        &profile.memory_clock_khz.to_ne_bytes(),
+    );
     for (place, value) in [
         (two(384, 388), profile.sm_count),
-        (two(392, 400), 1), // maps host memory
-        (two(560, 576), 1), // concurrent kernels
+        (two(392, 400), 1),                             // maps host memory
+        (two(560, 576), 1),                             // concurrent kernels
         (two(564, 580), i32::from(profile.major >= 7)), // ECC
         (two(568, 584), machine::bus(physical)),
         (two(584, 600), 3), // copy engines
         (two(588, 604), 1), // unified addresses
         (two(592, 612), profile.bus_width),
         (two(596, 616), profile.l2),
-        (two(600, 620), if profile.major >= 8 { profile.l2 } else { 0 }),
+        (
+            two(600, 620),
+            if profile.major >= 8 { profile.l2 } else { 0 },
+        ),
         (two(604, 624), profile.threads_per_sm),
         (two(608, 628), 1), // stream priorities
         (two(612, 632), 1), // L1 for global memory
@@ -219,11 +229,11 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
         (two(664, 684), 1), // registered memory at its host address
         (two(668, 688), 1), // cooperative launch
         (two(688, 712), profile.blocks_per_sm),
-        (two(704, 728), 1), // host registration
-        (two(712, 736), 1), // … read-only
-        (two(720, 744), 1), // memory pools
-        (two(736, 760), 1), // their handles: file descriptors
-        (two(744, 768), 1), // events between processes
+        (two(704, 728), 1),                             // host registration
+        (two(712, 736), 1),                             // … read-only
+        (two(720, 744), 1),                             // memory pools
+        (two(736, 760), 1),                             // their handles: file descriptors
+        (two(744, 768), 1),                             // events between processes
         (two(748, 772), i32::from(profile.major >= 9)), // clusters
     ] {
         put(place, &value.to_ne_bytes());

@@ -74,27 +74,29 @@ pub(crate) fn register_variable(host: Ptr, size: usize) {
 }
 
 /// Memory for a variable, readable and zero; made when first asked for.
-fn variable(host: Ptr) -> Answer<(usize, usize)> {
+fn variable(host: Ptr) -> (usize, usize) {
     let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
     let (address, size) = variables.entry(host.0).or_insert((0, 4096));
     if *address == 0 {
         let memory = vec![0_u64; size.div_ceil(8).max(1)].leak();
         *address = memory.as_mut_ptr() as usize;
     }
-    Ok((*address, *size))
+    (*address, *size)
 }
 
 pub(crate) fn symbol_address(out: Out<u64>, symbol: Ptr) -> i32 {
-    status(variable(symbol).map(|(address, _)| out.set(address as u64)))
+    out.set(variable(symbol).0 as u64);
+    code::SUCCESS
 }
 
 pub(crate) fn symbol_size(out: Out<usize>, symbol: Ptr) -> i32 {
-    status(variable(symbol).map(|(_, size)| out.set(size)))
+    out.set(variable(symbol).1);
+    code::SUCCESS
 }
 
 /// The address of a variable plus an offset, for copies to and from it.
 pub(crate) fn symbol(symbol: Ptr, offset: usize) -> Ptr {
-    variable(symbol).map_or(Ptr::NULL, |(address, _)| Ptr(address + offset))
+    Ptr(variable(symbol).0 + offset)
 }
 
 /// A variable of a loaded module, by module and name.
@@ -103,10 +105,10 @@ pub(crate) fn module_variable(out: Out<u64>, size: Out<usize>, module: Ptr, name
     let key = name
         .bytes()
         .fold(module.0, |key, byte| key.rotate_left(5) ^ usize::from(byte));
-    status(variable(Ptr(key)).map(|(address, length)| {
-        out.set(address as u64);
-        size.set(length);
-    }))
+    let (address, length) = variable(Ptr(key));
+    out.set(address as u64);
+    size.set(length);
+    code::SUCCESS
 }
 
 pub(crate) fn kernel_name(out: Out<Ptr>) -> i32 {
@@ -193,7 +195,11 @@ pub(crate) fn potential_block(
     shared: usize,
     limit: i32,
 ) -> i32 {
-    let threads = if limit > 0 { limit.min(THREADS) } else { THREADS };
+    let threads = if limit > 0 {
+        limit.min(THREADS)
+    } else {
+        THREADS
+    };
     status(resident_blocks(threads, shared).and_then(|blocks| {
         let machine = machine()?;
         grid.set(blocks * machine.profile(current() as i32)?.sm_count);

@@ -73,9 +73,7 @@ pub(crate) fn host_alloc(out: Out<Ptr>, size: usize, _flags: u32) -> i32 {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping; pages nobody writes to cost nothing.
-        let address = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0)
-        };
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
         if address == libc::MAP_FAILED {
             return Err(code::OUT_OF_MEMORY);
         }
@@ -181,8 +179,11 @@ fn place(address: u64) -> Answer<Place> {
             Place::Device(visible, found.addr.0, found.size)
         }));
     }
-    Ok(pinned_range(&books, address as usize)
-        .map_or(Place::Unknown, |(start, length)| Place::Pinned(start, length)))
+    Ok(
+        pinned_range(&books, address as usize).map_or(Place::Unknown, |(start, length)| {
+            Place::Pinned(start, length)
+        }),
+    )
 }
 
 pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
@@ -220,13 +221,12 @@ pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 
         match attribute {
             1 => data.put(0, super::cuda::context_of(device)),
             2 => data.put(0, if on_device { 2_u32 } else { 1 }),
-            3 => data.put(0, address),
             4 if on_device => return Err(code::INVALID_VALUE),
-            4 => data.put(0, address),
+            3 | 4 => data.put(0, address),
             6 | 8 | 10 => data.put(0, 0_u32),
-            7 => data.put(0, start), // a number that is the buffer's alone
+            // 7 asks for a number that is the buffer's alone.
+            7 | 11 => data.put(0, start),
             9 => data.put(0, device),
-            11 => data.put(0, start),
             12 => data.put(0, size as usize),
             13 => data.put(0, 1_u32),
             _ => return Err(code::NOT_SUPPORTED),
@@ -235,12 +235,7 @@ pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 
     }))
 }
 
-pub(crate) fn pointer_attribute_list(
-    count: u32,
-    attributes: Ptr,
-    data: Ptr,
-    address: u64,
-) -> i32 {
+pub(crate) fn pointer_attribute_list(count: u32, attributes: Ptr, data: Ptr, address: u64) -> i32 {
     for index in 0..count as usize {
         let attribute: Option<i32> = attributes.get(index * 4);
         let target: Option<usize> = data.get(index * 8);
@@ -273,10 +268,7 @@ pub(crate) fn reserve(out: Out<u64>, size: usize, _align: usize, _wish: u64, _fl
 }
 
 /// Does `act` with the books of the device that `address` belongs to.
-fn at_device(
-    address: u64,
-    act: impl FnOnce(&mut machine::Books, usize) -> Answer,
-) -> i32 {
+fn at_device(address: u64, act: impl FnOnce(&mut machine::Books, usize) -> Answer) -> i32 {
     status(books().and_then(|(machine, mut books)| {
         let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
         act(&mut books, device)
@@ -420,9 +412,11 @@ pub(crate) fn current_pool(out: Out<Ptr>, device: i32) -> i32 {
 }
 
 pub(crate) fn set_current_pool(device: i32, pool: Ptr) -> i32 {
-    status(books().and_then(|(machine, mut books)| {
-        books.set_current_pool(machine.physical(device)?, pool)
-    }))
+    status(
+        books().and_then(|(machine, mut books)| {
+            books.set_current_pool(machine.physical(device)?, pool)
+        }),
+    )
 }
 
 pub(crate) fn create_pool(out: Out<Ptr>, properties: Ptr) -> i32 {

@@ -7,7 +7,12 @@
 //! add what only one of them has.
 #![expect(
     non_snake_case,
-    reason = "functions are named as in the C interface, so that a search finds them"
+    clippy::too_many_arguments,
+    reason = "functions are named and called as in the C interface, so that a search finds them"
+)]
+#![expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "what a function only writes through is borrowed, so that its caller keeps it"
 )]
 
 pub(crate) mod cublas;

@@ -114,16 +114,24 @@ pub(crate) use nvmlDeviceGetCount as nvmlDeviceGetCount_v2;
 
 /// The handle of the first device for which `matches` says yes.
 fn find(out: &Out<Ptr>, matches: impl Fn(usize) -> bool) -> i32 {
-    status(machine().map_err(|_| DRIVER_NOT_LOADED).and_then(|machine| {
-        let found = (0..machine.config.devices.len()).find(|&device| matches(device));
-        out.set(handle(found.ok_or(NOT_FOUND)?));
-        Ok(())
-    }))
+    status(
+        machine()
+            .map_err(|_| DRIVER_NOT_LOADED)
+            .and_then(|machine| {
+                let found = (0..machine.config.devices.len()).find(|&device| matches(device));
+                out.set(handle(found.ok_or(NOT_FOUND)?));
+                Ok(())
+            }),
+    )
 }
 
 pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Ptr>) -> i32 {
     let answer = find(&out, |device| device == index as usize);
-    if answer == NOT_FOUND { INVALID_ARGUMENT } else { answer }
+    if answer == NOT_FOUND {
+        INVALID_ARGUMENT
+    } else {
+        answer
+    }
 }
 
 pub(crate) use nvmlDeviceGetHandleByIndex as nvmlDeviceGetHandleByIndex_v2;
@@ -146,7 +154,10 @@ pub(crate) fn nvmlDeviceGetHandleBySerial(_serial: Ptr, _out: Out<Ptr>) -> i32 {
 }
 
 pub(crate) fn nvmlDeviceGetName(handle: Ptr, name: Ptr, length: u32) -> i32 {
-    device(handle).map_or_else(|error| error, |(_, profile)| write(name, length, &profile.name))
+    device(handle).map_or_else(
+        |error| error,
+        |(_, profile)| write(name, length, &profile.name),
+    )
 }
 
 pub(crate) fn nvmlDeviceGetUUID(handle: Ptr, uuid: Ptr, length: u32) -> i32 {
@@ -195,20 +206,26 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
 
 /// NVML's number for the architecture.
 pub(crate) fn nvmlDeviceGetArchitecture(handle: Ptr, out: Out<u32>) -> i32 {
-    tell(handle, &out, |_, profile| match (profile.major, profile.minor) {
-        (7, 0..=2) => 5,
-        (7, _) => 6,
-        (8, 9) => 8,
-        (8, _) => 7,
-        (9, _) => 9,
-        (10.., _) => 10,
-        _ => u32::MAX,
+    tell(handle, &out, |_, profile| {
+        match (profile.major, profile.minor) {
+            (7, 0..=2) => 5,
+            (7, _) => 6,
+            (8, 9) => 8,
+            (8, _) => 7,
+            (9, _) => 9,
+            (10.., _) => 10,
+            _ => u32::MAX,
+        }
     })
 }
 
 pub(crate) fn nvmlDeviceGetBrand(handle: Ptr, out: Out<i32>) -> i32 {
     tell(handle, &out, |_, profile| {
-        if profile.name.contains("GeForce") { 5 } else { 0 }
+        if profile.name.contains("GeForce") {
+            5
+        } else {
+            0
+        }
     })
 }
 

@@ -42,7 +42,7 @@ struct UserObject {
 
 #[derive(Default)]
 struct Streams {
-    streams: BTreeMap<Ptr, Stream>,
+    known: BTreeMap<Ptr, Stream>,
     /// The capture in which an event was last recorded, or 0.
     events: BTreeMap<Ptr, u64>,
     graphs: BTreeMap<Ptr, Graph>,
@@ -64,7 +64,7 @@ fn with<R>(act: impl FnOnce(&mut Streams) -> R) -> R {
 
 impl Streams {
     fn capture_of(&self, stream: Ptr) -> u64 {
-        self.streams.get(&stream).map_or(0, |stream| stream.capture)
+        self.known.get(&stream).map_or(0, |stream| stream.capture)
     }
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn create(out: Out<Ptr>, flags: u32, priority: i32) -> i32 {
             flags,
             capture: 0,
         };
-        with(|streams| streams.streams.insert(handle, stream));
+        with(|streams| streams.known.insert(handle, stream));
         out.set(handle);
     }))
 }
@@ -108,7 +108,7 @@ pub(crate) fn create_flags(out: Out<Ptr>, flags: u32) -> i32 {
 }
 
 pub(crate) fn destroy(stream: Ptr) -> i32 {
-    with(|streams| streams.streams.remove(&stream));
+    with(|streams| streams.known.remove(&stream));
     code::SUCCESS
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn synchronize() -> i32 {
 }
 
 fn about<T: Copy + Default>(stream: Ptr, out: &Out<T>, what: impl FnOnce(Stream) -> T) -> i32 {
-    let known = with(|streams| streams.streams.get(&stream).copied());
+    let known = with(|streams| streams.known.get(&stream).copied());
     out.set(what(known.unwrap_or(Stream {
         device: current(),
         ..Stream::default()
@@ -217,7 +217,7 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
         with(|streams| {
             let capture = streams.events.get(&event).copied().unwrap_or(0);
             if streams.captures.contains_key(&capture) {
-                let joined = streams.streams.entry(stream).or_default();
+                let joined = streams.known.entry(stream).or_default();
                 joined.capture = capture;
             }
         });
@@ -245,7 +245,7 @@ fn begin_capture(stream: Ptr, graph: Ptr) -> Answer {
         let capture = streams.next_capture;
         streams.captures.insert(capture, (graph, stream));
         streams.graphs.entry(graph).or_default();
-        streams.streams.entry(stream).or_default().capture = capture;
+        streams.known.entry(stream).or_default().capture = capture;
         CAPTURING.fetch_add(1, Ordering::Relaxed);
         Ok(())
     })
@@ -277,7 +277,7 @@ pub(crate) fn end(stream: Ptr, out: Out<Ptr>) -> i32 {
             .captures
             .remove(&capture)
             .ok_or(code::CAPTURE_INVALIDATED)?;
-        for other in streams.streams.values_mut() {
+        for other in streams.known.values_mut() {
             if other.capture == capture {
                 other.capture = 0;
             }
@@ -423,7 +423,12 @@ pub(crate) fn destroy_exec(_exec: Ptr) -> i32 {
 
 /// The nodes of a graph: never none, because an empty graph is worth a warning.
 pub(crate) fn nodes(graph: Ptr, nodes: Ptr, count: InOut<usize>) -> i32 {
-    let have = with(|streams| streams.graphs.get(&graph).map_or(1, |graph| graph.nodes.max(1)));
+    let have = with(|streams| {
+        streams
+            .graphs
+            .get(&graph)
+            .map_or(1, |graph| graph.nodes.max(1))
+    });
     let give = count.get().unwrap_or(0).min(have);
     if nodes.is_null() {
         count.set(have);
@@ -493,8 +498,7 @@ pub(crate) fn release_object(object: Ptr, count: u32) -> i32 {
     {
         // SAFETY: the interface demands a function of one pointer here, called
         // once, when nothing refers to the object any more.
-        let destroy =
-            unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(destroy.0) };
+        let destroy = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(destroy.0) };
         // SAFETY: as above.
         unsafe { destroy(data) };
     }

@@ -35,7 +35,11 @@ pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
     let gpu = super::gpus::find(&catalogue, &options.gpu)?;
     if !gpu.supported {
         return Err(hinted(
-            format!("{} cannot be played: {}", gpu.id, gpu.reason.as_deref().unwrap_or("unknown")),
+            format!(
+                "{} cannot be played: {}",
+                gpu.id,
+                gpu.reason.as_deref().unwrap_or("unknown")
+            ),
             "`tonnage gpus` lists those that can",
         ));
     }
@@ -62,7 +66,11 @@ pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
 /// A dry run beside a real device would tell programs of a device that is not
 /// the one they find by other ways.
 fn refuse_where_a_gpu_is(allowed: bool) -> Result<()> {
-    let signs = ["/dev/nvidia0", "/dev/nvidiactl", "/proc/driver/nvidia/version"];
+    let signs = [
+        "/dev/nvidia0",
+        "/dev/nvidiactl",
+        "/proc/driver/nvidia/version",
+    ];
     match signs.iter().find(|sign| Path::new(sign).exists()) {
         Some(sign) if !allowed => Err(hinted(
             format!("this machine has a real NVIDIA device ({sign})"),
@@ -82,7 +90,9 @@ fn output_file(options: &RunOptions) -> PathBuf {
         .iter()
         .map(Path::new)
         .find(|argument| argument.extension() == Some(OsStr::new("py")));
-    let stem = script.and_then(Path::file_stem).unwrap_or(OsStr::new("run"));
+    let stem = script
+        .and_then(Path::file_stem)
+        .unwrap_or(OsStr::new("run"));
     PathBuf::from(stem).with_extension("tonnage")
 }
 

@@ -17,7 +17,8 @@ use crate::output::hinted;
 
 /// The torch that a command will import.
 pub(crate) struct Torch {
-    /// CUDA's version as torch was built for it, e.g. 13020.
+    /// CUDA's version as torch was built for it, e.g. 13020; 0 if it must be
+    /// found out inside the process.
     pub(crate) cuda: i32,
 }
 
@@ -30,16 +31,13 @@ pub(crate) fn find(command: &[OsString]) -> Result<Torch> {
             "is the virtual environment active? Its folder works too: .venv/bin/python",
         )
     })?;
-    let python = interpreter(&program)
-        .or_else(|| on_path(Path::new("python")))
-        .or_else(|| on_path(Path::new("python3")))
-        .ok_or_else(|| {
-            hinted(
-                format!("{} starts no Python that can be found", program.display()),
-                "put the Python with torch first on the path",
-            )
-        })?;
-    ask(&python)
+    match interpreter(&program) {
+        Some(python) => ask(&python),
+        // A shell script may find its Python in ways of its own.
+        None => Ok(on_path(Path::new("python"))
+            .and_then(|python| ask(&python).ok())
+            .unwrap_or(Torch { cuda: 0 })),
+    }
 }
 
 /// The file a command's first word means.
@@ -123,7 +121,10 @@ mod tests {
     #[test]
     fn the_cuda_version_is_read_as_torch_writes_it() {
         assert_eq!(cuda_version("cuda: Optional[str] = '13.2'\n"), Some(13020));
-        assert_eq!(cuda_version("__version__ = '2.6.0'\ncuda = '12.4'\n"), Some(12040));
+        assert_eq!(
+            cuda_version("__version__ = '2.6.0'\ncuda = '12.4'\n"),
+            Some(12040)
+        );
         assert_eq!(cuda_version("cuda: Optional[str] = None\n"), None);
         assert_eq!(cuda_version(""), None);
     }

@@ -30,16 +30,20 @@ pub(crate) fn text(
         others(&mut text, verdict, device);
     }
     gaps(&mut text, verdict);
-    row(&mut text, "recording", &format!(
-        "{} ({} events{})",
-        output.display(),
-        count(collected.events),
-        if collected.processes > 1 {
-            format!(" of {} processes", collected.processes)
-        } else {
-            String::new()
-        }
-    ));
+    row(
+        &mut text,
+        "recording",
+        &format!(
+            "{} ({} events{})",
+            output.display(),
+            count(collected.events),
+            if collected.processes > 1 {
+                format!(" of {} processes", collected.processes)
+            } else {
+                String::new()
+            }
+        ),
+    );
     if let Some(next) = next(verdict, catalogue) {
         row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
     }
@@ -53,7 +57,11 @@ fn row(text: &mut String, name: &str, value: &str) {
 fn headline(verdict: &Verdict) -> String {
     let machine = match verdict.gpu_count {
         1 => format!("{} ({})", verdict.gpu_name, bytes(verdict.capacity.bytes)),
-        count => format!("{count} × {} ({} each)", verdict.gpu_name, bytes(verdict.capacity.bytes)),
+        count => format!(
+            "{count} × {} ({} each)",
+            verdict.gpu_name,
+            bytes(verdict.capacity.bytes)
+        ),
     };
     match verdict.outcome {
         Outcome::Fits => format!(
@@ -70,7 +78,12 @@ fn headline(verdict: &Verdict) -> String {
 }
 
 fn at(place: &Place) -> String {
-    format!("{}:{} in {}", shorten(&place.file), place.line, place.function)
+    format!(
+        "{}:{} in {}",
+        shorten(&place.file),
+        place.line,
+        place.function
+    )
 }
 
 /// A path as far as it helps: libraries from their package on, the rest as given.
@@ -88,9 +101,10 @@ fn shorten(file: &str) -> &str {
 
 fn where_from(place: Option<&Place>, inside: Option<&Place>) -> String {
     let Some(place) = place else {
-        return "no stack recorded".to_owned();
+        return "no Python frame: PyTorch's own threads, such as the backward pass".to_owned();
     };
-    let inside = inside.map(|inside| format!(" {DIM}({}:{}){DIM:#}", shorten(&inside.file), inside.line));
+    let inside =
+        inside.map(|inside| format!(" {DIM}({}:{}){DIM:#}", shorten(&inside.file), inside.line));
     format!("{}{}", at(place), inside.unwrap_or_default())
 }
 
@@ -101,15 +115,27 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             let raised = verdict.exceptions.iter().find_map(|e| e.place.as_ref());
             place = where_from(raised, None);
         }
-        row(text, "asked for", &format!(
-            "{} with {} free, at {place}",
-            bytes(oom.requested),
-            bytes(oom.free)
-        ));
-    } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first()) {
+        row(
+            text,
+            "asked for",
+            &format!(
+                "{} with {} free, at {place}",
+                bytes(oom.requested),
+                bytes(oom.free)
+            ),
+        );
+    } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first())
+    {
         let message = exception.message.lines().next().unwrap_or_default();
-        let place = exception.place.as_ref().map_or(String::new(), |place| format!(" at {}", at(place)));
-        row(text, "raised", &format!("{}{place}: {message}", exception.kind));
+        let place = exception
+            .place
+            .as_ref()
+            .map_or(String::new(), |place| format!(" at {}", at(place)));
+        row(
+            text,
+            "raised",
+            &format!("{}{place}: {message}", exception.kind),
+        );
     }
 }
 
@@ -121,13 +147,21 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         count(device.peak.event + 1),
         count(verdict.events),
     );
-    let moment = if device.out_of_memory.is_some() { "at failure" } else { "peak" };
+    let moment = if device.out_of_memory.is_some() {
+        "at failure"
+    } else {
+        "peak"
+    };
     let whose = match (&device.rank, verdict.devices.len()) {
         (_, 1) => String::new(),
         (Some(rank), _) => format!(" on GPU {} (rank {rank})", device.device),
         (None, _) => format!(" on GPU {}", device.device),
     };
-    row(text, moment, &format!("{}{whose}, {when}", bytes(peak.used)));
+    row(
+        text,
+        moment,
+        &format!("{}{whose}, {when}", bytes(peak.used)),
+    );
     let mut part = |name: &str, value: u64, what: &str, known: &str| {
         let _ = writeln!(
             text,
@@ -136,14 +170,28 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         );
     };
     part("allocated", peak.allocated, "in PyTorch's blocks", "exact");
-    part("cached", peak.cached, "held by PyTorch, not handed out", "exact");
-    part("context", peak.context, "CUDA's own", &verdict.context.known);
+    part(
+        "cached",
+        peak.cached,
+        "held by PyTorch, not handed out",
+        "exact",
+    );
+    part(
+        "context",
+        peak.context,
+        "CUDA's own",
+        &verdict.context.known,
+    );
     part("other", peak.other, "outside PyTorch's allocator", "exact");
-    row(text, "at most", &format!(
-        "{} allocated, {} reserved by PyTorch",
-        bytes(device.peak_allocated),
-        bytes(device.peak_reserved)
-    ));
+    row(
+        text,
+        "at most",
+        &format!(
+            "{} allocated, {} reserved by PyTorch",
+            bytes(device.peak_allocated),
+            bytes(device.peak_reserved)
+        ),
+    );
 }
 
 fn holders(text: &mut String, device: &DeviceUse) {
@@ -151,7 +199,13 @@ fn holders(text: &mut String, device: &DeviceUse) {
         return;
     }
     row(text, "held by", "");
-    for Holder { bytes: size, blocks, place, inside } in device.holders.iter().take(HOLDERS) {
+    for Holder {
+        bytes: size,
+        blocks,
+        place,
+        inside,
+    } in device.holders.iter().take(HOLDERS)
+    {
         let _ = writeln!(
             text,
             "    {:>22}  {}",
@@ -164,18 +218,28 @@ fn holders(text: &mut String, device: &DeviceUse) {
 /// The other processes and devices, in a line each.
 fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
     for device in verdict.devices.iter().filter(|device| *device != shown) {
-        let rank = device.rank.as_ref().map_or(String::new(), |rank| format!(" (rank {rank})"));
-        row(text, &format!("GPU {}", device.device), &format!(
-            "{} used at most, {} allocated{rank}",
-            bytes(device.peak_used),
-            bytes(device.peak_allocated)
-        ));
+        let rank = device
+            .rank
+            .as_ref()
+            .map_or(String::new(), |rank| format!(" (rank {rank})"));
+        row(
+            text,
+            &format!("GPU {}", device.device),
+            &format!(
+                "{} used at most, {} allocated{rank}",
+                bytes(device.peak_used),
+                bytes(device.peak_allocated)
+            ),
+        );
     }
     let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
     if verdict.outcome == Outcome::Fits && caught > 0 {
-        row(text, "caught", &format!(
-            "{WARN}{caught} out-of-memory errors that the script handled{WARN:#}"
-        ));
+        let errors = if caught == 1 { "error" } else { "errors" };
+        row(
+            text,
+            "caught",
+            &format!("{WARN}{caught} out-of-memory {errors} that the script handled{WARN:#}"),
+        );
     }
 }
 
@@ -193,11 +257,11 @@ fn gaps(text: &mut String, verdict: &Verdict) {
         if names.len() > NAMES {
             list.push(format!("{} more", names.len() - NAMES));
         }
-        row(text, "not modelled", &format!(
-            "{WARN}{} calls{WARN:#}: {}",
-            count(calls),
-            list.join(", ")
-        ));
+        row(
+            text,
+            "not modelled",
+            &format!("{WARN}{} calls{WARN:#}: {}", count(calls), list.join(", ")),
+        );
     }
     for gap in &verdict.unknown {
         row(text, "not known", &format!("{WARN}{gap}{WARN:#}"));
@@ -213,7 +277,10 @@ fn next(verdict: &Verdict, catalogue: &Catalogue) -> Option<String> {
                 .iter()
                 .filter(|gpu| gpu.supported && gpu.total_memory.value > verdict.capacity.bytes)
                 .min_by_key(|gpu| gpu.total_memory.value)?;
-            Some(format!("tonnage run --gpu {} -- {}", larger.id, verdict.command))
+            Some(format!(
+                "tonnage run --gpu {} -- {}",
+                larger.id, verdict.command
+            ))
         }
         _ => None,
     }

@@ -59,7 +59,10 @@ impl Stage {
             profile: profile(gpu, options),
         };
         stage.fill(options, torch).with_context(|| {
-            format!("cannot fill the temporary folder {}", stage.folder().display())
+            format!(
+                "cannot fill the temporary folder {}",
+                stage.folder().display()
+            )
         })?;
         Ok(stage)
     }
@@ -110,7 +113,10 @@ impl Stage {
         command.env(RUN_VARIABLE, folder);
         for (name, first) in [
             ("LD_PRELOAD", self.standin.as_os_str().to_owned()),
-            ("LD_LIBRARY_PATH", folder.join(LIBRARY_FOLDER).into_os_string()),
+            (
+                "LD_LIBRARY_PATH",
+                folder.join(LIBRARY_FOLDER).into_os_string(),
+            ),
             ("PYTHONPATH", folder.join(HOOK_FOLDER).into_os_string()),
         ] {
             command.env(name, in_front(first, std::env::var_os(name).as_deref()));
@@ -139,7 +145,10 @@ fn find_standin() -> Result<PathBuf> {
     }
     let program = std::env::current_exe().context("cannot find my own program file")?;
     let folder = program.parent().unwrap_or(Path::new("."));
-    let candidates = [folder.join(STANDIN), folder.join("../lib/tonnage").join(STANDIN)];
+    let candidates = [
+        folder.join(STANDIN),
+        folder.join("../lib/tonnage").join(STANDIN),
+    ];
     let found = candidates.iter().find_map(|path| path.canonicalize().ok());
     found.ok_or_else(|| {
         hinted(

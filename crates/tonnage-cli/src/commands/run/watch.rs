@@ -80,9 +80,13 @@ fn figures(stage: &Stage, capacity: u64, elapsed: Duration) -> String {
     };
     let slots = 0..ledger.processes();
     let sum = |device: usize, word| -> u64 {
-        slots.clone().map(|slot| ledger.device(slot, device, word)).sum()
+        slots
+            .clone()
+            .map(|slot| ledger.device(slot, device, word))
+            .sum()
     };
-    let fullest = (0..DEVICES).max_by_key(|&device| (sum(device, DeviceWord::Charged), DEVICES - device));
+    let fullest =
+        (0..DEVICES).max_by_key(|&device| (sum(device, DeviceWord::Charged), DEVICES - device));
     let device = fullest.unwrap_or(0);
     let events: u64 = slots
         .clone()
@@ -135,8 +139,14 @@ impl StatusLine {
 
     fn show(&mut self, text: &str) {
         if let Some(width) = self.fit() {
-            let text: String = text.chars().take(usize::from(width).saturating_sub(1)).collect();
-            write(&format!("\x1b7\x1b[{};1H\x1b[2K\x1b[2m{text}\x1b[0m\x1b8", self.rows));
+            let text: String = text
+                .chars()
+                .take(usize::from(width).saturating_sub(1))
+                .collect();
+            write(&format!(
+                "\x1b7\x1b[{};1H\x1b[2K\x1b[2m{text}\x1b[0m\x1b8",
+                self.rows
+            ));
         }
     }
 }

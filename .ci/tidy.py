@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Rules of the house that no compiler checks.
+
+Every source file says what it is for, no committed file names a machine's own
+paths or a package registry, and pure crates forbid `unsafe`.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
+UNSAFE_CRATES = {"tonnage-standin"}
+# Put together here so that this file does not hold what it looks for.
+FORBIDDEN = [
+    re.compile(pattern)
+    for pattern in (
+        "/" + "work/(main|shared)",
+        "/" + "root/",
+        "/" + "opt/tn",
+        "/" + "tmp/bash_jobs",
+        "py" + r"pi\.org",
+        "files\\.python" + "hosted",
+        "static\\.crates" + r"\.io",
+        "registry\\.npm" + "js",
+    )
+]
+
+
+def main():
+    root = Path(__file__).parents[1]
+    names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
+    problems = []
+    for name in filter(None, names):
+        path = root / name
+        if not path.is_file():
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        lines = text.splitlines()
+        if name.endswith(".rs"):
+            if not lines or lines[0] != f"// {SPDX}":
+                problems.append(f"{name}: the first line is not the licence")
+            if len(lines) < 2 or not lines[1].startswith("//! "):
+                problems.append(f"{name}: the second line does not say what the file is for")
+        if name.endswith(".py") and "scripts/" not in name and not any(SPDX in line for line in lines[:2]):
+            problems.append(f"{name}: no licence in the first lines")
+        if name.endswith("src/lib.rs") and name.startswith("crates/"):
+            crate = name.split("/")[1]
+            if crate not in UNSAFE_CRATES and "#![forbid(unsafe_code)]" not in text:
+                problems.append(f"{name}: a pure crate must forbid unsafe code")
+        for number, line in enumerate(lines, 1):
+            for pattern in FORBIDDEN:
+                if pattern.search(line):
+                    problems.append(f"{name}:{number}: names {pattern.pattern}")
+    for problem in problems:
+        print(problem)
+    print(f"{len(names)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Frees that must wait: for other streams, or for the end of a capture (specification 5).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::block::NONE;
+use super::ska::{HashedStream, SkaMap};
+use super::{Allocator, Error, Sink, Undefined};
+use crate::{Device, DeviceAddr, EventId, StreamId};
+
+/// Blocks given back and not free yet.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pending {
+    /// For each stream the moments waited for, oldest first.
+    queues: SkaMap<HashedStream, VecDeque<(EventId, u32)>>,
+    /// Given back during a capture, in that order.
+    deferred: Vec<u32>,
+    /// Streams that used a block during a capture; dropped when its free is
+    /// completed after it, because the capture has joined them by then (5.5).
+    graph_uses: BTreeMap<u32, Vec<StreamId>>,
+    /// Held back by the caller until it says so.
+    pub(super) held_back: BTreeMap<u64, u32>,
+    /// torch's number of each stream, which its hash is made from.
+    numbers: BTreeMap<StreamId, u64>,
+    /// The ordinal of the device, part of the same hash.
+    pub(super) ordinal: u8,
+}
+
+impl Pending {
+    /// Whether a reap could find something.
+    pub(super) fn any(&self) -> bool {
+        !self.queues.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// Every block that waits, in no meaningful order.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = u32> + '_ {
+        let queued = self.queues.values().flatten().map(|&(_, block)| block);
+        queued.chain(self.held_back.values().copied())
+    }
+
+    pub(super) fn deferred(&self) -> &[u32] {
+        &self.deferred
+    }
+}
+
+impl<D: Device, S: Sink> Allocator<D, S> {
+    /// Says which ordinal torch gives the device; only the order of pending
+    /// frees depends on it. 0 unless told otherwise.
+    pub fn set_ordinal(&mut self, ordinal: u8) {
+        self.pending.ordinal = ordinal;
+    }
+
+    /// Says which number torch gives a stream (`torch.cuda.Stream.stream_id`);
+    /// only the order of pending frees depends on it. The handle itself unless
+    /// told otherwise.
+    pub fn set_stream_number(&mut self, stream: StreamId, number: u64) {
+        self.pending.numbers.insert(stream, number);
+    }
+
+    fn hashed(&self, stream: StreamId) -> HashedStream {
+        let number = self.pending.numbers.get(&stream).copied();
+        HashedStream::new(stream, self.pending.ordinal, number.unwrap_or(stream.0))
+    }
+
+    /// Says that `stream` uses the block at `addr` (`Tensor.record_stream`).
+    pub fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), Error> {
+        let block = self.live.get(addr.0).ok_or(Error::UnknownAddress(addr))?;
+        let own = self.lanes[self.blocks[block].lane as usize].stream;
+        if stream == own {
+            return Ok(());
+        }
+        let hashed = self.hashed(stream);
+        self.blocks.add_use(block, hashed);
+        if self.in_capture() {
+            let uses = self.pending.graph_uses.entry(block).or_default();
+            uses.push(stream);
+        }
+        Ok(())
+    }
+
+    /// Takes a block back whose free a recording shows to be completed later, by
+    /// [`complete_free`](Self::complete_free): why it waits need not be known.
+    pub fn request_free(&mut self, addr: DeviceAddr) -> Result<(), Error> {
+        let block = self
+            .live
+            .remove(addr.0)
+            .ok_or(Error::UnknownAddress(addr))?;
+        self.blocks.take_uses(block);
+        self.request_back(block);
+        self.start_waiting(block);
+        self.blocks[block].events = 1;
+        self.pending.held_back.insert(addr.0, block);
+        Ok(())
+    }
+
+    /// Completes what [`request_free`](Self::request_free) began.
+    pub fn complete_free(&mut self, addr: DeviceAddr) -> Result<(), Error> {
+        let held_back = self.pending.held_back.remove(&addr.0);
+        let block = held_back.ok_or(Error::UnknownAddress(addr))?;
+        self.settle(block);
+        Ok(())
+    }
+
+    /// A block that others used was given back.
+    pub(super) fn delay(&mut self, block: u32) {
+        if self.in_capture() {
+            self.pending.deferred.push(block);
+            if self.settings.graph_capture_record_stream_reuse {
+                self.flag(Undefined::CaptureReuse);
+            }
+        } else {
+            self.pending.graph_uses.remove(&block);
+            self.record_events(block);
+        }
+    }
+
+    /// Marks the present moment on every stream that used the block.
+    fn record_events(&mut self, block: u32) {
+        for stream in self.blocks.take_uses(block) {
+            let event = self.device.record_event(stream.stream);
+            self.blocks[block].events += 1;
+            if let Some(queue) = self.pending.queues.entry(stream, VecDeque::new) {
+                queue.push_back((event, block));
+            }
+        }
+    }
+
+    /// One reason to wait is gone.
+    fn settle(&mut self, block: u32) {
+        self.blocks[block].events -= 1;
+        if self.blocks[block].events == 0 {
+            self.stop_waiting(block);
+        }
+    }
+
+    /// A block was given back that is not free yet.
+    pub(super) fn start_waiting(&mut self, block: u32) {
+        let block = &self.blocks[block];
+        let (small, size) = (block.is_small(), block.size);
+        self.books.change_waiting(small, 1, size);
+    }
+
+    fn stop_waiting(&mut self, block: u32) {
+        let (small, size) = (self.blocks[block].is_small(), self.blocks[block].size);
+        self.books.change_waiting(small, -1, size);
+        self.complete(block);
+    }
+
+    /// Frees deferred by a capture that is over (5.5).
+    fn settle_deferred(&mut self) {
+        let deferred = std::mem::take(&mut self.pending.deferred);
+        if deferred.len() > 1 {
+            self.flag(Undefined::DeferredOrder);
+        }
+        for block in deferred {
+            self.settle_one_deferred(block);
+        }
+    }
+
+    fn settle_one_deferred(&mut self, block: u32) {
+        if let Some(captured) = self.pending.graph_uses.remove(&block) {
+            let uses = self.blocks.take_uses(block);
+            // Those that remain go into a new table, as in torch.
+            for stream in uses {
+                if !captured.contains(&stream.stream) {
+                    self.blocks.add_use(block, stream);
+                }
+            }
+        }
+        self.record_events(block);
+        if self.blocks[block].events == 0 {
+            self.stop_waiting(block);
+        }
+    }
+
+    /// The end of a scope completes the deferred frees of its pool, if blocks
+    /// may be reused during a capture.
+    pub(super) fn settle_deferred_of(&mut self, owner: u32) {
+        let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending.deferred)
+            .into_iter()
+            .partition(|&block| self.owner_of(block) == owner);
+        self.pending.deferred = others;
+        if mine.len() > 1 {
+            self.flag(Undefined::DeferredOrder);
+        }
+        for block in mine {
+            self.settle_one_deferred(block);
+        }
+    }
+
+    /// Completes every free whose events are done (5.2).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn reap(&mut self) {
+        if self.in_capture() {
+            return;
+        }
+        self.settle_deferred();
+        let mut slot = 0;
+        while let Some(at) = self.pending.queues.occupied_from(slot) {
+            slot = at + 1;
+            while let Some(&(event, block)) = self.front(at) {
+                if !self.device.event_done(event) {
+                    break;
+                }
+                if let Some(queue) = self.pending.queues.value_mut(at) {
+                    queue.pop_front();
+                }
+                self.settle(block);
+            }
+            if self.front(at).is_none() {
+                self.pending.queues.remove_at(at);
+                slot = at;
+            }
+        }
+    }
+
+    fn front(&self, at: usize) -> Option<&(EventId, u32)> {
+        self.pending.queues.value(at)?.front()
+    }
+
+    /// Waits for every event, or for those of one private pool's blocks (5.3).
+    pub(super) fn synchronize(&mut self, owner: Option<u32>) {
+        self.books.rest.sync_all_streams += 1;
+        self.settle_deferred();
+        let mut slot = 0;
+        while let Some(at) = self.pending.queues.occupied_from(slot) {
+            slot = at + 1;
+            let Some(queue) = self.pending.queues.value_mut(at) else {
+                continue;
+            };
+            let mut kept = VecDeque::new();
+            for (event, block) in std::mem::take(queue) {
+                if owner.is_some_and(|owner| self.owner_of(block) != owner) {
+                    kept.push_back((event, block));
+                    continue;
+                }
+                self.device.wait_event(event);
+                self.settle(block);
+            }
+            if kept.is_empty() {
+                self.pending.queues.remove_at(at);
+                slot = at;
+            } else if let Some(queue) = self.pending.queues.value_mut(at) {
+                *queue = kept;
+            }
+        }
+    }
+
+    /// The private pool of a block, or `NONE`.
+    fn owner_of(&self, block: u32) -> u32 {
+        let lane = self.blocks[block].lane;
+        debug_assert!(lane != NONE);
+        self.pools[self.lanes[lane as usize].pool as usize].owner
+    }
+}

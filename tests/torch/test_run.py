@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""`tonnage run` with the real torch: what the first issue must show, figure by figure."""
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import PYTHON, SCRIPTS, TONNAGE, environment, read_table
+
+MIB = 1 << 20
+
+
+def printed(text, name):
+    """The number a script printed behind `name`."""
+    return int(re.search(rf"^{name} (\d+)$", text, re.M)[1])
+
+
+def without_times(table):
+    return table.drop_columns(["time_ns"])
+
+
+@pytest.mark.parametrize("settings", ["", "expandable_segments:True"])
+def test_two_runs_give_the_same_recording(tonnage, settings):
+    runs = [tonnage("transformer.py", PYTORCH_CUDA_ALLOC_CONF=settings) for _ in range(2)]
+    for run in runs:
+        assert run.code == 0, run.err
+        device = run.verdict["devices"][0]
+        # Torch's own counters are the truth.
+        assert device["peak_allocated"] == printed(run.err, "peak allocated")
+        assert device["peak_reserved"] == printed(run.err, "peak reserved")
+        assert run.verdict["unmodelled"] == []
+        assert run.verdict["unknown"] == []
+    first, second = (without_times(run.table()) for run in runs)
+    assert first.num_rows > 10_000
+    assert first.equals(second)
+    assert first.schema.metadata == second.schema.metadata
+    kinds = set(first.column("kind").to_pylist())
+    assert ("segment_map" in kinds) == ("expandable" in settings)
+    assert {"alloc", "free_completed", "driver_context", "frame"} <= kinds
+
+
+def test_every_block_is_in_the_recording_once(tonnage):
+    run = tonnage("transformer.py")
+    live, peak, allocated = {}, 0, 0
+    for row in run.table().select(["kind", "address", "size", "requested"]).to_pylist():
+        if row["kind"] == "alloc":
+            assert row["address"] not in live, "handed out twice"
+            assert row["size"] >= row["requested"] > 0
+            live[row["address"]] = row["size"]
+            allocated += row["size"]
+            peak = max(peak, allocated)
+        elif row["kind"] == "free_requested":
+            allocated -= live.pop(row["address"])
+    assert peak == printed(run.err, "peak allocated")
+
+
+def test_an_8b_model_fits_on_an_h100(tonnage):
+    run = tonnage("llama_8b.py", options=["--gpu", "h100-80gb"])
+    assert run.code == 0, run.err
+    assert run.verdict["outcome"] == "fits"
+    peak = run.verdict["devices"][0]["peak_allocated"]
+    assert abs(peak / MIB / 77341 - 1) < 0.01, peak / MIB
+    assert peak == printed(run.err, "peak allocated")
+    assert printed(run.err, "host KiB") < 1.5 * 1024 * 1024
+    assert run.seconds < 60
+
+
+def test_an_8b_model_does_not_fit_on_40_gib(tonnage):
+    run = tonnage("llama_8b.py", options=["--gpu", "a100-40gb"])
+    assert run.code == 1, run.err
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate" in run.err
+    assert "GPU 0 has a total capacity of 39.39 GiB" in run.err
+    assert "Including non-PyTorch memory, this process has" in run.err
+    assert run.verdict["outcome"] == "does_not_fit"
+    failure = run.verdict["devices"][0]["out_of_memory"]
+    lines = (SCRIPTS / "llama_8b.py").read_text().splitlines()
+    assert "optimizer.step()" in lines[failure["place"]["line"] - 1]
+    assert failure["place"]["file"].endswith("llama_8b.py")
+    assert failure["inside"]["file"].endswith("adam.py")
+    held = run.verdict["devices"][0]["at_peak"]
+    parts = held["allocated"] + held["cached"] + held["context"] + held["other"]
+    assert parts == held["used"] <= run.verdict["capacity"]["bytes"]
+
+
+def test_the_words_of_a_verdict(tonnage):
+    run = tonnage("llama_8b.py", options=["--gpu", "a100-40gb"], json=False)
+    assert run.code == 1
+    first = run.out.splitlines()[0]
+    assert first == "does not fit on NVIDIA A100-SXM4-40GB (39.39 GiB)"
+    assert re.search(r"asked for +\d+\.\d\d MiB with \d+\.\d\d MiB free, at .*llama_8b\.py:\d+", run.out)
+    assert re.search(r"next +tonnage run --gpu \S+ -- ", run.out)
+    assert len(run.out.splitlines()) <= 18
+    assert "\x1b" not in run.out
+
+
+def test_visible_devices(tonnage):
+    run = tonnage("ranks.py", options=["--gpus", "2"], CUDA_VISIBLE_DEVICES="1")
+    assert run.code == 0, run.err
+    assert "of 1 devices" in run.err
+    assert [device["device"] for device in run.verdict["devices"]] == [1]
+    run = tonnage("ranks.py", options=["--gpus", "2"], CUDA_VISIBLE_DEVICES="")
+    assert run.code == 2
+    assert "No CUDA GPUs are available" in run.err
+
+
+def test_two_processes_on_two_devices(tonnage):
+    torchrun = Path(PYTHON).parent / "torchrun"
+    run = tonnage(
+        None,
+        options=["--gpus", "2"],
+        command=[str(torchrun), "--nproc-per-node", "2", str(SCRIPTS / "ranks.py")],
+    )
+    assert run.code == 0, run.err
+    used = {device["device"]: device for device in run.verdict["devices"]}
+    assert used[0]["peak_allocated"] == 1 << 30
+    assert used[1]["peak_allocated"] == 2 << 30
+    assert {device["rank"] for device in used.values()} == {"0", "1"}
+
+
+def test_two_processes_share_the_memory_of_one_device(tonnage, tmp_path):
+    script = tmp_path / "share.py"
+    script.write_text(
+        "import subprocess, sys, torch\n"
+        "block = torch.empty(6 << 30, dtype=torch.uint8, device='cuda')\n"
+        "if len(sys.argv) == 1:\n"
+        "    sys.exit(subprocess.run([sys.executable, __file__, 'child']).returncode)\n"
+    )
+    run = tonnage(None, options=["--capacity", "10GiB"], command=[PYTHON, str(script)])
+    assert run.code == 1, run.err
+    assert "Process " in run.err, "the message names the other process"
+    run = tonnage(None, options=["--capacity", "16GiB"], command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+
+
+def test_values_workers_forks_and_spawns(tonnage):
+    run = tonnage("values.py")
+    assert run.code == 0, run.err
+    assert "values ok" in run.err
+    kinds = run.table().column("kind").to_pylist()
+    assert kinds.count("host_alloc") > 0, "pinned memory is in the recording"
+
+
+def test_graphs_streams_and_pools(tonnage):
+    run = tonnage("capture.py")
+    assert run.code == 0, run.err
+    assert "capture ok" in run.err
+    run = tonnage("capture.py", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")
+    assert "pool_malloc" in run.table().column("kind").to_pylist(), run.err
+
+
+def test_a_history_of_the_scripts_own(tonnage, tmp_path):
+    run = tonnage("history.py", str(tmp_path / "snapshot.pickle"))
+    assert run.code == 0, run.err
+    snapshot = pickle.loads((tmp_path / "snapshot.pickle").read_bytes())
+    allocs = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert len(allocs) == 5 and all(entry["frames"] for entry in allocs)
+    rows = run.table().to_pylist()
+    sizes = [row["requested"] or row["size"] for row in rows if row["kind"] == "alloc"]
+    assert sizes == [1 << 20] + [3 << 20] * 5 + [7 << 20]
+
+
+def test_a_killed_script_leaves_its_recording(tmp_path):
+    recording = tmp_path / "killed.tonnage"
+    line = [TONNAGE, "run", "-o", str(recording), "--json", "--", PYTHON, str(SCRIPTS / "endless.py")]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    rounds = 0
+    for text in process.stderr:
+        rounds = int(text)
+        if rounds >= 400:
+            break
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    for text in process.stderr:
+        if text.strip().isdigit():
+            rounds = int(text)
+    out = process.stdout.read()
+    assert process.wait(timeout=60) == 2
+    assert '"ending": "signal 9"' in out
+    rows = read_table(recording).select(["kind", "stack"]).to_pylist()
+    allocs = [row for row in rows if row["kind"] == "alloc"]
+    # Every block of every round it told of, whatever was flushed; stacks up to the last flush.
+    assert len(allocs) >= 1 + 64 * rounds
+    stacks = sum(row["stack"] is not None for row in allocs)
+    assert stacks >= 8192
+
+
+def test_an_interrupt_ends_the_script_and_is_reported(tmp_path):
+    recording = tmp_path / "interrupted.tonnage"
+    line = [TONNAGE, "run", "-o", str(recording), "--json", "--", PYTHON, str(SCRIPTS / "endless.py")]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    process.stderr.readline()
+    process.terminate()
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert '"outcome": "failed"' in out
+    assert read_table(recording).num_rows > 0
+
+
+def test_the_scripts_own_failure_is_not_out_of_memory(tonnage, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("import torch\nx = torch.ones(4, device='cuda')\nraise ValueError('my own mistake')\n")
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert run.code == 2
+    assert run.out.startswith("failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not for want of GPU memory (exit 1)")
+    assert re.search(r"raised +builtins\.ValueError at .*broken\.py:3 in <module>: my own mistake", run.out)
+
+
+def test_a_caught_out_of_memory_is_told(tonnage, tmp_path):
+    script = tmp_path / "caught.py"
+    script.write_text(
+        "import torch\n"
+        "try:\n    torch.empty(1 << 40, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError:\n    x = torch.empty(1 << 20, device='cuda')\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert run.code == 0
+    assert "1 out-of-memory error that the script handled" in run.out
+
+
+def test_a_command_without_a_gpu(tonnage):
+    run = tonnage(None, command=["bash", "-c", "ls / > /dev/null"], json=False)
+    assert run.code == 0
+    assert run.out.startswith("the command ended without using a GPU")
+
+
+def test_memory_outside_torch_is_other(tonnage, tmp_path):
+    script = tmp_path / "other.py"
+    script.write_text(
+        "import ctypes, torch\n"
+        "torch.ones(4, device='cuda')\n"
+        "p = ctypes.c_void_p()\n"
+        "assert ctypes.CDLL(None).cudaMalloc(ctypes.byref(p), ctypes.c_size_t(1 << 30)) == 0\n"
+        "x = torch.empty(1 << 20, device='cuda')\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert run.verdict["devices"][0]["at_peak"]["other"] == 1 << 30
+
+
+def test_a_shell_script_may_find_its_own_python(tonnage, tmp_path):
+    shell = tmp_path / "train.sh"
+    shell.write_text(f"exec {PYTHON} {SCRIPTS / 'ranks.py'}\n")
+    run = tonnage(None, command=["bash", str(shell)], PATH="/usr/bin:/bin")
+    assert run.code == 0, run.err
+    assert run.verdict["devices"][0]["peak_allocated"] == 1 << 30
+
+
+def test_what_is_not_modelled_is_named(tonnage, tmp_path):
+    script = tmp_path / "odd.py"
+    script.write_text(
+        "import ctypes, torch\n"
+        "torch.ones(4, device='cuda')\n"
+        "a = ctypes.c_void_p()\n"
+        "for _ in range(3):\n    ctypes.CDLL(None).cudaArrayGetPlane(ctypes.byref(a), None, 0)\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.verdict["unmodelled"] == [{"name": "cudaArrayGetPlane", "calls": 3}]
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--gpu", "a9000"], "no GPU in the catalogue"),
+        (["--gpu", "mi300x"], "mi300x cannot be played"),
+        (["--capacity", "24GB"], "sizes are binary"),
+        (["--gpus", "99"], "not in 1..=16"),
+    ],
+)
+def test_bad_use_says_what_to_do(tonnage, options, message):
+    run = tonnage("ranks.py", options=options, json=False)
+    assert run.code == 2
+    assert message in run.err
+
+
+def test_a_missing_command_says_what_to_do(tonnage):
+    run = tonnage(None, command=["no-such-python", "train.py"], json=False)
+    assert run.code == 2
+    assert "cannot find the command no-such-python" in run.err
+    assert "hint" in run.err
+
+
+def test_an_unwritable_recording_is_found_out_before_the_run():
+    line = [TONNAGE, "run", "-o", "/no/such/folder/x.tonnage", "--", PYTHON, str(SCRIPTS / "ranks.py")]
+    run = subprocess.run(line, capture_output=True, text=True, env=environment())
+    assert run.returncode == 2
+    assert "cannot write the recording /no/such/folder/x.tonnage" in run.stderr
+    assert "rank 0" not in run.stdout
+
+
+def test_nothing_is_left_behind(tonnage, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    run = tonnage("ranks.py", TMPDIR=str(scratch))
+    assert run.code == 0, run.err
+    assert not [path for path in scratch.iterdir() if path.name.startswith("tonnage")]
+
+
+def test_kernels_cost_no_time_to_speak_of(tonnage, tmp_path):
+    script = tmp_path / "many.py"
+    script.write_text(
+        "import time, torch\n"
+        "x = torch.ones(8, device='cuda')\n"
+        "started = time.perf_counter()\n"
+        "for _ in range(20000): x.add_(1)\n"
+        "print('microseconds', int((time.perf_counter() - started) / 20000 * 1e6))\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert printed(run.err, "microseconds") < 50
