@@ -9,6 +9,7 @@
 //! | call | meaning, and what torch calls it |
 //! |---|---|
 //! | `device TOTAL ascending\|descending` | first line: a device with that much memory, see [`Controlled`] |
+//! | `device TOTAL … CONTEXT BASE SPAN` | the same with a context, and addresses from BASE (hexadecimal) on |
 //! | `rules 2.15` | the release (optional, 2.15) |
 //! | `settings TEXT` | starts the allocator with `PYTORCH_CUDA_ALLOC_CONF=TEXT` |
 //! | `stream HANDLE NUMBER` | `cuda_stream` and `stream_id` of a stream |
@@ -19,6 +20,7 @@
 //! | `free NAME` | `raw_delete` |
 //! | `record NAME HANDLE` | `record_stream` |
 //! | `hold HANDLE`, `let HANDLE` | from now on the stream's events wait; they and all later ones are done |
+//! | `annotate NAME` | `_annotate_tensor` |
 //! | `empty_cache` | `empty_cache` |
 //! | `pool A B`, `pool_custom A B` | a `MemPool` object is made |
 //! | `drop A B` | the `MemPool` object is destroyed, its cache emptied |
@@ -56,20 +58,16 @@ pub(crate) struct Controlled {
 }
 
 impl Controlled {
-    /// Addresses start at 0x600000000000; half of 16 TiB is for reservations.
-    pub(crate) fn new(total: u64, order: AddressOrder) -> Self {
-        Self {
-            device: SimDevice::new(SimConfig {
-                total,
-                context: 0,
-                order,
-                base: 0x6000_0000_0000,
-                span: 16 << 40,
-            }),
+    /// A device whose context is open.
+    pub(crate) fn new(config: SimConfig) -> Result<Self, DeviceError> {
+        let mut device = SimDevice::new(config);
+        device.open_context()?;
+        Ok(Self {
+            device,
             held: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: Vec::new(),
-        }
+        })
     }
 
     /// Holds back the events of a stream, or lets go of them.
@@ -215,7 +213,20 @@ impl Script {
                     Some(&"descending") => AddressOrder::Descending,
                     _ => return Err("an order is missing".to_owned()),
                 };
-                self.device = Some(Controlled::new(number(0)?, order));
+                let mut config = SimConfig {
+                    total: number(0)?,
+                    context: 0,
+                    order,
+                    base: 0x6000_0000_0000,
+                    span: 16 << 40,
+                };
+                if words.len() > 2 {
+                    config.context = number(2)?;
+                    let base = words.get(3).ok_or("a base is missing")?;
+                    config.base = u64::from_str_radix(base, 16).map_err(|_| "no address")?;
+                    config.span = number(4)?;
+                }
+                self.device = Some(Controlled::new(config).map_err(|e| format!("{e:?}"))?);
                 return Ok(String::new());
             }
             "rules" => {
@@ -274,6 +285,10 @@ impl Script {
             "record" => {
                 let addr = self.live.get(&number(0)?).ok_or("no such block")?;
                 torch.record_stream(*addr, StreamId(number(1)?))
+            }
+            "annotate" => {
+                let addr = self.live.get(&number(0)?).ok_or("no such block")?;
+                torch.annotate(*addr)
             }
             "hold" | "let" => {
                 let stream = StreamId(number(0)?);

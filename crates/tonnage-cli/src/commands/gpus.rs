@@ -45,31 +45,26 @@ pub(crate) fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> 
 
 fn table(gpus: &[Gpu]) -> String {
     let mut text = format!(
-        "{:<16} {:<34} {:>10} {:<8} {:>11} {:<8} {:>5} {:>4}\n",
-        "name", "as the driver calls it", "capacity", "", "context", "", "sm", "SMs"
+        "{:<16} {:>10} {:<8} {:>10} {:<8} {:>5} {:>4}  {}\n",
+        "name", "capacity", "", "context", "", "sm", "SMs", "as the driver calls it"
     );
     for gpu in gpus {
         if !gpu.supported {
-            let _ = writeln!(
-                text,
-                "{:<16} {:<34} {WARN}not supported{WARN:#}: {}",
-                gpu.id,
-                gpu.name,
-                gpu.reason.as_deref().unwrap_or_default()
-            );
+            let reason = gpu.reason.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "{:<16} {WARN}not supported{WARN:#}: {reason}", gpu.id);
             continue;
         }
         let _ = writeln!(
             text,
-            "{:<16} {:<34} {:>10} {DIM}{:<8}{DIM:#} {:>11} {DIM}{:<8}{DIM:#} {:>5} {:>4}",
+            "{:<16} {:>10} {DIM}{:<8}{DIM:#} {:>10} {DIM}{:<8}{DIM:#} {:>5} {:>4}  {}",
             gpu.id,
-            gpu.name,
             bytes(gpu.total_memory.value),
             gpu.total_memory.known.as_str(),
             bytes(gpu.context.value),
             gpu.context.known.as_str(),
             gpu.compute_capability.to_string(),
             gpu.sm_count.value,
+            gpu.name,
         );
     }
     text.push_str("\n`tonnage gpus NAME` shows where each figure comes from.");

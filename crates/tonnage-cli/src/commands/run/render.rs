@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_core::collect::Collected;
-use tonnage_core::verdict::{DeviceUse, Holder, Outcome, Place, Verdict};
+use tonnage_core::verdict::{DeviceUse, Outcome, Place, Verdict};
 use tonnage_gpus::Catalogue;
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
@@ -44,7 +44,7 @@ pub(crate) fn text(
             }
         ),
     );
-    if let Some(next) = next(verdict, catalogue) {
+    if let Some(next) = next(verdict, output, catalogue) {
         row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
     }
     text.trim_end().to_owned()
@@ -162,27 +162,27 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         moment,
         &format!("{}{whose}, {when}", bytes(peak.used)),
     );
-    let mut part = |name: &str, value: u64, what: &str, known: &str| {
+    let mut part = |name: &str, value: u64, known: &str, what: &str| {
         let _ = writeln!(
             text,
-            "    {name:<9} {:>12}  {what} {DIM}{known}{DIM:#}",
+            "    {name:<9} {:>11}  {DIM}{known:<8}{DIM:#} {what}",
             bytes(value)
         );
     };
-    part("allocated", peak.allocated, "in PyTorch's blocks", "exact");
+    part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
     part(
         "cached",
         peak.cached,
-        "held by PyTorch, not handed out",
         "exact",
+        "held by PyTorch, not handed out",
     );
     part(
         "context",
         peak.context,
-        "CUDA's own",
         &verdict.context.known,
+        "CUDA's own",
     );
-    part("other", peak.other, "outside PyTorch's allocator", "exact");
+    part("other", peak.other, "exact", "outside PyTorch's allocator");
     row(
         text,
         "at most",
@@ -198,19 +198,17 @@ fn holders(text: &mut String, device: &DeviceUse) {
     if device.holders.is_empty() {
         return;
     }
-    row(text, "held by", "");
-    for Holder {
-        bytes: size,
-        blocks,
-        place,
-        inside,
-    } in device.holders.iter().take(HOLDERS)
-    {
+    text.push_str("  held by\n");
+    for holder in device.holders.iter().take(HOLDERS) {
+        let blocks = match holder.blocks {
+            1 => "1 block".to_owned(),
+            many => format!("{} blocks", count(many)),
+        };
         let _ = writeln!(
             text,
-            "    {:>22}  {}",
-            format!("{} in {}", bytes(*size), count(*blocks)),
-            where_from(place.as_ref(), inside.as_ref())
+            "    {:>11} {blocks:>13}  {}",
+            bytes(holder.bytes),
+            where_from(holder.place.as_ref(), holder.inside.as_ref())
         );
     }
 }
@@ -269,19 +267,28 @@ fn gaps(text: &mut String, verdict: &Verdict) {
 }
 
 /// The command that most people would type next.
-fn next(verdict: &Verdict, catalogue: &Catalogue) -> Option<String> {
+fn next(verdict: &Verdict, output: &Path, catalogue: &Catalogue) -> Option<String> {
+    let recording = output.display();
     match verdict.outcome {
+        Outcome::Fits => Some(format!("tonnage replay {recording}")),
         Outcome::DoesNotFit => {
+            let device = verdict.worst()?;
+            let asked = device.out_of_memory.as_ref().map_or(0, |oom| oom.requested);
+            if device.at_peak.cached >= asked {
+                // Enough was held, but not in one piece: another setting may do.
+                return Some(format!("tonnage tune {recording}"));
+            }
+            let needed = device.at_peak.used + asked;
             let larger = catalogue
                 .gpus()
                 .iter()
-                .filter(|gpu| gpu.supported && gpu.total_memory.value > verdict.capacity.bytes)
+                .filter(|gpu| gpu.supported && gpu.total_memory.value >= needed)
                 .min_by_key(|gpu| gpu.total_memory.value)?;
             Some(format!(
                 "tonnage run --gpu {} -- {}",
                 larger.id, verdict.command
             ))
         }
-        _ => None,
+        Outcome::Failed | Outcome::NoDevice => None,
     }
 }

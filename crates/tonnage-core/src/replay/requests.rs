@@ -1,0 +1,715 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a program asked of its allocator, whatever the allocator did about it.
+//!
+//! A recording shows requests, frees, and what PyTorch's allocator made of
+//! them: segments obtained and given back. The first two belong to the program
+//! and are kept; the rest is what a replay predicts. Between them stand the
+//! program's own calls of `empty_cache`, which leave no row: a burst of segments
+//! given back is one unless a request that found no memory explains it. Where
+//! both are possible the burst is kept as [`OpKind::MaybeRelease`], and the
+//! replay under the recorded setting decides (`check`).
+//!
+//! 20 bytes per operation, so that 100 million of them fit in 2 GiB: 16 that
+//! every replay reads and 4, apart, that only reports do. Blocks are slots that
+//! are used again, not addresses, because another allocator has other addresses.
+//!
+//! **Invariant:** an operation on a slot follows the one that filled it, or the
+//! slot is in `initial`. A hostile recording can make the counts in [`Gaps`]
+//! large, but no operation that contradicts this.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+use tonnage_alloc::StreamId;
+use tonnage_alloc::torch::{BlockState, PoolId};
+use tonnage_trace::{Event, Kind, StackTable};
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum OpKind {
+    /// Request `bytes` into the slot.
+    Alloc,
+    /// Free the slot; nothing delays it.
+    Free,
+    /// Free the slot, which other streams delay until [`OpKind::FreeNow`].
+    FreeLater,
+    /// Nothing delays the slot's free any more.
+    FreeNow,
+    /// The program calls `empty_cache`, or gives up the lane's pool if that is a private one.
+    Release,
+    /// The same, or the work of the request that follows.
+    MaybeRelease,
+    /// Nobody uses the lane's private pool from now on.
+    PoolDone,
+    /// A request that the recorded allocator could not serve; the program went on.
+    Failed,
+    /// A request that could not be served, after which nothing was requested.
+    FailedLast,
+    /// Others than the allocator hold `bytes` from now on.
+    Outside,
+    /// Nothing; what stood here was explained otherwise.
+    Nothing,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    pub(crate) bytes: u64,
+    pub(crate) slot: u32,
+    /// Index into [`Requests::lanes`].
+    pub(crate) lane: u16,
+    pub(crate) kind: OpKind,
+}
+
+/// A stream and a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Lane {
+    pub(crate) stream: StreamId,
+    pub(crate) pool: PoolId,
+}
+
+/// A block that was alive before the first row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InitialBlock {
+    pub(crate) addr: u64,
+    pub(crate) requested: u64,
+    /// Bytes it takes, if the recording says.
+    pub(crate) size: Option<u64>,
+    pub(crate) lane: u16,
+    pub(crate) slot: u32,
+    pub(crate) state: BlockState,
+}
+
+/// A segment that existed before the first row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InitialSegment {
+    pub(crate) addr: u64,
+    pub(crate) size: u64,
+    pub(crate) lane: u16,
+    pub(crate) small: bool,
+    pub(crate) expandable: bool,
+}
+
+/// What did not make sense in a recording, and was passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gaps {
+    /// Frees that were completed without having been requested.
+    pub unknown_completions: u64,
+    /// Blocks handed out where one was alive; the older one is taken as freed.
+    pub overlapping: u64,
+    /// Requests of no bytes, or of more than any allocator serves.
+    pub impossible_requests: u64,
+    /// Blocks whose request is not known; the size of the block was used.
+    pub sizes_only: u64,
+    /// Requests on more streams and pools than can be told apart.
+    pub untold_streams: u64,
+    /// Blocks of the final state that contradict the rows before it.
+    pub contradicted_blocks: u64,
+}
+
+/// The requests of one process on one device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) process: u32,
+    pub(crate) device: i32,
+    pub(crate) ops: Vec<Op>,
+    /// The row of each operation.
+    pub(crate) rows: Vec<u32>,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) slots: u32,
+    pub(crate) initial: Vec<InitialBlock>,
+    pub(crate) segments: Vec<InitialSegment>,
+    pub(crate) gaps: Gaps,
+    /// Rows of PyTorch's allocator.
+    pub(crate) events: u64,
+    /// Rows of requests among them.
+    pub(crate) allocs: u64,
+    /// Whether the recording shows segments at all.
+    pub(crate) has_segments: bool,
+    /// Most that was reserved, as the recording shows.
+    pub(crate) peak_reserved: u64,
+    /// Most bytes alive at once, each request rounded to 512: no allocator needs less.
+    pub(crate) peak_live: u64,
+    /// Most that others held.
+    pub(crate) peak_outside: u64,
+    /// The largest context that was opened.
+    pub(crate) context: u64,
+    /// Segment addresses that grew and that fell, to guess the driver's order.
+    pub(crate) ascending: u64,
+    pub(crate) descending: u64,
+}
+
+/// Requests from here on are refused by torch itself.
+const TOO_LARGE: u64 = 1 << 60;
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    slot: u32,
+    bytes: u64,
+    pending: bool,
+}
+
+/// A run of segments given back.
+#[derive(Clone, Debug, Default)]
+struct Burst {
+    row: u32,
+    lanes: BTreeSet<u16>,
+    default_pool: bool,
+    refused: bool,
+}
+
+#[derive(Clone, Debug)]
+struct FinalBlock {
+    addr: u64,
+    size: u64,
+    requested: u64,
+    lane: u16,
+    state: BlockState,
+}
+
+/// Makes [`Requests`] of rows, one after the other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Builder {
+    out: Requests,
+    lane_of: HashMap<Lane, u16>,
+    live: HashMap<u64, Live>,
+    vacant: Vec<u32>,
+    /// A free whose completion may be the next row.
+    last_free: Option<(u64, usize)>,
+    burst: Option<Burst>,
+    /// Where `PoolDone` stands, by pool.
+    done: BTreeMap<PoolId, usize>,
+    live_bytes: u64,
+    /// Segments that exist, as far as rows showed them coming.
+    segments: BTreeMap<u64, u64>,
+    finals: Vec<InitialSegment>,
+    final_blocks: Vec<FinalBlock>,
+    /// Bytes obtained minus bytes given back, and the extremes of that.
+    net: i64,
+    most: i64,
+    least: i64,
+    /// Bytes the driver charged, without contexts.
+    used: u64,
+    outside: u64,
+    last_segment: u64,
+    /// Blocks known from the driver's pools only, if torch told of none.
+    pool_rows: bool,
+}
+
+impl Builder {
+    pub(crate) fn new(process: u32, device: i32) -> Self {
+        let mut builder = Self::default();
+        builder.out.process = process;
+        builder.out.device = device;
+        builder
+    }
+
+    /// Takes one row of this process and device.
+    pub(crate) fn row(&mut self, event: &Event, row: u32, texts: &StackTable) {
+        match event.kind {
+            Kind::Alloc => self.alloc(event, row),
+            Kind::FreeRequested => self.free(event, row),
+            Kind::FreeCompleted => self.complete(event, row),
+            Kind::SegmentAlloc | Kind::SegmentMap => self.obtained(event, row),
+            Kind::SegmentFree | Kind::SegmentUnmap => self.given_back(event, row),
+            Kind::Oom => self.failed(event, row),
+            Kind::DriverContext => self.out.context = self.out.context.max(event.size),
+            Kind::DriverMalloc | Kind::DriverCreate => {
+                self.used = self.used.saturating_add(event.size);
+            }
+            Kind::DriverFree | Kind::DriverRelease => {
+                self.used = self.used.saturating_sub(event.size);
+            }
+            Kind::DriverOom => {
+                if let Some(burst) = &mut self.burst {
+                    burst.refused = true;
+                }
+            }
+            Kind::PoolMalloc | Kind::PoolFree => self.pool_row(event, row),
+            Kind::InitialSegment | Kind::FinalSegment => self.segment_state(event, texts),
+            Kind::InitialBlock | Kind::FinalBlock => self.block_state(event, texts),
+            _ => {}
+        }
+    }
+
+    fn push(&mut self, kind: OpKind, slot: u32, lane: u16, bytes: u64, row: u32) -> usize {
+        self.out.ops.push(Op {
+            bytes,
+            slot,
+            lane,
+            kind,
+        });
+        self.out.rows.push(row);
+        self.out.ops.len() - 1
+    }
+
+    fn lane(&mut self, event: &Event) -> u16 {
+        let pool = event.pool.unwrap_or_default();
+        let lane = Lane {
+            stream: StreamId(event.stream),
+            pool: PoolId(u64::from(pool.first), u64::from(pool.second)),
+        };
+        if let Some(&index) = self.lane_of.get(&lane) {
+            return index;
+        }
+        let Ok(index) = u16::try_from(self.out.lanes.len()) else {
+            self.out.gaps.untold_streams += 1;
+            return 0;
+        };
+        self.out.lanes.push(lane);
+        self.lane_of.insert(lane, index);
+        index
+    }
+
+    fn slot(&mut self) -> u32 {
+        self.vacant.pop().unwrap_or_else(|| self.fresh_slot())
+    }
+
+    /// A slot no operation has used yet.
+    fn fresh_slot(&mut self) -> u32 {
+        self.out.slots = self.out.slots.saturating_add(1);
+        self.out.slots - 1
+    }
+
+    fn alloc(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        self.settle(event, false, row);
+        let mut bytes = event.requested;
+        if bytes == 0 {
+            bytes = event.size;
+            self.out.gaps.sizes_only += u64::from(bytes > 0);
+        }
+        if bytes == 0 || bytes >= TOO_LARGE {
+            self.out.gaps.impossible_requests += 1;
+            return;
+        }
+        self.out.allocs += 1;
+        let lane = self.lane(event);
+        let pool = self.out.lanes[lane as usize].pool;
+        if let Some(op) = self.done.remove(&pool) {
+            // It was in use after all: the segment went for another reason.
+            self.out.ops[op].kind = OpKind::Nothing;
+        }
+        if let Some(old) = self.live.remove(&event.address) {
+            self.out.gaps.overlapping += 1;
+            self.live_bytes -= if old.pending { 0 } else { rounded(old.bytes) };
+            let kind = if old.pending {
+                OpKind::FreeNow
+            } else {
+                OpKind::Free
+            };
+            self.push(kind, old.slot, lane, 0, row);
+            self.vacant.push(old.slot);
+        }
+        let slot = self.slot();
+        self.push(OpKind::Alloc, slot, lane, bytes, row);
+        self.live.insert(
+            event.address,
+            Live {
+                slot,
+                bytes,
+                pending: false,
+            },
+        );
+        self.live_bytes += rounded(bytes);
+        self.out.peak_live = self.out.peak_live.max(self.live_bytes);
+    }
+
+    fn free(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        self.settle(event, true, row);
+        // Without its request the row is one of a process that was killed, and
+        // nothing says when the free completed.
+        let bare = event.requested == 0;
+        let lane = self.lane(event);
+        let slot = match self.live.get_mut(&event.address) {
+            Some(live) if live.pending => {
+                self.out.gaps.unknown_completions += 1;
+                return;
+            }
+            Some(live) => {
+                self.live_bytes -= rounded(live.bytes);
+                live.pending = true;
+                live.slot
+            }
+            None => self.alive_before(event, lane, BlockState::ActiveAllocated),
+        };
+        let op = self.push(OpKind::Free, slot, lane, 0, row);
+        if bare {
+            self.live.remove(&event.address);
+            self.vacant.push(slot);
+        } else {
+            self.last_free = Some((event.address, op));
+        }
+    }
+
+    fn complete(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        if let Some((addr, _)) = self.last_free.take_if(|(addr, _)| *addr == event.address) {
+            if let Some(live) = self.live.remove(&addr) {
+                self.vacant.push(live.slot);
+            }
+            return;
+        }
+        self.settle(event, true, row);
+        let lane = self.lane(event);
+        let slot = match self.live.get(&event.address) {
+            Some(live) if !live.pending => {
+                self.out.gaps.unknown_completions += 1;
+                return;
+            }
+            Some(live) => live.slot,
+            None => self.alive_before(event, lane, BlockState::ActivePendingFree),
+        };
+        self.live.remove(&event.address);
+        self.push(OpKind::FreeNow, slot, lane, 0, row);
+        self.vacant.push(slot);
+    }
+
+    /// A block of which the recording shows only the end was there from the start.
+    fn alive_before(&mut self, event: &Event, lane: u16, state: BlockState) -> u32 {
+        let slot = self.fresh_slot();
+        let known = if event.requested > 0 {
+            event.requested
+        } else {
+            event.size
+        };
+        self.out.initial.push(InitialBlock {
+            addr: event.address,
+            requested: known.clamp(1, TOO_LARGE - 1),
+            size: (event.size > 0).then_some(event.size),
+            lane,
+            slot,
+            state,
+        });
+        let pending = true;
+        let bytes = 0;
+        if state == BlockState::ActiveAllocated {
+            self.live.insert(
+                event.address,
+                Live {
+                    slot,
+                    bytes,
+                    pending,
+                },
+            );
+        }
+        slot
+    }
+
+    /// Closes what the row before left open.
+    fn settle(&mut self, event: &Event, frees: bool, row: u32) {
+        if let Some((_, op)) = self.last_free.take() {
+            self.out.ops[op].kind = OpKind::FreeLater;
+        }
+        let obtains = matches!(
+            event.kind,
+            Kind::SegmentAlloc | Kind::SegmentMap | Kind::Oom
+        );
+        if let Some(burst) = self.burst.take() {
+            self.close_burst(&burst, !obtains || frees, row);
+        }
+    }
+
+    fn close_burst(&mut self, burst: &Burst, certain: bool, row: u32) {
+        let mut private = None;
+        let lanes = burst.lanes.iter().copied();
+        for lane in lanes {
+            let pool = self.out.lanes[lane as usize].pool;
+            if pool == PoolId::DEFAULT {
+                continue;
+            }
+            private = if private.is_none() { Some(lane) } else { None };
+            if !self.done.contains_key(&pool) {
+                let op = self.push(OpKind::PoolDone, 0, lane, 0, burst.row);
+                self.done.insert(pool, op);
+            }
+        }
+        let lane = match private {
+            Some(lane) if !burst.default_pool => lane,
+            _ => self.default_lane(),
+        };
+        let kind = if certain {
+            OpKind::Release
+        } else {
+            OpKind::MaybeRelease
+        };
+        // The driver's refusal says who gave the segments back, for recordings
+        // that cannot be replayed to find out.
+        let bytes = u64::from(burst.refused);
+        self.push(kind, 0, lane, bytes, burst.row.min(row));
+    }
+
+    fn default_lane(&mut self) -> u16 {
+        self.lane(&Event::new(Kind::Alloc))
+    }
+
+    fn obtained(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        self.out.has_segments = true;
+        self.settle(event, false, row);
+        self.net = self.net.saturating_add_unsigned(event.size);
+        self.most = self.most.max(self.net);
+        if event.kind == Kind::SegmentAlloc {
+            self.segments.insert(event.address, event.size);
+            if self.last_segment > 0 {
+                self.out.ascending += u64::from(event.address > self.last_segment);
+                self.out.descending += u64::from(event.address < self.last_segment);
+            }
+            self.last_segment = event.address;
+        }
+        self.note_outside(row);
+    }
+
+    /// The driver's calls are complete up to here: what is charged and not
+    /// PyTorch's belongs to others.
+    fn note_outside(&mut self, row: u32) {
+        let reserved = u64::try_from(self.net).unwrap_or(0);
+        let outside = self.used.saturating_sub(reserved);
+        if self.used > 0 && outside != self.outside {
+            self.outside = outside;
+            self.out.peak_outside = self.out.peak_outside.max(outside);
+            let lane = self.default_lane();
+            self.push(OpKind::Outside, 0, lane, outside, row);
+        }
+    }
+
+    fn given_back(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        self.out.has_segments = true;
+        if let Some((_, op)) = self.last_free.take() {
+            self.out.ops[op].kind = OpKind::FreeLater;
+        }
+        self.net = self.net.saturating_sub_unsigned(event.size);
+        self.least = self.least.min(self.net);
+        let lane = self.lane(event);
+        let expandable = event.kind == Kind::SegmentUnmap;
+        if !expandable && self.segments.remove(&event.address).is_none() {
+            self.out.segments.push(InitialSegment {
+                addr: event.address,
+                size: event.size,
+                lane,
+                small: event.size == 2 << 20,
+                expandable,
+            });
+        }
+        let default_pool = self.out.lanes[lane as usize].pool == PoolId::DEFAULT;
+        let burst = self.burst.get_or_insert_default();
+        burst.row = row;
+        burst.lanes.insert(lane);
+        burst.default_pool |= default_pool;
+    }
+
+    fn failed(&mut self, event: &Event, row: u32) {
+        self.out.events += 1;
+        self.settle(event, false, row);
+        if event.size == 0 || event.size >= TOO_LARGE {
+            self.out.gaps.impossible_requests += 1;
+            return;
+        }
+        let lane = self.lane(event);
+        let slot = self.slot();
+        self.push(OpKind::Failed, slot, lane, event.size, row);
+        self.vacant.push(slot);
+    }
+
+    /// The driver's own pools: requests, if torch's allocator does not tell of any.
+    fn pool_row(&mut self, event: &Event, row: u32) {
+        if self.out.allocs > 0 && !self.pool_rows {
+            return;
+        }
+        self.pool_rows = true;
+        let as_torch = Event {
+            requested: event.size,
+            ..*event
+        };
+        if event.kind == Kind::PoolMalloc {
+            self.alloc(
+                &Event {
+                    kind: Kind::Alloc,
+                    ..as_torch
+                },
+                row,
+            );
+        } else {
+            let kind = Kind::FreeRequested;
+            self.free(&Event { kind, ..as_torch }, row);
+            let kind = Kind::FreeCompleted;
+            self.complete(&Event { kind, ..as_torch }, row);
+        }
+    }
+
+    fn segment_state(&mut self, event: &Event, texts: &StackTable) {
+        let small = event.name.is_some_and(|name| texts.text(name) == "small");
+        let expandable = event
+            .text
+            .is_some_and(|text| texts.text(text) == "expandable");
+        let lane = self.lane(event);
+        let segment = InitialSegment {
+            addr: event.address,
+            size: event.size,
+            lane,
+            small,
+            expandable,
+        };
+        if event.kind == Kind::InitialSegment {
+            self.net = self.net.saturating_add_unsigned(event.size);
+            self.most = self.most.max(self.net);
+            self.segments.insert(event.address, event.size);
+            self.out.segments.push(segment);
+        } else {
+            self.finals.push(segment);
+        }
+    }
+
+    fn block_state(&mut self, event: &Event, texts: &StackTable) {
+        let state = match event.name.map(|name| texts.text(name)) {
+            Some("active_allocated") => BlockState::ActiveAllocated,
+            Some("inactive") | None => return,
+            Some(_) => BlockState::ActivePendingFree,
+        };
+        let lane = self.lane(event);
+        if event.kind == Kind::FinalBlock {
+            self.final_blocks.push(FinalBlock {
+                addr: event.address,
+                size: event.size,
+                requested: event.requested,
+                lane,
+                state,
+            });
+            return;
+        }
+        let slot = self.fresh_slot();
+        self.add_initial(event.address, event.size, event.requested, lane, slot, state);
+        let pending = state != BlockState::ActiveAllocated;
+        let bytes = event.requested;
+        self.live.insert(
+            event.address,
+            Live {
+                slot,
+                bytes,
+                pending,
+            },
+        );
+        if !pending {
+            self.live_bytes += rounded(bytes);
+            self.out.peak_live = self.out.peak_live.max(self.live_bytes);
+        }
+    }
+
+    fn add_initial(
+        &mut self,
+        addr: u64,
+        size: u64,
+        requested: u64,
+        lane: u16,
+        slot: u32,
+        state: BlockState,
+    ) {
+        let known = if requested > 0 { requested } else { size };
+        self.out.initial.push(InitialBlock {
+            addr,
+            requested: known.clamp(1, TOO_LARGE - 1),
+            size: (size > 0).then_some(size),
+            lane,
+            slot,
+            state,
+        });
+    }
+
+    /// The requests, when every row was taken.
+    pub(crate) fn finish(mut self) -> Requests {
+        if let Some((_, op)) = self.last_free.take()
+            && self.out.ops.iter().any(|op| op.kind == OpKind::FreeNow)
+        {
+            self.out.ops[op].kind = OpKind::FreeLater;
+        }
+        if let Some(burst) = self.burst.take() {
+            self.close_burst(&burst, true, burst.row);
+        }
+        let last = self.out.ops.iter_mut().rev().find(|op| {
+            matches!(op.kind, OpKind::Alloc | OpKind::Failed)
+        });
+        if let Some(op) = last
+            && op.kind == OpKind::Failed
+        {
+            op.kind = OpKind::FailedLast;
+        }
+        let had_finals = !self.finals.is_empty();
+        let final_bytes: u64 = self.finals.iter().map(|segment| segment.size).sum();
+        for segment in std::mem::take(&mut self.finals) {
+            let new = !self.segments.contains_key(&segment.addr);
+            // What an expandable segment had mapped at the start does not follow
+            // from what it has at the end.
+            if new && (!segment.expandable || self.net < i64::try_from(final_bytes).unwrap_or(0)) {
+                self.out.segments.push(segment);
+            }
+        }
+        let since_start: Vec<FinalBlock> = std::mem::take(&mut self.final_blocks);
+        for block in since_start {
+            match self.live.get(&block.addr) {
+                Some(live) if live.pending == (block.state != BlockState::ActiveAllocated) => {}
+                Some(_) => self.out.gaps.contradicted_blocks += 1,
+                None => {
+                    let slot = self.fresh_slot();
+                    let FinalBlock {
+                        addr,
+                        size,
+                        requested,
+                        lane,
+                        state,
+                    } = block;
+                    self.add_initial(addr, size, requested, lane, slot, state);
+                }
+            }
+        }
+        let before = if had_finals {
+            i64::try_from(final_bytes).unwrap_or(i64::MAX) - self.net
+        } else {
+            -self.least
+        };
+        self.out.peak_reserved =
+            u64::try_from(before.max(0).saturating_add(self.most.max(0))).unwrap_or(0);
+        self.out.initial.sort_by_key(|block| block.addr);
+        self.out.segments.sort_by_key(|segment| segment.addr);
+        self.raise_peak_live();
+        self.out.ops.shrink_to_fit();
+        self.out.rows.shrink_to_fit();
+        self.out
+    }
+
+    /// Counts blocks that were there from the start into the least any allocator needs.
+    fn raise_peak_live(&mut self) {
+        if self.out.initial.is_empty() {
+            return;
+        }
+        let mut sizes = vec![0_u64; self.out.slots as usize];
+        let mut live = 0;
+        for block in &self.out.initial {
+            if block.state == BlockState::ActiveAllocated {
+                sizes[block.slot as usize] = rounded(block.requested);
+                live += rounded(block.requested);
+            }
+        }
+        let mut most = live;
+        for op in &self.out.ops {
+            match op.kind {
+                OpKind::Alloc => {
+                    sizes[op.slot as usize] = rounded(op.bytes);
+                    live += rounded(op.bytes);
+                    most = most.max(live);
+                }
+                OpKind::Free | OpKind::FreeLater => {
+                    live -= std::mem::take(&mut sizes[op.slot as usize]);
+                }
+                _ => {}
+            }
+        }
+        self.out.peak_live = most;
+    }
+}
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(512)
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The device a replay runs on: a simulated one, with three things added.
+//!
+//! * Segments that existed before the recording began belong to it already.
+//! * A pending free waits for an event of its own, which is done when the
+//!   recording says so; whoever waits for it, as a retry does, gets it at once.
+//! * Calls are counted, because they are what a setting costs.
+
+use std::collections::BTreeMap;
+
+use tonnage_alloc::{
+    AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig, SimDevice,
+    StreamId, round_up,
+};
+
+use super::DriverCalls;
+
+/// Addresses start here unless the recording has segments of its own.
+const BASE: u64 = 1 << 44;
+/// Half of it is for reservations, each of 9/8 of the device.
+const SPAN: u64 = 1 << 62;
+/// Streams that no program has: one for each slot whose free is pending.
+const FIRST_PENDING: u64 = u64::MAX - (u32::MAX as u64);
+
+/// What the device is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ground {
+    pub(crate) total: u64,
+    pub(crate) context: u64,
+    pub(crate) order: AddressOrder,
+}
+
+/// A device for one replay.
+#[derive(Clone, Debug)]
+pub(crate) struct Stage {
+    sim: SimDevice,
+    /// Segments from before the recording, by address.
+    adopted: BTreeMap<u64, u64>,
+    adopted_bytes: u64,
+    /// Bytes that others than the allocator hold.
+    outside: u64,
+    /// By slot: whether nothing delays its free any more.
+    done: Vec<bool>,
+    pub(crate) calls: DriverCalls,
+}
+
+impl Stage {
+    /// A device that holds nothing but the context.
+    pub(crate) fn new(ground: Ground) -> Self {
+        Self::with(ground, &[])
+    }
+
+    /// A device that holds these segments, given as address and size.
+    pub(crate) fn with(ground: Ground, segments: &[(u64, u64)]) -> Self {
+        let mut base = BASE;
+        let mut span = SPAN;
+        if let (Some(low), Some(high)) = (
+            segments.iter().map(|(start, _)| *start).min(),
+            segments.iter().map(|(start, size)| start + size).max(),
+        ) {
+            match ground.order {
+                AddressOrder::Ascending => {
+                    base = round_up(high, 2 << 20).unwrap_or(BASE);
+                    span = SPAN.min((u64::MAX - base) / 2);
+                }
+                AddressOrder::Descending => {
+                    // New segments go below; nothing is reserved where segments are adopted.
+                    let half = (low / 2) & !((2 << 20) - 1);
+                    base = (low & !((2 << 20) - 1)).saturating_sub(half);
+                    span = half * 2;
+                }
+            }
+        }
+        let mut sim = SimDevice::new(SimConfig {
+            total: ground.total,
+            context: ground.context,
+            order: ground.order,
+            base,
+            span,
+        });
+        // A device smaller than its context refuses everything later, which is
+        // the answer; opening it fails for the same reason.
+        let _ = sim.open_context();
+        let adopted_bytes = segments.iter().map(|(_, size)| size).sum();
+        let mut stage = Self {
+            sim,
+            adopted: segments.iter().copied().collect(),
+            adopted_bytes,
+            outside: 0,
+            done: Vec::new(),
+            calls: DriverCalls::default(),
+        };
+        stage.set_outside(0);
+        stage
+    }
+
+    /// Others hold so many bytes from now on.
+    pub(crate) fn set_outside(&mut self, bytes: u64) {
+        self.outside = bytes;
+        let sum = bytes.saturating_add(self.adopted_bytes);
+        // More than any device has is as good as infinity, and cannot overflow.
+        self.sim.set_outside(sum.min(1 << 60));
+    }
+
+    /// The stream a pending free of this slot waits for.
+    pub(crate) fn pending_stream(slot: u32) -> StreamId {
+        StreamId(FIRST_PENDING + u64::from(slot))
+    }
+
+    /// Nothing delays the free of this slot any more.
+    pub(crate) fn finish(&mut self, slot: u32) {
+        if let Some(done) = self.done.get_mut(slot as usize) {
+            *done = true;
+        }
+    }
+
+    /// First byte of the reservation around `addr`.
+    pub(crate) fn reservation(&self, addr: DeviceAddr) -> Option<u64> {
+        self.sim.find_reservation(addr).map(|(start, _)| start.0)
+    }
+}
+
+impl Device for Stage {
+    fn total(&self) -> u64 {
+        self.sim.total()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.sim.free_bytes()
+    }
+
+    fn granularity(&self) -> u64 {
+        self.sim.granularity()
+    }
+
+    fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        let result = self.sim.malloc(size);
+        self.calls.malloc += u64::from(result.is_ok());
+        self.calls.refused += u64::from(result.is_err());
+        result
+    }
+
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
+        self.calls.free += 1;
+        if let Some(size) = self.adopted.remove(&addr.0) {
+            self.adopted_bytes -= size;
+            self.set_outside(self.outside);
+            return Ok(());
+        }
+        self.sim.free(addr)
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        self.sim.reserve(size)
+    }
+
+    fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        self.sim.unreserve(addr, size)
+    }
+
+    fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
+        let result = self.sim.create(size);
+        self.calls.refused += u64::from(result.is_err());
+        result
+    }
+
+    fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
+        self.sim.release(memory)
+    }
+
+    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
+        self.calls.map += 1;
+        self.sim.map(addr, memory)
+    }
+
+    fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        self.calls.unmap += 1;
+        self.sim.unmap(addr, size)
+    }
+
+    fn record_event(&mut self, stream: StreamId) -> EventId {
+        let Some(slot) = stream.0.checked_sub(FIRST_PENDING) else {
+            return EventId(u64::MAX);
+        };
+        let index = slot as usize;
+        if index >= self.done.len() {
+            self.done.resize(index + 1, true);
+        }
+        self.done[index] = false;
+        EventId(slot)
+    }
+
+    fn event_done(&mut self, event: EventId) -> bool {
+        self.done.get(event.0 as usize).is_none_or(|done| *done)
+    }
+
+    fn wait_event(&mut self, event: EventId) {
+        if let Some(done) = self.done.get_mut(event.0 as usize) {
+            *done = true;
+        }
+    }
+}
