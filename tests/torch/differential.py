@@ -18,6 +18,10 @@ each compared, which is also the long run:
     TONNAGE=target/release/tonnage TORCH_PYTHON=.venv/bin/python \\
         python tests/torch/differential.py --matrix --events 10000000
 
+The short scripts that the crate's own tests replay without torch are recorded by
+
+    python tests/torch/differential.py --golden crates/tonnage-alloc/tests/golden
+
 A script in which torch's behaviour is undefined (it frees a part of a segment, or miscounts the segments of a pool)
 is compared up to there: the policy must say so at the very call, and what torch does from then on is not looked at.
 """
@@ -67,6 +71,8 @@ class Plan:
     order: str = "ascending"
     pools: int = 0
     graphs: bool = False
+    # Whether pools stay to the end. If not, expandable segments soon lead to undefined behaviour.
+    keep_pools: bool = False
     seed: int = 0
     events: int = 10_000
     show: int = 100
@@ -126,14 +132,14 @@ SETTINGS = [
 ]
 
 
-def matrix(scripts, events, seed=0):
-    """The first `scripts` of the matrix, every setting in turn, `events` shared out among them."""
+def matrix(events, seed=0):
+    """Plans without end for scripts of so many events: every setting in turn, each time with other dimensions."""
     combinations = {}
     for plan in SETTINGS:
         cells = list(itertools.product(range(1, 7), (False, True), ("ascending", "descending"), (0, 4), (False, True)))
         random.Random(f"{plan.name} {seed}").shuffle(cells)
         combinations[plan.name] = cells
-    for number in range(scripts):
+    for number in itertools.count():
         plan = SETTINGS[number % len(SETTINGS)]
         cells = combinations[plan.name]
         streams, tight, order, pools, graphs = cells[number // len(SETTINGS) % len(cells)]
@@ -143,12 +149,13 @@ def matrix(scripts, events, seed=0):
             # A capture needs a stream of its own.
             streams=max(streams, 2) if graphs else streams,
             capacity=chance.choice([300 * MIB, 512 * MIB, GIB]) if tight else 8 * GIB,
-            context=chance.choice([0, 74 * MIB]),
+            context=chance.choice([2 * MIB, 74 * MIB]),
+            keep_pools=chance.random() < 0.75 and dataclasses.replace(plan, pools=pools, graphs=graphs).risky,
             order=order,
             pools=pools,
             graphs=graphs,
             seed=seed * 1_000_000 + number,
-            events=-(-events // scripts),
+            events=events,
             show=25 if number % 5 == 0 else 100,
         )
 
@@ -185,7 +192,8 @@ class Undefined(Exception):
 class Real:
     """Calls torch, and writes what was called and what came of it.
 
-    Events are found in torch's history, where each carries the number of the call it belongs to.
+    Events are found in torch's history, where each carries the number of the call it belongs to. Before 2.15 the
+    history is read after every call instead, and without naming a pool, which crashes torch 2.11.
     """
 
     def __init__(self, plan, path):
@@ -197,6 +205,8 @@ class Real:
         self.file = open(path, "w")
         # What a dying process was asked last.
         self.asked = open(f"{path}.calls", "w", buffering=1) if plan.risky else None
+        self.version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+        self.numbered = self.version >= (2, 15)
         self.events = 0
         self.lines, self.shown, self.results = [], [], []
         self.live = {}
@@ -211,8 +221,7 @@ class Real:
         free, total = torch.cuda.mem_get_info()
         self.remember()
         self.note(f"device {total} {plan.order} {total - free} {ADDRESS_BASE:x} {ADDRESS_SPAN}")
-        version = torch.__version__.split(".")
-        self.note(f"rules {version[0]}.{version[1]}")
+        self.note(f"rules {self.version[0]}.{self.version[1]}")
         self.note(f"settings {plan.settings}")
         default = torch.cuda.default_stream()
         self.streams = [default] + [torch.cuda.Stream() for _ in range(plan.streams - 1)]
@@ -229,7 +238,10 @@ class Real:
         """A call is about to happen: its events carry its number."""
         if self.asked:
             self.asked.write(f"> {call}\n")
-        self.c._cuda_setMemoryMetadata(str(len(self.lines)))
+        if self.numbered:
+            self.c._cuda_setMemoryMetadata(str(len(self.lines)))
+        elif self.lines:
+            self.gather()
         self.lines.append(call)
         self.shown.append(None)
         self.results.append(None)
@@ -239,15 +251,15 @@ class Real:
 
     def gather(self):
         """Writes all calls so far with their events."""
-        history = self.c._cuda_memorySnapshot(NO_POOL)["device_traces"][0]
+        history = self.c._cuda_memorySnapshot(NO_POOL if self.numbered else None)["device_traces"][0]
         self.remember()
         events = [[] for _ in self.lines]
         for entry in history:
             action = entry["action"]
             address = entry["device_free"] if action == "oom" else entry["addr"]
-            first, second = entry["pool_id"]
+            first, second = entry.get("pool_id", (0, 0))  # told since torch 2.12
             text = f"{action} {address:x} {entry['size']} {entry['stream']} {first}.{second}\n"
-            events[int(entry["user_metadata"])].append(text)
+            events[int(entry["user_metadata"]) if self.numbered else -1].append(text)
         self.events += len(history)
         for line, shown, happened, result in zip(self.lines, self.shown, events, self.results):
             self.file.write(f"> {line}\n")
@@ -294,7 +306,9 @@ class Real:
         except self.torch.OutOfMemoryError as error:
             self.answer("! rejected" if "preemptively rejected" in str(error) else "! oom")
         except RuntimeError as error:
-            self.failed(error)
+            if "already recording to mempool_id" not in str(error):
+                self.failed(error)
+            self.answer("! pool")
         if as_tensor:
             self.select(before)
         return name in self.live
@@ -310,6 +324,8 @@ class Real:
         self.live[name].record_stream(self.streams[stream])
 
     def annotate(self, name):
+        if not hasattr(self.c, "_cuda_annotateMemory"):
+            return  # before torch 2.14
         # The note takes the place of the number, so it is the number.
         self.note(f"annotate {name}")
         block = self.live[name]
@@ -388,9 +404,13 @@ class Real:
         return self.custom
 
     def drop_pool(self, identity):
+        # Torch aborts when this happens while the current stream is being captured.
+        before = self.current
+        self.select(0)
         self.risk()
         self.note(f"drop {pair(identity)}")
         del self.pools[identity]
+        self.select(before)
 
     def enter_pool(self, identity):
         """`use_mem_pool`, call by call."""
@@ -508,11 +528,16 @@ def invent(plan, real):
     other_settings = [part for part in split_settings(plan.settings) if not part.startswith("expandable_segments:")]
     names = itertools.count(1)
     oldest = []
-    tensors = []
-    used_elsewhere = set()
-    graphs = []
+    tensors = {}
+    graphs, captured_once = [], set()
+    # Blocks that streams other than their own use, since before or since a capture.
+    used, used_in_capture = set(), set()
     # Torch completes several deferred frees in an order nobody can know, so there is one at a time.
     deferred = None
+    # Torch forgets to forget uses in a capture if the block is freed outside of one, and a block at the same heap
+    # address inherits them. That shows where a block is freed in a capture that was used elsewhere before, so there is
+    # only one of the two in a script.
+    leave_uses = chance.random() < 0.5
     if plan.fraction is not None:
         real.fraction(plan.fraction)
     for step in itertools.count():
@@ -528,18 +553,21 @@ def invent(plan, real):
                 real.fraction(chance.choice([0.5, 0.9, 1.0]))
         if plan.pools and chance.random() < 0.01 and len(real.pools) < plan.pools:
             real.make_pool(chance.random() < 0.2, chance.random() < 0.15, chance.random() < 0.3)
-        if real.pools and chance.random() < 0.004:
+        if real.pools and not plan.keep_pools and chance.random() < 0.004:
             real.drop_pool(chance.choice(list(real.pools)))
         if plan.graphs and chance.random() < 0.01:
             if real.graph:
                 graphs.append(real.end_capture())
             else:
-                share = [pool for _, pool in graphs] + list(real.pools)
-                pool = chance.choice(share) if share and chance.random() < 0.4 else None
+                # Torch's allocator of host memory forbids a second capture into a pool once no graph is left there.
+                captured = [pool for _, pool in graphs]
+                share = captured + [pool for pool in real.pools if pool not in captured_once]
+                pool = chance.choice(share) if share and chance.random() < 0.4 + len(graphs) / 20 else None
                 first = chance.randrange(1, plan.streams)
                 others = [stream for stream in everyone if stream not in (0, first) and chance.random() < 0.5]
                 real.begin_capture(pool, [first, *others])
-        elif graphs and not real.graph and chance.random() < 0.006:
+                captured_once.add(real.graph_pool)
+        elif graphs and not real.graph and not plan.keep_pools and chance.random() < 0.006:
             real.reset_graph(*graphs.pop(chance.randrange(len(graphs))))
         wave = 0.5 + 0.5 * abs(step // 150 % 20 - 10) / 10
         which = chance.random()
@@ -558,7 +586,7 @@ def invent(plan, real):
             if real.malloc(name, size, stream, as_tensor):
                 oldest.append(name)
                 if as_tensor:
-                    tensors.append(name)
+                    tensors[name] = stream
             if pool:
                 real.leave_pool(pool)
         elif which < 0.97:
@@ -566,13 +594,19 @@ def invent(plan, real):
                 oldest.pop(0)
             name = oldest[0]
             if chance.random() < 0.7:
-                # Any of those that may be alive: swapped to the end, so that removal is cheap.
                 place = chance.randrange(len(oldest))
                 name = oldest[place] if oldest[place] in live else name
-            if not (real.capturing and name in used_elsewhere and deferred):
-                if real.capturing and name in used_elsewhere:
+            waits = name in used or name in used_in_capture
+            if real.capturing:
+                allowed = not waits or not deferred and not (leave_uses and name in used)
+            else:
+                allowed = leave_uses or name not in used_in_capture
+            if allowed:
+                if real.capturing and waits:
                     deferred = name
-                used_elsewhere.discard(name)
+                used.discard(name)
+                used_in_capture.discard(name)
+                tensors.pop(name, None)
                 real.free(name)
         elif which < 0.975:
             real.empty_cache()
@@ -584,16 +618,14 @@ def invent(plan, real):
             real.reset_accumulated()
         elif which < 0.985 and live:
             real.annotate(chance.choice(list(live)))
-        if plan.streams > 1 and tensors and chance.random() < 0.25:
-            place = chance.randrange(len(tensors))
-            name = tensors[place]
-            if name in live:
-                for _ in range(chance.randint(1, 3)):
-                    real.record(name, chance.randrange(plan.streams))
-                used_elsewhere.add(name)
-            else:
-                tensors[place] = tensors[-1]
-                tensors.pop()
+        often = 0.25 if leave_uses or not real.capturing else 0.05
+        if plan.streams > 1 and tensors and chance.random() < often:
+            name = chance.choice(list(tensors))
+            for _ in range(chance.randint(1, 3)):
+                stream = chance.randrange(plan.streams)
+                real.record(name, stream)
+                if stream != tensors[name]:
+                    (used_in_capture if real.capturing else used).add(name)
         if plan.streams > 1 and chance.random() < 0.1:
             real.hold(chance.randrange(plan.streams), chance.random() < 0.5)
         if step % plan.show == plan.show - 1:
@@ -635,8 +667,8 @@ def find_programs():
     return tonnage, os.environ.get("TORCH_PYTHON", "python"), script
 
 
-def run(plan, folder):
-    """Runs one script under `tonnage run` and compares it with the policy."""
+def run(plan, folder, keep=None):
+    """Runs one script under `tonnage run` and compares it with the policy; what torch did goes to the file `keep`."""
     tonnage, python, torch_script = find_programs()
     started = time.monotonic()
     outcome = Outcome(plan)
@@ -658,6 +690,8 @@ def run(plan, folder):
         with open(calls) as asked, open(policy, "w") as answers:
             replayed = subprocess.run([torch_script], stdin=asked, stdout=answers, stderr=subprocess.PIPE, text=True)
         compare(real, policy, whole, outcome, replayed.stderr)
+        if keep:
+            keep.write_bytes(real.read_bytes())
         if outcome.problem:
             kept_at = Path(folder, f"difference-{plan.name}-{plan.seed}.txt")
             kept_at.write_bytes(calls.read_bytes())
@@ -700,16 +734,29 @@ def compare(real, policy, whole, outcome, complaint):
         outcome.problem = f"both end after {outcome.events} events, too early: {complaint}"
 
 
-def run_all(plans, folder, jobs=2, tell=None):
-    """Runs scripts side by side."""
-    outcomes = []
+def run_all(plans, events, folder, jobs=2, tell=None):
+    """Runs scripts side by side, each of all settings once and then on until so many events were compared."""
+    outcomes, waiting, begun = [], set(), 0
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(run, plan, folder) for plan in plans]
-        for done in concurrent.futures.as_completed(waiting):
-            outcomes.append(done.result())
-            if tell:
-                tell(outcomes)
-    return outcomes
+        while True:
+            compared = sum(outcome.events for outcome in outcomes)
+            expected = compared + sum(future.plan.events for future in waiting)
+            while len(waiting) < jobs and (begun < len(SETTINGS) or expected < events):
+                plan = next(plans, None)
+                if plan is None:
+                    break
+                future = pool.submit(run, plan, folder)
+                future.plan = plan
+                waiting.add(future)
+                begun += 1
+                expected += plan.events
+            if not waiting:
+                return outcomes
+            done, waiting = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                outcomes.append(future.result())
+                if tell:
+                    tell(outcomes)
 
 
 def summary(outcomes):
@@ -733,22 +780,62 @@ def summary(outcomes):
             f"{sums[kind, value][2]} ended undefined" for kind, value in order]  # fmt: skip
 
 
+def golden_plans(version):
+    """What the golden scripts are made of; of an older torch there is one."""
+    if version != "2.15":
+        return [Plan(f"torch-{version}", kind="few", streams=2, capacity=GIB, order="descending")]
+    return [
+        Plan("default", capacity=4 * GIB),
+        Plan("tight", capacity=300 * MIB, order="descending"),
+        Plan("streams", streams=6, capacity=GIB),
+        Plan("expandable", "expandable_segments:True", streams=2, capacity=512 * MIB, order="descending"),
+        Plan("split", "max_split_size_mb:40,max_non_split_rounding_mb:24", capacity=GIB),
+        Plan(
+            "collect",
+            "garbage_collection_threshold:0.4,roundup_power2_divisions:[1:2,4:8,64:4,>:1]",
+            fraction=0.6,
+            capacity=2 * GIB,
+            order="descending",
+        ),
+        Plan("pools", pools=5, streams=3, capacity=GIB),
+        Plan("graphs", graphs=True, streams=3, capacity=GIB),
+        Plan("reject", "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True", capacity=2 * GIB),
+        Plan("toggle", "large_segment_size_mb:32", toggle=0.03, capacity=GIB),
+    ]
+
+
+def record_golden(options):
+    _, python, _ = find_programs()
+    asked = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+    version = asked.stdout.split("+")[0].strip()
+    failed = 0
+    for number, plan in enumerate(golden_plans(".".join(version.split(".")[:2]))):
+        plan = dataclasses.replace(plan, context=74 * MIB, seed=number + 1, events=650, show=200)
+        outcome = run(plan, options.golden, keep=Path(options.golden, f"{plan.name}.txt"))
+        print(f"{plan.title}: {outcome.events} events, {outcome.undefined or outcome.problem or 'equal'}")
+        failed += bool(outcome.undefined or outcome.problem)
+        path = Path(options.golden, f"{plan.name}.txt")
+        lines = path.read_text().splitlines(keepends=True)
+        note = f"# What torch {version} did, recorded by tests/torch/differential.py.\n"
+        path.write_text(note + "".join(line for line in lines if not line.startswith("#")))
+    return 1 if failed else 0
+
+
 def run_matrix(options):
-    scripts = options.scripts or max(len(SETTINGS), options.events // 50_000)
     folder = options.folder or tempfile.mkdtemp(prefix="differential-")
-    plans = list(matrix(scripts, options.events, options.seed))
+    plans = matrix(options.per_script, options.seed)
     if options.only:
-        plans = [plan for plan in plans if plan.name in options.only.split(",")]
+        plans = (plan for plan in plans if plan.name in options.only.split(","))
     started = time.monotonic()
 
     def tell(outcomes):
         last = outcomes[-1]
         events = sum(outcome.events for outcome in outcomes)
         verdict = last.problem or (f"undefined from here: {last.undefined}" if last.undefined else "equal")
-        print(f"{len(outcomes)}/{len(plans)} {events:,} events, {time.monotonic() - started:.0f} s: {last.plan.title}: "
+        print(f"{len(outcomes)}: {events:,} events, {time.monotonic() - started:.0f} s: {last.plan.title}: "
               f"{last.events} events, {last.calls} calls, {last.seconds:.1f} s, {verdict}", flush=True)  # fmt: skip
 
-    outcomes = run_all(plans, folder, options.jobs, tell)
+    outcomes = run_all(plans, options.events, folder, options.jobs, tell)
     print("\n".join(summary(outcomes)))
     different = [outcome for outcome in outcomes if outcome.problem]
     undefined = sum(bool(outcome.undefined) for outcome in outcomes)
@@ -762,10 +849,11 @@ def main():
     parser.add_argument("--matrix", action="store_true", help="run many scripts and compare each")
     parser.add_argument("--events", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--scripts", type=int, help="how many scripts share the events of the matrix")
+    parser.add_argument("--per-script", type=int, default=50_000, help="events of each script of the matrix")
     parser.add_argument("--only", help="these settings of the matrix, with commas between")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", help="where differences are kept")
+    parser.add_argument("--golden", help="the folder to record golden scripts into")
     parser.add_argument("--out", help="the file of one script, inside `tonnage run`")
     parser.add_argument("--settings", default="")
     parser.add_argument("--streams", type=int, default=1)
@@ -776,8 +864,10 @@ def main():
     options = parser.parse_args()
     if options.matrix:
         return run_matrix(options)
+    if options.golden:
+        return record_golden(options)
     if not options.out:
-        parser.error("either --matrix or --out")
+        parser.error("one of --matrix, --golden and --out")
     if "TONNAGE_RUN" not in os.environ or not sys.flags.isolated:
         parser.error("a script runs inside `tonnage run`, with `python -I`")
     if options.plan:

@@ -206,7 +206,9 @@ def test_the_scripts_own_failure_is_not_out_of_memory(tonnage, tmp_path):
     script.write_text("import torch\nx = torch.ones(4, device='cuda')\nraise ValueError('my own mistake')\n")
     run = tonnage(None, command=[PYTHON, str(script)], json=False)
     assert run.code == 2
-    assert run.out.startswith("failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not for want of GPU memory (exit 1)")
+    assert run.out.startswith(
+        "failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not for want of GPU memory: the script ended with exit code 1"
+    )
     assert re.search(r"raised +builtins\.ValueError at .*broken\.py:3 in <module>: my own mistake", run.out)
 
 

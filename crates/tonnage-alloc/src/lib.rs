@@ -23,12 +23,14 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bfc;
 mod device;
 mod pool;
 mod sim;
 pub mod torch;
 
 pub use address::AddressOrder;
+pub use bfc::Bfc;
 pub use device::{Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
 pub use pool::StreamPool;
 pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};

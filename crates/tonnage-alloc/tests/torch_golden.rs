@@ -2,9 +2,12 @@
 //! Replays the scripts in `golden/`: the policy produces every recorded line.
 //!
 //! A file is a script with what it must produce below each call; the format is
-//! described in `torch_script/mod.rs`. They were written by the executable model
-//! of the specification, which was compared with torch 2.15.0, and can be
-//! rewritten by anything that drives the real allocator with the same calls.
+//! described in `torch_script/mod.rs`. The first line of each says where it comes
+//! from. Most are what the real allocator of torch 2.15.0, and in `torch-2.11.txt`
+//! that of torch 2.11.0, did under `tonnage run`; they are recorded by
+//! `tests/torch/differential.py --golden`. `torch-2.12.txt` and the three
+//! `undefined-*.txt` were written by an executable model of the specification:
+//! that torch was not at hand, and torch is undefined where the others end.
 
 mod torch_script;
 

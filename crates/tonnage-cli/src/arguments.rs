@@ -41,6 +41,11 @@ impl Color {
 pub(crate) enum Command {
     Run(RunOptions),
     Gpus(GpusOptions),
+    Info(InfoOptions),
+    Import(ImportOptions),
+    Export(ExportOptions),
+    Replay(ReplayOptions),
+    Tune(TuneOptions),
 }
 
 /// Dry-run a PyTorch script on a GPU that is not there
@@ -112,6 +117,175 @@ pub(crate) struct GpusOptions {
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Print the catalogue as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Say what is in a recording, and how well it is known
+///
+/// Reads recordings of tonnage and everything `tonnage import` reads; the
+/// format is told from the first bytes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage info train.tonnage
+  tonnage info --json snapshot.pickle rmm.csv")]
+pub(crate) struct InfoOptions {
+    /// The recordings.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Turn a recording of another tool into one of tonnage
+///
+/// Reads PyTorch memory snapshots (pickle or JSON, PyTorch 2.1 and later),
+/// logs of RMM and planner CSV; the format is told from the first bytes.
+/// Nothing in the file is ever run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage import snapshot.pickle
+  tonnage import rmm_log.csv -o service.tonnage")]
+pub(crate) struct ImportOptions {
+    /// The recording to read.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where to write; `-` is stdout [default: the file's name, with .tonnage].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Write a recording in the format of another tool
+///
+/// A snapshot opens in pytorch.org/memory_viz, a Perfetto trace in
+/// ui.perfetto.dev. Reads everything `tonnage info` reads.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage export train.tonnage --format snapshot
+  tonnage export train.tonnage --format perfetto -o train.json --min-block 64MiB")]
+pub(crate) struct ExportOptions {
+    /// The recording to read.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The format to write.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: ExportFormat,
+    /// Where to write; `-` is stdout [default: the file's name, with .pickle or .perfetto.json].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The process to write, where a snapshot has room for one only.
+    #[arg(long, value_name = "N")]
+    pub(crate) process: Option<u32>,
+    /// The smallest block that a Perfetto trace shows on its own [default: 16MiB].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) min_block: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// A PyTorch memory snapshot.
+    Snapshot,
+    /// A Chrome trace for Perfetto.
+    Perfetto,
+}
+
+/// On which device a recording is replayed.
+#[derive(Args, Debug)]
+pub(crate) struct Target {
+    /// Replay on this GPU; `tonnage gpus` lists them [default: the recorded one].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+    /// Memory of the GPU, instead of the recorded or the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) capacity: Option<u64>,
+    /// Memory that the context takes, instead of the recorded or the catalogue's.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) context: Option<u64>,
+    /// The release of PyTorch whose rules apply, e.g. 2.11 [default: the recorded one].
+    #[arg(long, value_name = "VERSION", value_parser = parse_torch)]
+    pub(crate) torch: Option<u16>,
+}
+
+/// Reads `2.11` or `2.11.0` as 11.
+fn parse_torch(text: &str) -> Result<u16, String> {
+    let minor = text
+        .strip_prefix("2.")
+        .and_then(|rest| rest.split('.').next());
+    let minor = minor.and_then(|minor| minor.parse().ok());
+    minor
+        .filter(|minor| *minor >= 1)
+        .ok_or_else(|| "say a release such as 2.11".to_owned())
+}
+
+/// Replay a recording under other allocators, settings and devices
+///
+/// Takes the requests and frees of a recording (of `tonnage run`, or any that
+/// `tonnage import` reads) and lets each allocator serve them. PyTorch's is
+/// exact, event for event; the others are approximations and marked so. The
+/// recorded setting is always checked against the recording.
+///
+/// Exit code: 0 the first allocator completes, 1 it runs out of memory.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage replay train.tonnage
+  tonnage replay snapshot.pickle --gpu a100-40gb
+  tonnage replay train.tonnage --alloc torch:max_split_size_mb:128 --alloc bfc --json")]
+pub(crate) struct ReplayOptions {
+    /// The recording.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc; may be repeated
+    /// [default: all of them, with PyTorch's defaults and with expandable segments].
+    #[arg(long, value_name = "ALLOCATOR")]
+    pub(crate) alloc: Vec<tonnage_core::replay::Alloc>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Do not look for the smallest device.
+    #[arg(long)]
+    pub(crate) no_smallest: bool,
+    /// Print the results as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Find the setting of PyTorch's allocator that serves a recording best
+///
+/// Replays the recording under more than 200 settings, on all cores, and prints
+/// the line to paste, what it saves and what it costs. Says so when nothing
+/// helps because memory is simply short. Nothing is advised that was not
+/// replayed.
+///
+/// Exit code: 0 it fits with the setting, 1 no setting makes it fit.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage tune train.tonnage
+  tonnage tune snapshot.pickle --gpu a100-40gb --json")]
+pub(crate) struct TuneOptions {
+    /// The recording.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Replays at the same time [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) threads: Option<u8>,
+    /// Show no progress.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

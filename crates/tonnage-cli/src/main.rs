@@ -21,6 +21,11 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Run(options) => commands::run::run(&options),
         Command::Gpus(options) => commands::gpus::run(&options),
+        Command::Info(options) => commands::info::run(&options),
+        Command::Import(options) => commands::import::run(&options),
+        Command::Export(options) => commands::export::run(&options),
+        Command::Replay(options) => commands::replay::run(&options),
+        Command::Tune(options) => commands::tune::run(&options),
     };
     match result {
         Ok(answer) => ExitCode::from(answer as u8),

@@ -77,9 +77,14 @@ class _Recorder:
         if not self.running or self.draining:
             return
         self.draining = True
-        try:
-            import pickle
+        import gc
+        import pickle
 
+        # A collection set off by what is made here would free the script's own
+        # garbage, and with it device memory, sooner than without us.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
             before = self.library.tonnage_torch_events()
             snapshot = self.torch.cuda.memory._snapshot()
             kept = ("device_traces", "external_annotations")
@@ -103,6 +108,8 @@ class _Recorder:
             self.running = False
             self.note(trouble=f"{type(error).__name__}: {error}")
         finally:
+            if collecting:
+                gc.enable()
             self.draining = False
 
     def _drain_from_main_thread(self, _):

@@ -2,6 +2,9 @@
 //! Questions answered from a recording, as plain result structs.
 //!
 //! * [`collect`] makes a recording of what the processes of a dry run left behind;
+//! * [`info`] says what is in a recording, and how well it is known;
+//! * [`replay`] says what another allocator or device would have made of a recording;
+//! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
 //! * [`verdict`] says from a recording whether the run fits, by how much, and
 //!   who held the memory at the peak.
 //!
@@ -11,4 +14,7 @@
 
 pub mod collect;
 pub mod facts;
+pub mod info;
+pub mod replay;
+pub mod tune;
 pub mod verdict;

@@ -577,10 +577,7 @@ impl<'a> Facts<'a> {
     }
 
     fn exceptions(&self) -> Vec<Exception> {
-        let found = self
-            .all
-            .iter()
-            .filter(|fact| fact.name == facts::EXCEPTION);
+        let found = self.all.iter().filter(|fact| fact.name == facts::EXCEPTION);
         found
             .filter_map(|fact| {
                 let json: serde_json::Value = serde_json::from_str(&fact.text).ok()?;

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
+use std::path::Path;
 
 use serde::Serialize;
 use tonnage_trace::{Event, Frame, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta};
@@ -92,7 +93,9 @@ pub fn perfetto<R: Read, W: Write>(
         crowded += track.crowded;
     }
     if !survey.has_times {
-        exported.notes.push("the recording has no clock; one event is shown as one microsecond".to_owned());
+        exported
+            .notes
+            .push("the recording has no clock; one event is shown as one microsecond".to_owned());
     }
     counted(
         &mut exported.notes,
@@ -100,8 +103,13 @@ pub fn perfetto<R: Read, W: Write>(
         "block found no lane and is only in the counters; raise the smallest block",
         "blocks found no lane and are only in the counters; raise the smallest block",
     );
-    if reader.ending().is_none_or(tonnage_trace::Ending::is_truncated) {
-        exported.notes.push("the recording is truncated; the end is where it stops".to_owned());
+    if reader
+        .ending()
+        .is_none_or(tonnage_trace::Ending::is_truncated)
+    {
+        exported
+            .notes
+            .push("the recording is truncated; the end is where it stops".to_owned());
     }
     Ok((output.finish()?, exported))
 }
@@ -160,7 +168,8 @@ impl Survey {
         let producer = reader.producer().to_owned();
         let (stacks, meta) = reader.into_parts();
         // A clock that counts something else than time is shown as if it counted microseconds.
-        let opaque = meta::find(&meta, 0, "clock").is_some_and(|clock| !clock.starts_with("nanoseconds"));
+        let opaque =
+            meta::find(&meta, 0, "clock").is_some_and(|clock| !clock.starts_with("nanoseconds"));
         Ok(Self {
             tracks,
             first: first.unwrap_or(0),
@@ -245,26 +254,47 @@ impl<W: Write> Output<W> {
     fn new(mut destination: W, survey: &Survey) -> Result<Self, ExportError> {
         let mut facts = BTreeMap::new();
         facts.insert("recorded by", survey.producer.as_str());
-        let names = [meta::COMMAND, meta::TORCH_VERSION, meta::GPU_NAME, meta::GPU_CAPACITY, meta::ALLOCATOR_CONF];
+        let names = [
+            meta::COMMAND,
+            meta::TORCH_VERSION,
+            meta::GPU_NAME,
+            meta::GPU_CAPACITY,
+            meta::ALLOCATOR_CONF,
+        ];
         for name in names {
             if let Some(value) = meta::find(&survey.meta, 0, name) {
                 facts.insert(name, value);
             }
         }
-        let facts = serde_json::to_string(&facts).map_err(|error| ExportError::Write(error.into()))?;
+        let facts =
+            serde_json::to_string(&facts).map_err(|error| ExportError::Write(error.into()))?;
         let head = format!("{{\"displayTimeUnit\":\"ms\",\"otherData\":{facts},\"traceEvents\":[");
-        destination.write_all(head.as_bytes()).map_err(ExportError::Write)?;
-        Ok(Self { destination, rows: 0 })
+        destination
+            .write_all(head.as_bytes())
+            .map_err(ExportError::Write)?;
+        Ok(Self {
+            destination,
+            rows: 0,
+        })
     }
 
     fn row<A: Serialize>(&mut self, row: &Row<'_, A>) -> Result<(), ExportError> {
         let separator: &[u8] = if self.rows == 0 { b"\n" } else { b",\n" };
         self.rows += 1;
-        self.destination.write_all(separator).map_err(ExportError::Write)?;
-        serde_json::to_writer(&mut self.destination, row).map_err(|error| ExportError::Write(error.into()))
+        self.destination
+            .write_all(separator)
+            .map_err(ExportError::Write)?;
+        serde_json::to_writer(&mut self.destination, row)
+            .map_err(|error| ExportError::Write(error.into()))
     }
 
-    fn about<A: Serialize>(&mut self, pid: u32, tid: Option<u32>, name: &str, args: A) -> Result<(), ExportError> {
+    fn about<A: Serialize>(
+        &mut self,
+        pid: u32,
+        tid: Option<u32>,
+        name: &str,
+        args: A,
+    ) -> Result<(), ExportError> {
         self.row(&Row {
             ph: "M",
             pid,
@@ -278,7 +308,9 @@ impl<W: Write> Output<W> {
     }
 
     fn finish(mut self) -> Result<W, ExportError> {
-        self.destination.write_all(b"\n]}\n").map_err(ExportError::Write)?;
+        self.destination
+            .write_all(b"\n]}\n")
+            .map_err(ExportError::Write)?;
         self.destination.flush().map_err(ExportError::Write)?;
         Ok(self.destination)
     }
@@ -307,7 +339,13 @@ impl Counter {
         }
     }
 
-    fn set<W: Write>(&mut self, value: u64, time: i64, pid: u32, output: &mut Output<W>) -> Result<(), ExportError> {
+    fn set<W: Write>(
+        &mut self,
+        value: u64,
+        time: i64,
+        pid: u32,
+        output: &mut Output<W>,
+    ) -> Result<(), ExportError> {
         if self.pending.is_some_and(|pending| pending != time) {
             self.write(pid, output)?;
         }
@@ -418,13 +456,23 @@ impl Track {
         survey: &Survey,
     ) -> Result<(), ExportError> {
         let rank = meta::find(&survey.meta, process, meta::PROCESS_RANK);
-        let who = rank.map_or_else(|| format!("process {process}"), |rank| format!("rank {rank}"));
+        let who = rank.map_or_else(
+            || format!("process {process}"),
+            |rank| format!("rank {rank}"),
+        );
         let name = match device {
             -1 => format!("{who}, pinned host memory"),
             device => format!("{who}, GPU {device}"),
         };
         output.about(self.pid, None, "process_name", Name { name: &name })?;
-        output.about(self.pid, None, "process_sort_index", SortIndex { sort_index: self.pid })
+        output.about(
+            self.pid,
+            None,
+            "process_sort_index",
+            SortIndex {
+                sort_index: self.pid,
+            },
+        )
     }
 
     fn apply<W: Write>(
@@ -449,7 +497,9 @@ impl Track {
             Kind::FreeRequested => {
                 let block = self.blocks.remove(&event.address);
                 // A block from before the first event is part of the level at the start.
-                let size = block.as_ref().map_or_else(|| taken(event), |block| block.size);
+                let size = block
+                    .as_ref()
+                    .map_or_else(|| taken(event), |block| block.size);
                 let value = self.allocated.value.saturating_sub(size);
                 self.allocated.set(value, now, pid, output)?;
                 if let Some(block) = block {
@@ -474,7 +524,12 @@ impl Track {
             }
             Kind::Oom => self.refusal("out of memory", event, survey, output)?,
             Kind::DriverOom => self.refusal("refused by the driver", event, survey, output)?,
-            Kind::Mark => self.instant(survey.text(event.name), "p", BTreeMap::<&str, &str>::new(), output)?,
+            Kind::Mark => self.instant(
+                survey.text(event.name),
+                "p",
+                BTreeMap::<&str, &str>::new(),
+                output,
+            )?,
             Kind::MarkStart => {
                 let lane = self.range_lanes.take();
                 if let Some((lane, true)) = lane {
@@ -536,7 +591,9 @@ impl Track {
             return Ok(());
         };
         self.block_lanes.free.insert(slice.lane);
-        let place = slice.stack.and_then(|stack| telling_frame(&survey.stacks, stack));
+        let place = slice
+            .stack
+            .and_then(|stack| telling_frame(&survey.stacks, stack));
         let name = place.map_or_else(
             || size_text(block.size),
             |frame| format!("{} {}", size_text(block.size), place_text(&frame)),
@@ -554,7 +611,9 @@ impl Track {
                 requested: slice.requested,
                 address: format!("{address:#x}"),
                 stream: slice.stream,
-                pool: slice.pool.map(|pool| format!("({}, {})", pool.first, pool.second)),
+                pool: slice
+                    .pool
+                    .map(|pool| format!("({}, {})", pool.first, pool.second)),
                 stack: stack_text(&survey.stacks, slice.stack),
                 alive_at_the_end: at_the_end.then_some(true),
             },
@@ -590,7 +649,11 @@ impl Track {
         survey: &Survey,
         output: &mut Output<W>,
     ) -> Result<(), ExportError> {
-        let name = format!("{what}: {} asked, {} free", size_text(event.size), size_text(event.free));
+        let name = format!(
+            "{what}: {} asked, {} free",
+            size_text(event.size),
+            size_text(event.free)
+        );
         let refusal = Refusal {
             requested: event.size,
             free: event.free,
@@ -618,13 +681,27 @@ impl Track {
         })
     }
 
-    fn name_lane<W: Write>(&self, lane: u32, name: &str, output: &mut Output<W>) -> Result<(), ExportError> {
+    fn name_lane<W: Write>(
+        &self,
+        lane: u32,
+        name: &str,
+        output: &mut Output<W>,
+    ) -> Result<(), ExportError> {
         output.about(self.pid, Some(lane), "thread_name", Name { name })?;
-        output.about(self.pid, Some(lane), "thread_sort_index", SortIndex { sort_index: lane })
+        output.about(
+            self.pid,
+            Some(lane),
+            "thread_sort_index",
+            SortIndex { sort_index: lane },
+        )
     }
 
     /// Closes what is open at the last event of the track.
-    fn finish<W: Write>(&mut self, survey: &Survey, output: &mut Output<W>) -> Result<(), ExportError> {
+    fn finish<W: Write>(
+        &mut self,
+        survey: &Survey,
+        output: &mut Output<W>,
+    ) -> Result<(), ExportError> {
         for (address, block) in std::mem::take(&mut self.blocks) {
             self.close_slice(address, &block, true, survey, output)?;
         }
@@ -642,8 +719,12 @@ fn telling_frame(stacks: &StackTable, stack: StackId) -> Option<Frame<'_>> {
     let library = |file: &str| {
         file.is_empty()
             || file.starts_with('<')
-            || ["site-packages/", "dist-packages/", "/lib/python", "torch/"].iter().any(|part| file.contains(part))
-            || !file.ends_with(".py")
+            || ["site-packages/", "dist-packages/", "/lib/python", "torch/"]
+                .iter()
+                .any(|part| file.contains(part))
+            || Path::new(file)
+                .extension()
+                .is_none_or(|extension| extension != "py")
     };
     let own = stacks.frames(stack).find(|frame| !library(frame.file));
     own.or_else(|| stacks.top(stack))
@@ -660,7 +741,10 @@ fn stack_text(stacks: &StackTable, stack: Option<StackId>) -> String {
     };
     let mut lines = Vec::new();
     for frame in stacks.frames(stack).take(MOST_FRAMES) {
-        lines.push(format!("{} ({}:{})", frame.function, frame.file, frame.line));
+        lines.push(format!(
+            "{} ({}:{})",
+            frame.function, frame.file, frame.line
+        ));
     }
     lines.join("\n")
 }

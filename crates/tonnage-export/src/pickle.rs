@@ -77,26 +77,24 @@ impl<W: Write> Pickler<W> {
     }
 
     pub(crate) fn get(&mut self, place: Shared) -> Result<(), ExportError> {
-        match u8::try_from(place.0) {
-            Ok(short) => self.put(&[b'h', short]),
-            Err(_) => {
-                let [a, b, c, d] = place.0.to_le_bytes();
-                self.put(&[b'j', a, b, c, d])
-            }
+        if let Ok(short) = u8::try_from(place.0) {
+            return self.put(&[b'h', short]);
         }
+        let [a, b, c, d] = place.0.to_le_bytes();
+        self.put(&[b'j', a, b, c, d])
     }
 
     pub(crate) fn text(&mut self, text: &str) -> Result<(), ExportError> {
         if let Some(place) = self.texts.get(text).copied() {
             return self.get(place);
         }
-        match u8::try_from(text.len()) {
-            Ok(length) => self.frame.extend_from_slice(&[0x8c, length]),
-            Err(_) => {
-                self.frame.push(b'X');
-                // A reader of traces refuses texts above 16 MiB, so the length fits.
-                self.frame.extend_from_slice(&(text.len() as u32).to_le_bytes());
-            }
+        if let Ok(length) = u8::try_from(text.len()) {
+            self.frame.extend_from_slice(&[0x8c, length]);
+        } else {
+            self.frame.push(b'X');
+            // A batch of a trace has at most 256 MiB, so the length fits.
+            self.frame
+                .extend_from_slice(&(text.len() as u32).to_le_bytes());
         }
         self.put(text.as_bytes())?;
         let place = self.memoise()?;
@@ -202,7 +200,10 @@ mod tests {
             (-1, b"J\xff\xff\xff\xff"),
             (1 << 31, b"\x8a\x05\0\0\0\x80\0"),
             (-(1 << 31) - 1, b"\x8a\x05\xff\xff\xff\x7f\xff"),
-            (i128::from(u64::MAX), b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0"),
+            (
+                i128::from(u64::MAX),
+                b"\x8a\x09\xff\xff\xff\xff\xff\xff\xff\xff\0",
+            ),
             (i128::from(i64::MIN), b"\x8a\x08\0\0\0\0\0\0\0\x80"),
         ];
         for (number, expect) in cases {
@@ -212,7 +213,13 @@ mod tests {
 
     #[test]
     fn a_text_is_written_once_and_long_lists_in_batches() {
-        assert_eq!(body(|p| { p.text("ab").unwrap(); p.text("ab").unwrap() }), b"\x8c\x02ab\x94h\0");
+        assert_eq!(
+            body(|p| {
+                p.text("ab").unwrap();
+                p.text("ab").unwrap();
+            }),
+            b"\x8c\x02ab\x94h\0"
+        );
         let list = body(|p| {
             let mut list = p.open_list().unwrap();
             for _ in 0..2001 {
@@ -221,7 +228,13 @@ mod tests {
             }
             p.close_list(list).unwrap();
         });
-        assert_eq!(list.iter().filter(|byte| **byte == b'e').count(), 3);
-        assert_eq!(body(|p| { let list = p.open_list().unwrap(); p.close_list(list).unwrap() }), b"]");
+        assert_eq!(list.split(|byte| *byte == b'e').count(), 4);
+        assert_eq!(
+            body(|p| {
+                let list = p.open_list().unwrap();
+                p.close_list(list).unwrap();
+            }),
+            b"]"
+        );
     }
 }

@@ -71,16 +71,36 @@ impl Losses {
     fn notes(&self, found: &Found, survey: &Survey) -> Vec<String> {
         let mut notes = Vec::new();
         let mut note = |count, one: &str, many: &str| counted(&mut notes, count, one, many);
-        note(self.driver, "call of the driver is left out", "calls of the driver are left out");
-        note(self.unmodelled, "row of unmodelled calls is left out", "rows of unmodelled calls are left out");
-        note(self.initial, "row of the state at the start is left out", "rows of the state at the start are left out");
-        note(self.devices, "event of no device is left out", "events of no device are left out");
+        note(
+            self.driver,
+            "call of the driver is left out",
+            "calls of the driver are left out",
+        );
+        note(
+            self.unmodelled,
+            "row of unmodelled calls is left out",
+            "rows of unmodelled calls are left out",
+        );
+        note(
+            self.initial,
+            "row of the state at the start is left out",
+            "rows of the state at the start are left out",
+        );
+        note(
+            self.devices,
+            "event of no device is left out",
+            "events of no device are left out",
+        );
         note(
             self.sizes,
             "event loses the size of its block, which a snapshot has only for blocks at the end",
             "events lose the size of their block, which a snapshot has only for blocks at the end",
         );
-        note(self.fractions, "time is cut to a microsecond", "times are cut to microseconds");
+        note(
+            self.fractions,
+            "time is cut to a microsecond",
+            "times are cut to microseconds",
+        );
         note(
             self.bare,
             "event has the size of its block for an unknown request",
@@ -91,7 +111,11 @@ impl Losses {
             "free is taken as completed at once",
             "frees are taken as completed at once",
         );
-        note(self.moments, "mark becomes an empty range", "marks become empty ranges");
+        note(
+            self.moments,
+            "mark becomes an empty range",
+            "marks become empty ranges",
+        );
         note(
             found.derived,
             "segment at the end follows from the events",
@@ -112,7 +136,11 @@ impl Losses {
             "block at the end lies in no segment and is left out there",
             "blocks at the end lie in no segment and are left out there",
         );
-        note(self.unknown_rows, "row of a later version is left out", "rows of a later version are left out");
+        note(
+            self.unknown_rows,
+            "row of a later version is left out",
+            "rows of a later version are left out",
+        );
         if survey.truncated {
             notes.push("the recording is truncated; the end is where it stops".to_owned());
         }
@@ -188,7 +216,9 @@ impl Survey {
             return Err(ExportError::NoSuchProcess { process });
         }
         losses.unknown_rows = reader.unknown_rows();
-        let truncated = reader.ending().is_none_or(tonnage_trace::Ending::is_truncated);
+        let truncated = reader
+            .ending()
+            .is_none_or(tonnage_trace::Ending::is_truncated);
         let (stacks, meta) = reader.into_parts();
         // A process that tells its state at the end tells it of all its devices.
         let recorded = devices.values().any(State::is_recorded);
@@ -214,7 +244,9 @@ impl Survey {
         let version = self.fact(meta::TORCH_VERSION).unwrap_or_default();
         let minor = version.trim_start_matches(">=").strip_prefix("2.");
         let digits = minor.and_then(|minor| minor.split(|c: char| !c.is_ascii_digit()).next());
-        digits.and_then(|digits| digits.parse().ok()).unwrap_or(NEWEST)
+        digits
+            .and_then(|digits| digits.parse().ok())
+            .unwrap_or(NEWEST)
     }
 
     /// Units of the recording's clock in a microsecond; a clock that does not count time is kept as it is.
@@ -340,7 +372,8 @@ impl<W: Write> Output<W> {
         self.entry("requested_size", segment.requested)?;
         self.entry("stream", segment.stream)?;
         self.pickler.text("segment_type")?;
-        self.pickler.text(if segment.is_large { "large" } else { "small" })?;
+        self.pickler
+            .text(if segment.is_large { "large" } else { "small" })?;
         if let Some(pool) = segment.pool {
             self.pickler.text("segment_pool_id")?;
             self.pool(pool)?;
@@ -390,7 +423,9 @@ impl<W: Write> Output<W> {
                     self.losses.completed += 1;
                     self.pickler.item(&mut list)?;
                     let kind = Kind::FreeCompleted;
+                    let losses = self.losses; // counted with the event itself
                     self.event(&Event { kind, ..event }, &survey.stacks)?;
+                    self.losses = losses;
                 }
             }
         }
@@ -406,7 +441,11 @@ impl<W: Write> Output<W> {
         );
         self.pickler.open_dict()?;
         self.pickler.text("action")?;
-        let action = if other { text(event.name).unwrap_or_default() } else { event.kind.name() };
+        let action = if other {
+            text(event.name).unwrap_or_default()
+        } else {
+            event.kind.name()
+        };
         self.pickler.text(action)?;
         if event.kind == Kind::Oom {
             self.entry("device_free", event.free)?;
@@ -416,7 +455,14 @@ impl<W: Write> Output<W> {
         let bare = block && is_bare(event);
         self.losses.bare += u64::from(bare);
         self.losses.sizes += u64::from(block && !bare && event.size > 0);
-        self.entry("size", if block && !bare { event.requested } else { event.size })?;
+        self.entry(
+            "size",
+            if block && !bare {
+                event.requested
+            } else {
+                event.size
+            },
+        )?;
         self.entry("stream", event.stream)?;
         if let Some(time) = event.time {
             self.time(time)?;
@@ -494,7 +540,9 @@ impl<W: Write> Output<W> {
         let mut seen = BTreeSet::new();
         for (name, value) in &entries {
             let (group, key) = match name.split_once('.') {
-                Some((group, key)) if !seen.contains(group) || open == Some(group) => (Some(group), key),
+                Some((group, key)) if !seen.contains(group) || open == Some(group) => {
+                    (Some(group), key)
+                }
                 _ => (None, name.as_str()),
             };
             if open != group {
@@ -583,7 +631,8 @@ impl<W: Write> Output<W> {
         let frame = stacks.top(stack);
         self.pickler.open_dict()?;
         self.pickler.text("name")?;
-        self.pickler.text(frame.map_or("", |frame| frame.function))?;
+        self.pickler
+            .text(frame.map_or("", |frame| frame.function))?;
         self.pickler.text("filename")?;
         self.pickler.text(frame.map_or("", |frame| frame.file))?;
         self.entry("line", frame.map_or(0, |frame| frame.line))?;

@@ -157,7 +157,8 @@ impl State {
             }
             Kind::InitialBlock if used() != Use::Inactive => {
                 let rounded = event.size == 0;
-                self.blocks.insert(event.address, (block(event, used()), rounded));
+                self.blocks
+                    .insert(event.address, (block(event, used()), rounded));
             }
             Kind::SegmentAlloc | Kind::SegmentMap => {
                 let is_large = event.size != SMALL_SEGMENT;
@@ -168,7 +169,9 @@ impl State {
             Kind::SegmentFree => {
                 self.segments.remove(&event.address);
             }
-            Kind::SegmentUnmap => self.unmap(event.address, event.address.saturating_add(event.size)),
+            Kind::SegmentUnmap => {
+                self.unmap(event.address, event.address.saturating_add(event.size));
+            }
             Kind::Alloc => {
                 let block = block(event, Use::Allocated);
                 if !self.knows_segments {
@@ -256,10 +259,9 @@ impl State {
                     size: end - start,
                     ..Event::new(Kind::SegmentAlloc)
                 };
-                self.segments.insert(start, Segment::of(&around, true, false));
+                self.segments
+                    .insert(start, Segment::of(&around, true, false));
             }
-        } else {
-            found.derived = self.segments.len() as u64;
         }
         let mut segments: Vec<Segment> = Vec::with_capacity(self.segments.len());
         for segment in self.segments.into_values() {
@@ -269,6 +271,9 @@ impl State {
                 Some(last) if last.end() > segment.address => {}
                 _ => segments.push(segment),
             }
+        }
+        if self.knows_segments {
+            found.derived = segments.len() as u64;
         }
         let mut homed = 0;
         for segment in &mut segments {
@@ -313,8 +318,16 @@ fn fill(segment: &mut Segment, blocks: &BTreeMap<u64, (Block, bool)>, rounded: &
         }
         let size = block.size.min(end - block.address);
         // A block of which the request is unknown is shown as asked for whole.
-        let requested = if block.requested == 0 { size } else { block.requested.min(size) };
-        segment.blocks.push(Block { size, requested, ..*block });
+        let requested = if block.requested == 0 {
+            size
+        } else {
+            block.requested.min(size)
+        };
+        segment.blocks.push(Block {
+            size,
+            requested,
+            ..*block
+        });
         segment.requested = segment.requested.saturating_add(requested);
         next = block.address + size;
         homed += 1;
@@ -333,7 +346,12 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn event(kind: Kind, address: u64, size: u64, requested: u64) -> Event {
-        Event { address, size, requested, ..Event::new(kind) }
+        Event {
+            address,
+            size,
+            requested,
+            ..Event::new(kind)
+        }
     }
 
     fn state(events: &[Event]) -> (Vec<Segment>, Found) {
@@ -348,7 +366,9 @@ mod tests {
         let sum: u64 = segment.blocks.iter().map(|block| block.size).sum();
         assert_eq!(sum, segment.size);
         let blocks = segment.blocks.iter();
-        blocks.map(|block| (block.address, block.size, block.used)).collect()
+        blocks
+            .map(|block| (block.address, block.size, block.used))
+            .collect()
     }
 
     #[test]
@@ -382,7 +402,7 @@ mod tests {
     #[test]
     fn mapped_runs_merge_and_holes_split_them() {
         let map = |address| event(Kind::SegmentMap, address, 20 * MIB, 0);
-        let (segments, _) = state(&[
+        let (segments, found) = state(&[
             map(0),
             map(20 * MIB),
             map(40 * MIB),
@@ -391,6 +411,7 @@ mod tests {
         ]);
         let runs: Vec<_> = segments.iter().map(|s| (s.address, s.size)).collect();
         assert_eq!(runs, [(0, 30 * MIB), (50 * MIB, 30 * MIB)]);
+        assert_eq!(found.derived, 2);
     }
 
     #[test]
@@ -402,7 +423,10 @@ mod tests {
             event(Kind::Alloc, 9000, 50, 50),
         ]);
         assert_eq!(found.laid_around, 2);
-        assert_eq!(layout(&segments[0]), [(4096, 100, Use::Inactive), (4196, 100, Use::Allocated)]);
+        assert_eq!(
+            layout(&segments[0]),
+            [(4096, 100, Use::Inactive), (4196, 100, Use::Allocated)]
+        );
         assert_eq!(layout(&segments[1]), [(9000, 50, Use::Allocated)]);
     }
 

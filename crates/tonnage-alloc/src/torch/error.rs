@@ -75,6 +75,11 @@ pub enum Undefined {
     /// `graph_capture_record_stream_reuse` depends on the shape of the graph,
     /// which no recording holds; the block stays pending until the capture ends.
     CaptureReuse,
+    /// torch never forgets which streams used a block during a capture if the
+    /// block is given back outside of one, and a later block that happens to
+    /// lie at the same heap address inherits them: its free, if deferred, does
+    /// not wait for those streams although it should.
+    StaleCaptureUses,
 }
 
 impl fmt::Display for Undefined {
@@ -85,6 +90,7 @@ impl fmt::Display for Undefined {
             Self::PoolDeletedInUse => "a private pool would be deleted while it is in use",
             Self::DeferredOrder => "several deferred frees complete in an unknown order",
             Self::CaptureReuse => "reuse during capture depends on the shape of the graph",
+            Self::StaleCaptureUses => "streams of an earlier block may be taken for a later one's",
         })
     }
 }

@@ -182,8 +182,10 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
-    /// The end of a `MemPool` object: one user less, and what it caches goes back.
+    /// The end of a `MemPool` object: one user less, what it caches goes back,
+    /// and it helps out no more, even if a graph still uses it.
     pub fn destroy_pool(&mut self, pool: PoolId) -> Result<(), Error> {
+        self.set_use_on_oom(pool, false);
         self.release_pool_use(pool)?;
         self.release_cached(pool)
     }

@@ -18,6 +18,8 @@ pub(super) struct Pending {
     /// Streams that used a block during a capture; dropped when its free is
     /// completed after it, because the capture has joined them by then (5.5).
     graph_uses: BTreeMap<u32, Vec<StreamId>>,
+    /// Whether such uses were of a block given back outside of a capture.
+    stale_uses: bool,
     /// Held back by the caller until it says so.
     pub(super) held_back: BTreeMap<u64, u32>,
     /// torch's number of each stream, which its hash is made from.
@@ -109,7 +111,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 self.flag(Undefined::CaptureReuse);
             }
         } else {
-            self.pending.graph_uses.remove(&block);
+            self.pending.stale_uses |= self.pending.graph_uses.remove(&block).is_some();
             self.record_events(block);
         }
     }
@@ -170,6 +172,8 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         self.record_events(block);
         if self.blocks[block].events == 0 {
             self.stop_waiting(block);
+        } else if self.pending.stale_uses {
+            self.flag(Undefined::StaleCaptureUses);
         }
     }
 

@@ -33,8 +33,9 @@
 //! | `show` | a snapshot: its event, every segment and block, every counter |
 //!
 //! What a call produces: its events as `ACTION ADDR BYTES HANDLE A.B`, then its
-//! result, which is `= …` for addresses, `! settings`, `! oom`, `! rejected`, or
-//! `! undefined …` after which the script must end, because torch is undefined.
+//! result, which is `= …` for addresses, `! settings`, `! oom`, `! rejected`,
+//! `! pool` where torch's own checks fail, or `! undefined …` after which the
+//! script must end, because torch is undefined.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -58,16 +59,24 @@ pub(crate) struct Controlled {
 }
 
 impl Controlled {
-    /// A device whose context is open.
-    pub(crate) fn new(config: SimConfig) -> Result<Self, DeviceError> {
-        let mut device = SimDevice::new(config);
-        device.open_context()?;
-        Ok(Self {
+    /// Addresses start at 0x600000000000; half of 16 TiB is for reservations.
+    pub(crate) fn new(total: u64, order: AddressOrder) -> Self {
+        Self::over(SimDevice::new(SimConfig {
+            total,
+            context: 0,
+            order,
+            base: 0x6000_0000_0000,
+            span: 16 << 40,
+        }))
+    }
+
+    fn over(device: SimDevice) -> Self {
+        Self {
             device,
             held: BTreeMap::new(),
             streams: BTreeMap::new(),
             events: Vec::new(),
-        })
+        }
     }
 
     /// Holds back the events of a stream, or lets go of them.
@@ -213,20 +222,19 @@ impl Script {
                     Some(&"descending") => AddressOrder::Descending,
                     _ => return Err("an order is missing".to_owned()),
                 };
-                let mut config = SimConfig {
-                    total: number(0)?,
-                    context: 0,
-                    order,
-                    base: 0x6000_0000_0000,
-                    span: 16 << 40,
+                let Some(base) = words.get(3) else {
+                    self.device = Some(Controlled::new(number(0)?, order));
+                    return Ok(String::new());
                 };
-                if words.len() > 2 {
-                    config.context = number(2)?;
-                    let base = words.get(3).ok_or("a base is missing")?;
-                    config.base = u64::from_str_radix(base, 16).map_err(|_| "no address")?;
-                    config.span = number(4)?;
-                }
-                self.device = Some(Controlled::new(config).map_err(|e| format!("{e:?}"))?);
+                let mut device = SimDevice::new(SimConfig {
+                    total: number(0)?,
+                    context: number(2)?,
+                    order,
+                    base: u64::from_str_radix(base, 16).map_err(|_| "no address")?,
+                    span: number(4)?,
+                });
+                device.open_context().map_err(|e| format!("{e}"))?;
+                self.device = Some(Controlled::over(device));
                 return Ok(String::new());
             }
             "rules" => {
@@ -342,6 +350,7 @@ impl Script {
             Ok(()) => Ok(String::new()),
             Err(Error::OutOfMemory(_)) => Ok("! oom\n".to_owned()),
             Err(Error::Rejected { .. }) => Ok("! rejected\n".to_owned()),
+            Err(Error::Pool { .. }) => Ok("! pool\n".to_owned()),
             Err(Error::Undefined(what)) => Ok(format!("! undefined {what:?}\n")),
             Err(other) => Err(format!("{other:?}")),
         }

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One command, one file, one function.
 
+pub(crate) mod export;
 pub(crate) mod gpus;
+pub(crate) mod import;
+pub(crate) mod info;
+mod recording;
+pub(crate) mod replay;
 pub(crate) mod run;
+pub(crate) mod tune;

@@ -133,6 +133,10 @@ pub(crate) struct Requests {
     pub(crate) peak_live: u64,
     /// Most that others held.
     pub(crate) peak_outside: u64,
+    /// The blocks of the final state, if the recording has one: address, size, state.
+    pub(crate) finals: Option<Vec<(u64, u64, BlockState)>>,
+    /// What the allocator could have held at most, as a refusal shows; the context is not in it.
+    pub(crate) available: Option<u64>,
     /// The largest context that was opened.
     pub(crate) context: u64,
     /// Segment addresses that grew and that fell, to guess the driver's order.
@@ -193,6 +197,8 @@ pub(crate) struct Builder {
     used: u64,
     outside: u64,
     last_segment: u64,
+    /// Bytes obtained since the start plus bytes free, at refusals.
+    room: Option<i64>,
     /// Blocks known from the driver's pools only, if torch told of none.
     pool_rows: bool,
 }
@@ -293,7 +299,8 @@ impl Builder {
         }
         if let Some(old) = self.live.remove(&event.address) {
             self.out.gaps.overlapping += 1;
-            self.live_bytes -= if old.pending { 0 } else { rounded(old.bytes) };
+            let freed = if old.pending { 0 } else { rounded(old.bytes) };
+            self.live_bytes = self.live_bytes.saturating_sub(freed);
             let kind = if old.pending {
                 OpKind::FreeNow
             } else {
@@ -312,7 +319,7 @@ impl Builder {
                 pending: false,
             },
         );
-        self.live_bytes += rounded(bytes);
+        self.live_bytes = self.live_bytes.saturating_add(rounded(bytes));
         self.out.peak_live = self.out.peak_live.max(self.live_bytes);
     }
 
@@ -329,7 +336,7 @@ impl Builder {
                 return;
             }
             Some(live) => {
-                self.live_bytes -= rounded(live.bytes);
+                self.live_bytes = self.live_bytes.saturating_sub(rounded(live.bytes));
                 live.pending = true;
                 live.slot
             }
@@ -494,7 +501,21 @@ impl Builder {
                 expandable,
             });
         }
-        let default_pool = self.out.lanes[lane as usize].pool == PoolId::DEFAULT;
+        let pool = self.out.lanes[lane as usize].pool;
+        let default_pool = pool == PoolId::DEFAULT;
+        // One call gives back the default pools first and private ones after
+        // them, so anything else is a second call.
+        let other = |lane: &u16| self.out.lanes[*lane as usize].pool != pool;
+        let second = |burst: &Burst| {
+            if default_pool {
+                burst.lanes.iter().any(other)
+            } else {
+                !burst.default_pool && burst.lanes.iter().any(other)
+            }
+        };
+        if let Some(burst) = self.burst.take_if(|burst| second(burst)) {
+            self.close_burst(&burst, true, row);
+        }
         let burst = self.burst.get_or_insert_default();
         burst.row = row;
         burst.lanes.insert(lane);
@@ -508,6 +529,8 @@ impl Builder {
             self.out.gaps.impossible_requests += 1;
             return;
         }
+        let room = self.net.saturating_add_unsigned(event.free);
+        self.room = self.room.max(Some(room));
         let lane = self.lane(event);
         let slot = self.slot();
         self.push(OpKind::Failed, slot, lane, event.size, row);
@@ -546,6 +569,7 @@ impl Builder {
             .text
             .is_some_and(|text| texts.text(text) == "expandable");
         let lane = self.lane(event);
+        self.out.has_segments = true;
         let segment = InitialSegment {
             addr: event.address,
             size: event.size,
@@ -566,9 +590,16 @@ impl Builder {
     fn block_state(&mut self, event: &Event, texts: &StackTable) {
         let state = match event.name.map(|name| texts.text(name)) {
             Some("active_allocated") => BlockState::ActiveAllocated,
-            Some("inactive") | None => return,
+            Some("inactive") | None => BlockState::Inactive,
             Some(_) => BlockState::ActivePendingFree,
         };
+        if event.kind == Kind::FinalBlock {
+            let finals = self.out.finals.get_or_insert_default();
+            finals.push((event.address, event.size, state));
+        }
+        if state == BlockState::Inactive {
+            return;
+        }
         let lane = self.lane(event);
         if event.kind == Kind::FinalBlock {
             self.final_blocks.push(FinalBlock {
@@ -581,7 +612,14 @@ impl Builder {
             return;
         }
         let slot = self.fresh_slot();
-        self.add_initial(event.address, event.size, event.requested, lane, slot, state);
+        self.add_initial(
+            event.address,
+            event.size,
+            event.requested,
+            lane,
+            slot,
+            state,
+        );
         let pending = state != BlockState::ActiveAllocated;
         let bytes = event.requested;
         self.live.insert(
@@ -593,7 +631,7 @@ impl Builder {
             },
         );
         if !pending {
-            self.live_bytes += rounded(bytes);
+            self.live_bytes = self.live_bytes.saturating_add(rounded(bytes));
             self.out.peak_live = self.out.peak_live.max(self.live_bytes);
         }
     }
@@ -628,16 +666,20 @@ impl Builder {
         if let Some(burst) = self.burst.take() {
             self.close_burst(&burst, true, burst.row);
         }
-        let last = self.out.ops.iter_mut().rev().find(|op| {
-            matches!(op.kind, OpKind::Alloc | OpKind::Failed)
-        });
+        let last = self
+            .out
+            .ops
+            .iter_mut()
+            .rev()
+            .find(|op| matches!(op.kind, OpKind::Alloc | OpKind::Failed));
         if let Some(op) = last
             && op.kind == OpKind::Failed
         {
             op.kind = OpKind::FailedLast;
         }
         let had_finals = !self.finals.is_empty();
-        let final_bytes: u64 = self.finals.iter().map(|segment| segment.size).sum();
+        let sizes = self.finals.iter().map(|segment| segment.size);
+        let final_bytes = sizes.fold(0, u64::saturating_add);
         for segment in std::mem::take(&mut self.finals) {
             let new = !self.segments.contains_key(&segment.addr);
             // What an expandable segment had mapped at the start does not follow
@@ -665,12 +707,17 @@ impl Builder {
             }
         }
         let before = if had_finals {
-            i64::try_from(final_bytes).unwrap_or(i64::MAX) - self.net
+            i64::try_from(final_bytes)
+                .unwrap_or(i64::MAX)
+                .saturating_sub(self.net)
         } else {
-            -self.least
+            self.least.saturating_neg()
         };
         self.out.peak_reserved =
             u64::try_from(before.max(0).saturating_add(self.most.max(0))).unwrap_or(0);
+        self.out.available = self
+            .room
+            .and_then(|room| u64::try_from(room.saturating_add(before.max(0))).ok());
         self.out.initial.sort_by_key(|block| block.addr);
         self.out.segments.sort_by_key(|segment| segment.addr);
         self.raise_peak_live();
@@ -685,11 +732,11 @@ impl Builder {
             return;
         }
         let mut sizes = vec![0_u64; self.out.slots as usize];
-        let mut live = 0;
+        let mut live = 0_u64;
         for block in &self.out.initial {
             if block.state == BlockState::ActiveAllocated {
                 sizes[block.slot as usize] = rounded(block.requested);
-                live += rounded(block.requested);
+                live = live.saturating_add(rounded(block.requested));
             }
         }
         let mut most = live;
@@ -697,11 +744,11 @@ impl Builder {
             match op.kind {
                 OpKind::Alloc => {
                     sizes[op.slot as usize] = rounded(op.bytes);
-                    live += rounded(op.bytes);
+                    live = live.saturating_add(rounded(op.bytes));
                     most = most.max(live);
                 }
                 OpKind::Free | OpKind::FreeLater => {
-                    live -= std::mem::take(&mut sizes[op.slot as usize]);
+                    live = live.saturating_sub(std::mem::take(&mut sizes[op.slot as usize]));
                 }
                 _ => {}
             }

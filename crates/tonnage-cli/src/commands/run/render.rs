@@ -51,7 +51,7 @@ pub(crate) fn text(
 }
 
 fn row(text: &mut String, name: &str, value: &str) {
-    let _ = writeln!(text, "  {name:<11} {value}");
+    let _ = writeln!(text, "  {name:<12} {value}");
 }
 
 fn headline(verdict: &Verdict) -> String {
@@ -70,8 +70,12 @@ fn headline(verdict: &Verdict) -> String {
         ),
         Outcome::DoesNotFit => format!("{BAD}does not fit{BAD:#} on {machine}"),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not for want of GPU memory ({})",
-            verdict.ending
+            "{BAD}failed{BAD:#} on {machine}, not for want of GPU memory: the script {}",
+            match verdict.ending.split_once(' ') {
+                Some(("exit", code)) => format!("ended with exit code {code}"),
+                Some(("signal", number)) => format!("was ended by signal {number}"),
+                _ => "ended in an unknown way".to_owned(),
+            }
         ),
         Outcome::NoDevice => "the command ended without using a GPU".to_owned(),
     }
@@ -290,5 +294,166 @@ fn next(verdict: &Verdict, output: &Path, catalogue: &Catalogue) -> Option<Strin
             ))
         }
         Outcome::Failed | Outcome::NoDevice => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_core::verdict::{
+        Breakdown, Exception, Holder, KnownBytes, Moment, OutOfMemory, SCHEMA_VERSION, Unmodelled,
+    };
+
+    use super::*;
+
+    fn place(file: &str, line: u64, function: &str) -> Place {
+        Place {
+            file: file.to_owned(),
+            line,
+            function: function.to_owned(),
+        }
+    }
+
+    fn device() -> DeviceUse {
+        DeviceUse {
+            peak: Moment {
+                event: 1233,
+                after_ns: 4_210_000_000,
+            },
+            at_peak: Breakdown {
+                allocated: 30 << 30,
+                cached: 1 << 30,
+                context: 512 << 20,
+                other: 0,
+                used: (31 << 30) + (512 << 20),
+            },
+            peak_allocated: 30 << 30,
+            peak_reserved: 31 << 30,
+            peak_used: (31 << 30) + (512 << 20),
+            holders: vec![
+                Holder {
+                    bytes: 20 << 30,
+                    blocks: 1200,
+                    place: Some(place("train.py", 12, "main")),
+                    inside: Some(place(
+                        "/v/lib/python3.11/site-packages/torch/a.py",
+                        7,
+                        "empty",
+                    )),
+                },
+                Holder {
+                    bytes: 10 << 30,
+                    blocks: 1,
+                    place: None,
+                    inside: None,
+                },
+            ],
+            events: 5000,
+            ..DeviceUse::default()
+        }
+    }
+
+    fn verdict() -> Verdict {
+        Verdict {
+            schema_version: SCHEMA_VERSION,
+            outcome: Outcome::Fits,
+            command: "python train.py".to_owned(),
+            ending: "exit 0".to_owned(),
+            gpu: "test".to_owned(),
+            gpu_name: "NVIDIA Test".to_owned(),
+            gpu_count: 1,
+            capacity: KnownBytes {
+                bytes: 40 << 30,
+                known: "read".to_owned(),
+            },
+            context: KnownBytes {
+                bytes: 512 << 20,
+                known: "assumed".to_owned(),
+            },
+            torch: "2.15.0".to_owned(),
+            devices: vec![device()],
+            exceptions: Vec::new(),
+            unmodelled: Vec::new(),
+            unknown: Vec::new(),
+            events: 5000,
+        }
+    }
+
+    fn shown(verdict: &Verdict) -> String {
+        let collected = Collected {
+            processes: 1,
+            events: 5000,
+        };
+        let styled = text(
+            verdict,
+            &collected,
+            Path::new("train.tonnage"),
+            &Catalogue::embedded(),
+        );
+        anstream::adapter::strip_str(&styled).to_string()
+    }
+
+    #[test]
+    fn a_run_that_fits() {
+        insta::assert_snapshot!(shown(&verdict()));
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::DoesNotFit;
+        verdict.devices[0].out_of_memory = Some(OutOfMemory {
+            requested: 9 << 30,
+            free: 100 << 20,
+            place: Some(place("train.py", 30, "step")),
+            inside: None,
+        });
+        verdict.unmodelled = vec![Unmodelled {
+            name: "cudaFoo".to_owned(),
+            calls: 1234,
+        }];
+        insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_run_short_of_one_piece_is_sent_to_tune() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::DoesNotFit;
+        verdict.devices[0].out_of_memory = Some(OutOfMemory {
+            requested: 512 << 20,
+            free: 100 << 20,
+            place: None,
+            inside: None,
+        });
+        let text = shown(&verdict);
+        assert!(
+            text.ends_with("next         tonnage tune train.tonnage"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_run_that_failed_on_its_own() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::Failed;
+        verdict.ending = "exit 1".to_owned();
+        verdict.exceptions = vec![Exception {
+            kind: "builtins.ValueError".to_owned(),
+            message: "first line\nsecond".to_owned(),
+            place: Some(place("train.py", 3, "main")),
+        }];
+        verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
+        insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn several_processes_and_devices() {
+        let mut verdict = verdict();
+        verdict.gpu_count = 2;
+        verdict.devices[0].rank = Some("0".to_owned());
+        let mut other = device();
+        (other.process, other.device, other.rank) = (1, 1, Some("1".to_owned()));
+        other.ooms = 2;
+        verdict.devices.push(other);
+        insta::assert_snapshot!(shown(&verdict));
     }
 }

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage import`: a recording of another tool becomes one of tonnage.
+
+use std::io::Write as _;
+
+use anyhow::{Context as _, Result};
+use tonnage_core::info::info;
+
+use crate::arguments::ImportOptions;
+use crate::commands::recording::{
+    Output, Recording, derived, recognise, tell_notes, unreadable_trace, words,
+};
+use crate::output::{Answer, bytes, count, hinted, tell};
+
+pub(crate) fn run(options: &ImportOptions) -> Result<Answer> {
+    let path = &options.file;
+    let Some(format) = recognise(path)? else {
+        return Err(hinted(
+            format!("{} is a recording of tonnage already", path.display()),
+            format!("`tonnage info {}` says what is in it", path.display()),
+        ));
+    };
+    let target = options.output.clone();
+    let target = target.unwrap_or_else(|| derived(path, ".tonnage"));
+    let output = Output::create(&target, options.force)?;
+    let recording = Recording::open(path)?;
+    let info = info(recording.trace()?).map_err(|error| unreadable_trace(path, &error))?;
+    let mut destination = output.writer()?;
+    let copied = std::io::copy(&mut recording.trace()?, &mut destination);
+    copied
+        .and_then(|_| destination.flush())
+        .with_context(|| format!("cannot write {}", target.display()))?;
+    let size = output.finish()?;
+    let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
+    tell(&format!(
+        "wrote {} ({} rows{size}) from a {}",
+        target.display(),
+        count(info.events),
+        words(format)
+    ));
+    tell_notes("not known", &info.unknown);
+    Ok(Answer::Yes)
+}

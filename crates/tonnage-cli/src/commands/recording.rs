@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Files in and out: recordings of any format, and outputs that are whole or not there.
+//!
+//! A foreign recording is imported into a temporary trace first, so that every command reads one format and may read
+//! it as often as it needs.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tempfile::NamedTempFile;
+use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
+use tonnage_trace::{ReadError, Writer};
+
+use crate::output::{hinted, tell};
+
+/// What tonnage says it is in the files it writes.
+pub(crate) const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
+
+/// Every trace starts with the marker of an Arrow message.
+const TRACE_MARK: [u8; 4] = [0xff; 4];
+
+/// A recording that can be opened as a trace.
+pub(crate) struct Recording {
+    path: PathBuf,
+    /// Its format, if it is not a trace of tonnage.
+    pub(crate) foreign: Option<Format>,
+    imported: Option<NamedTempFile>,
+}
+
+impl Recording {
+    /// Finds out what a file is, and imports it if it is not ours.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let foreign = recognise(path)?;
+        let imported = foreign.is_some().then(|| import(path)).transpose()?;
+        Ok(Self {
+            path: path.to_owned(),
+            foreign,
+            imported,
+        })
+    }
+
+    /// The trace, from its start.
+    pub(crate) fn trace(&self) -> io::Result<File> {
+        match &self.imported {
+            Some(file) => file.reopen(),
+            None => File::open(&self.path),
+        }
+    }
+}
+
+fn import(path: &Path) -> Result<NamedTempFile> {
+    let file = NamedTempFile::new().context("cannot make a temporary file")?;
+    let mut writer =
+        Writer::new(file, PRODUCER).map_err(|error| explained(&error, error.hint()))?;
+    let source = open(path)?;
+    tonnage_import::import(source, 0, &mut writer).map_err(|error| unreadable(path, &error))?;
+    writer
+        .finish()
+        .map_err(|error| explained(&error, error.hint()))
+}
+
+/// Opens a file, or says why not.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let hint = "check the name; recordings are files";
+    let refused = |error: io::Error| {
+        let reason = explained(&error, hint);
+        reason.context(format!("cannot open {}", path.display()))
+    };
+    let file = File::open(path).map_err(refused)?;
+    if file.metadata().map_err(refused)?.is_dir() {
+        return Err(hinted(format!("{} is a folder", path.display()), hint));
+    }
+    Ok(file)
+}
+
+/// The foreign format of a file; none if it is a trace of tonnage.
+pub(crate) fn recognise(path: &Path) -> Result<Option<Format>> {
+    let mut first = Vec::new();
+    let head = open(path)?
+        .take(DETECT_BYTES as u64)
+        .read_to_end(&mut first);
+    head.with_context(|| format!("cannot read {}", path.display()))?;
+    if first.is_empty() {
+        return Err(hinted(
+            format!("{} is empty", path.display()),
+            "the recording was never written, or its copy failed; record or copy it again",
+        ));
+    }
+    if first.starts_with(&TRACE_MARK) {
+        return Ok(None);
+    }
+    match detect(&first) {
+        Some(format) => Ok(Some(format)),
+        None => Err(unreadable(path, &ImportError::UnknownFormat)),
+    }
+}
+
+/// The words for a format.
+pub(crate) const fn words(format: Format) -> &'static str {
+    match format {
+        Format::PytorchPickle => "PyTorch memory snapshot (pickle)",
+        Format::PytorchJson => "PyTorch memory snapshot (JSON)",
+        Format::RmmCsv => "log of RMM (CSV)",
+        Format::PlannerCsv => "planning problem (CSV)",
+        _ => "recording of another tool",
+    }
+}
+
+fn unreadable(path: &Path, error: &ImportError) -> anyhow::Error {
+    let reason = explained(error, error.hint());
+    reason.context(format!("cannot read {}", path.display()))
+}
+
+/// The same for a trace.
+pub(crate) fn unreadable_trace(path: &Path, error: &ReadError) -> anyhow::Error {
+    let reason = explained(error, error.hint());
+    reason.context(format!("cannot read {}", path.display()))
+}
+
+/// An error of a library with its reasons in one line, and its hint.
+pub(crate) fn explained(error: &dyn Error, hint: impl Into<String>) -> anyhow::Error {
+    let mut message = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        message.push_str(": ");
+        message.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    hinted(message, hint)
+}
+
+/// Where a command writes: nothing is there until all of it is.
+pub(crate) enum Output {
+    Stdout,
+    /// A device or pipe, which cannot be replaced.
+    Direct(File),
+    File {
+        temporary: NamedTempFile,
+        path: PathBuf,
+        force: bool,
+    },
+}
+
+impl Output {
+    /// Prepares to write `path`, or what `-` means; refuses to overwrite unless forced.
+    pub(crate) fn create(path: &Path, force: bool) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::Stdout);
+        }
+        let failed = || format!("cannot write {}", path.display());
+        match path.metadata() {
+            Ok(metadata) if metadata.is_dir() => {
+                return Err(hinted(
+                    format!("{} is a folder", path.display()),
+                    "name a file with -o",
+                ));
+            }
+            Ok(metadata) if !metadata.is_file() => {
+                let file = File::options().write(true).open(path);
+                return file.map(Self::Direct).with_context(failed);
+            }
+            Ok(_) if !force => return Err(taken(path)),
+            _ => {}
+        }
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if !folder.is_dir() {
+            return Err(hinted(
+                format!("the folder {} is not there", folder.display()),
+                "make it first, or name another file with -o",
+            ));
+        }
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".tonnage-");
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt as _;
+            // As any new file: the user's mask decides, not the privacy of temporary files.
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        // The kind alone: the message names a temporary file nobody asked for.
+        let temporary = builder.tempfile_in(folder);
+        let temporary = temporary.map_err(|error| io::Error::from(error.kind()));
+        let temporary = temporary.with_context(failed)?;
+        Ok(Self::File {
+            temporary,
+            path: path.to_owned(),
+            force,
+        })
+    }
+
+    /// A buffered way to write to it.
+    pub(crate) fn writer(&self) -> Result<BufWriter<Box<dyn Write>>> {
+        let writer: Box<dyn Write> = match self {
+            Self::Stdout => Box::new(io::stdout()),
+            Self::Direct(file) => Box::new(file.try_clone()?),
+            Self::File { temporary, .. } => Box::new(temporary.as_file().try_clone()?),
+        };
+        Ok(BufWriter::with_capacity(256 << 10, writer))
+    }
+
+    /// Puts the finished file in its place and returns its size, if it is a file.
+    pub(crate) fn finish(self) -> Result<Option<u64>> {
+        let Self::File {
+            temporary,
+            path,
+            force,
+        } = self
+        else {
+            return Ok(None);
+        };
+        let size = temporary
+            .as_file()
+            .metadata()
+            .map(|metadata| metadata.len());
+        let placed = if force {
+            temporary.persist(&path)
+        } else {
+            temporary.persist_noclobber(&path)
+        };
+        match placed {
+            Ok(_) => Ok(size.ok()),
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Err(taken(&path)),
+            Err(error) => {
+                Err(error.error).with_context(|| format!("cannot write {}", path.display()))
+            }
+        }
+    }
+}
+
+fn taken(path: &Path) -> anyhow::Error {
+    hinted(
+        format!("{} is there already", path.display()),
+        "overwrite it with --force, or name another file with -o",
+    )
+}
+
+/// The name of an output: in the current folder, the input's name with another extension.
+pub(crate) fn derived(input: &Path, extension: &str) -> PathBuf {
+    let stem = input.file_stem().unwrap_or(input.as_os_str());
+    let mut name = stem.to_owned();
+    name.push(extension);
+    PathBuf::from(name)
+}
+
+/// Tells what could not be kept or had to be assumed.
+pub(crate) fn tell_notes(title: &str, notes: &[String]) {
+    if notes.is_empty() {
+        return;
+    }
+    tell(&format!("  {title}:"));
+    for note in notes {
+        tell(&format!("    {}", plain(note)));
+    }
+}
+
+/// A text of a file as one line that does nothing to a terminal.
+pub(crate) fn plain(text: &str) -> String {
+    const MOST: usize = 300;
+    let mut line: String = text
+        .chars()
+        .take(MOST)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    if text.chars().nth(MOST).is_some() {
+        line.push('…');
+    }
+    line
+}

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage replay`: a recording under other allocators, settings and devices.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use tonnage_core::replay::{
+    Alloc, Assumption, Comparison, Fidelity, Gaps, Job, Options, Outcome, ReplayError, Replayed,
+    Report, Seen, TrackReport,
+};
+use tonnage_gpus::Catalogue;
+
+use crate::arguments::{ReplayOptions, Target};
+use crate::commands::recording::{Recording, explained, unreadable_trace};
+use crate::output::{Answer, BAD, DIM, GOOD, WARN, bytes, count, hinted, say};
+
+/// Processes whose tables are shown; the JSON has all.
+const TRACKS: usize = 4;
+
+pub(crate) fn run(options: &ReplayOptions) -> Result<Answer> {
+    let job = load(&options.file, &options.target)?;
+    let allocs = if options.alloc.is_empty() {
+        Alloc::usual()
+    } else {
+        options.alloc.clone()
+    };
+    let report = job.replay(&allocs, !options.no_smallest);
+    if options.json {
+        say(&serde_json::to_string_pretty(&report)?);
+    } else {
+        say(&text(&report, options));
+    }
+    Ok(answer(&report))
+}
+
+/// Reads a recording for a device.
+pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
+    let recording = Recording::open(file)?;
+    let options = on(target)?;
+    Job::load(|| recording.trace(), &options).map_err(|error| match error {
+        ReplayError::Read(error) => unreadable_trace(file, &error),
+        ReplayError::NoRequests => hinted(
+            format!("{} shows no request for device memory", file.display()),
+            "`tonnage info` says what is in it",
+        ),
+        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+    })
+}
+
+/// The device that is asked for.
+fn on(target: &Target) -> Result<Options> {
+    let mut options = Options {
+        capacity: target.capacity,
+        context: target.context,
+        torch_minor: target.torch,
+    };
+    if let Some(name) = &target.gpu {
+        let catalogue = Catalogue::embedded();
+        let gpu = super::gpus::find(&catalogue, name)?;
+        options.capacity = options.capacity.or(Some(gpu.total_memory.value));
+        options.context = options.context.or(Some(gpu.context.value));
+    }
+    Ok(options)
+}
+
+/// No, if a device is known and the recorded or the first setting asked for does not fit on it.
+fn answer(report: &Report) -> Answer {
+    let completes = |track: &TrackReport| {
+        let first = track.allocators.first();
+        first.is_none_or(Replayed::completes)
+    };
+    if report.tracks.iter().all(completes) {
+        Answer::Yes
+    } else {
+        Answer::No
+    }
+}
+
+fn text(report: &Report, options: &ReplayOptions) -> String {
+    let mut text = String::new();
+    for track in report.tracks.iter().take(TRACKS) {
+        headline(&mut text, track, report.tracks.len());
+        table(&mut text, track);
+        remarks(&mut text, track);
+        text.push('\n');
+    }
+    if report.tracks.len() > TRACKS {
+        let more = report.tracks.len() - TRACKS;
+        let _ = writeln!(
+            text,
+            "{more} more processes and devices; --json has all of them"
+        );
+    }
+    if let Some(track) = report.tracks.first() {
+        let next = format!("tonnage tune {}", options.file.display());
+        if track.allocators.iter().any(|result| result.recorded) {
+            let _ = write!(text, "{DIM}next{DIM:#}  {next}");
+        }
+    }
+    text.trim_end().to_owned()
+}
+
+/// Which process and device, and what of.
+fn headline(text: &mut String, track: &TrackReport, tracks: usize) {
+    if tracks > 1 {
+        let rank = track.rank.as_ref().map(|rank| format!(", rank {rank}"));
+        let _ = write!(
+            text,
+            "GPU {} of process {}{}: ",
+            track.device,
+            track.process,
+            rank.unwrap_or_default()
+        );
+    }
+    let device = if track.capacity_known {
+        format!(
+            "{} device, {} of it context",
+            bytes(track.capacity),
+            bytes(track.context)
+        )
+    } else {
+        "a device that is large enough".to_owned()
+    };
+    let _ = writeln!(
+        text,
+        "{} requests, {} alive at most, on a {device}",
+        count(track.requests),
+        bytes(track.peak_live),
+        device = device.trim_start_matches("a ")
+    );
+}
+
+/// The width of the first column.
+const NAME: usize = 40;
+
+fn table(text: &mut String, track: &TrackReport) {
+    let _ = writeln!(
+        text,
+        "\n{:<NAME$} {:>12} {:>12} {:>12} {:>12} {:>8} {:>7}  ",
+        "allocator", "reserved", "cached", "free block", "smallest GPU", "calls", "retries"
+    );
+    for result in &track.allocators {
+        row(text, result);
+    }
+}
+
+fn row(text: &mut String, result: &Replayed) {
+    let dash = || "-".to_owned();
+    let (smallest, odd) = result.smallest.map_or_else(
+        || (dash(), ""),
+        |found| (bytes(found.bytes), if found.monotone { "" } else { "*" }),
+    );
+    let _ = write!(
+        text,
+        "{:<NAME$} {:>12} {:>12} {:>12} {:>12} {:>8} {:>7}  ",
+        shortened(&result.allocator),
+        bytes(result.peak_reserved),
+        bytes(result.cached_at_peak),
+        result.largest_free_at_peak.map_or_else(dash, bytes),
+        format!("{smallest}{odd}"),
+        count(result.driver.sum()),
+        count(result.retries),
+    );
+    let _ = match result.fidelity {
+        Fidelity::Exact => write!(text, "exact"),
+        Fidelity::Approximation => write!(text, "{WARN}approximation{WARN:#}"),
+    };
+    let _ = writeln!(text, "{}", if result.recorded { ", recorded" } else { "" });
+    outcome(text, &result.outcome);
+    if result.served_failures > 0 {
+        let _ = writeln!(
+            text,
+            "    {WARN}{} that failed when recorded would be served; what the program does then is not known{WARN:#}",
+            plural(result.served_failures, "request")
+        );
+    }
+    for note in &result.undefined {
+        let _ = writeln!(text, "    {WARN}not certain{WARN:#}: {note}");
+    }
+}
+
+fn outcome(text: &mut String, outcome: &Outcome) {
+    let _ = match outcome {
+        Outcome::Completes => Ok(()),
+        Outcome::OutOfMemory {
+            row: Some(row),
+            request,
+            requested,
+            free,
+        } => writeln!(
+            text,
+            "    {BAD}out of memory{BAD:#} at request {} (row {}): {} asked for, {} free",
+            count(*request),
+            count(*row),
+            bytes(*requested),
+            bytes(*free)
+        ),
+        Outcome::OutOfMemory {
+            requested, free, ..
+        } => writeln!(
+            text,
+            "    {BAD}out of memory{BAD:#} before the recording begins: {} were alive then, {} free",
+            bytes(*requested),
+            bytes(*free)
+        ),
+        Outcome::Undefined { row, reason } => writeln!(
+            text,
+            "    {WARN}stopped{WARN:#} at row {}: {reason}",
+            count(row.unwrap_or(0))
+        ),
+    };
+}
+
+/// What qualifies the figures: the comparison with the recording, assumptions, gaps.
+fn remarks(text: &mut String, track: &TrackReport) {
+    let comparison = track
+        .allocators
+        .iter()
+        .find_map(|result| result.comparison.as_ref());
+    text.push('\n');
+    if let Some(comparison) = comparison {
+        let _ = writeln!(text, "  {}", compared(comparison));
+    }
+    let odd = |result: &Replayed| result.smallest.is_some_and(|found| !found.monotone);
+    if track.allocators.iter().any(odd) {
+        let _ = writeln!(
+            text,
+            "  * completes on this device, but not on every larger one"
+        );
+    }
+    track_remarks(text, track);
+}
+
+/// Assumptions and gaps.
+pub(crate) fn track_remarks(text: &mut String, track: &TrackReport) {
+    for assumption in &track.assumptions {
+        let _ = writeln!(text, "  {DIM}assumed{DIM:#}: {}", assumed(assumption));
+    }
+    for gap in gaps(&track.gaps) {
+        let _ = writeln!(text, "  {WARN}passed over{WARN:#}: {gap}");
+    }
+}
+
+fn compared(comparison: &Comparison) -> String {
+    let Comparison {
+        equal,
+        events,
+        difference,
+        incomparable_from,
+        retries,
+        bare,
+        final_state,
+        ..
+    } = comparison;
+    let retried = match retries {
+        0 => String::new(),
+        retries => format!(
+            ", {} among them",
+            plural(*retries, "retry that gave memory back")
+        ),
+    };
+    let state = match final_state {
+        None => "",
+        Some(true) => ", and so do the segments and blocks at the end",
+        Some(false) => {
+            return format!(
+                "{BAD}not reproduced{BAD:#}: all {} events come out of the replay, but other blocks at the end",
+                count(*equal)
+            );
+        }
+    };
+    let bare = match bare {
+        0 => String::new(),
+        bare => format!(" ({} of them known by their block only)", count(*bare)),
+    };
+    match (difference, incomparable_from) {
+        (None, None) => format!(
+            "{GOOD}reproduced{GOOD:#}: all {} recorded events{bare} come out of the replay{state}{retried}",
+            count(*equal)
+        ),
+        (None, Some(row)) => format!(
+            "{GOOD}reproduced{GOOD:#}: {} of {} recorded events; from row {} on requests are not known{retried}",
+            count(*equal),
+            count(*events),
+            count(*row)
+        ),
+        (Some(difference), _) => format!(
+            "{BAD}not reproduced{BAD:#}: after {} of {} events, at row {}, recorded {} but replayed {}",
+            count(*equal),
+            count(*events),
+            count(difference.row),
+            seen(difference.recorded.as_ref()),
+            seen(difference.replayed.as_ref())
+        ),
+    }
+}
+
+fn seen(seen: Option<&Seen>) -> String {
+    seen.map_or_else(
+        || "nothing".to_owned(),
+        |seen| {
+            format!(
+                "{} of {} bytes at {:#x}",
+                seen.action, seen.size, seen.address
+            )
+        },
+    )
+}
+
+fn assumed(assumption: &Assumption) -> String {
+    match assumption {
+        Assumption::Start {
+            blocks,
+            bytes: size,
+            segments,
+            adopted,
+            ambiguous,
+        } => {
+            let how = if *adopted {
+                "taken over as they were under the recorded setting, in the order of their addresses, and requested first under others"
+            } else {
+                "requested first, in the order of their addresses"
+            };
+            let unsure = match ambiguous {
+                0 => String::new(),
+                count => format!("; the exact size of {count} is not in the recording"),
+            };
+            format!(
+                "the recording begins with {} ({}) alive in {}; they are {how}{unsure}",
+                plural(*blocks, "block"),
+                bytes(*size),
+                plural(*segments, "segment")
+            )
+        }
+        Assumption::Capacity { .. } => {
+            "a device that is large enough, because the recording does not say; --gpu names one"
+                .to_owned()
+        }
+        Assumption::NoContext => {
+            "no context, because its size is not known; --gpu or --context gives it".to_owned()
+        }
+        Assumption::Torch { said, minor } => {
+            format!(
+                "torch 2.{minor}; the recording says {}; --torch names another",
+                unsaid(said)
+            )
+        }
+        Assumption::Settings => {
+            "PyTorch's default settings, because the recording does not say".to_owned()
+        }
+        Assumption::AddressOrder { ascending } => format!(
+            "the driver's addresses {}, as in the recording",
+            if *ascending { "ascend" } else { "descend" }
+        ),
+        Assumption::EmptyCache { calls } => format!(
+            "{} of empty_cache() or the end of a pool, which no retry explains; kept under every setting",
+            plural(*calls, "call")
+        ),
+        Assumption::SizesOnly { blocks } => format!(
+            "the size of a block is what was asked for, in {} without a request",
+            plural(*blocks, "block")
+        ),
+        Assumption::CutOff => {
+            "nothing after the last whole batch, because the file was cut off".to_owned()
+        }
+        Assumption::SharedDevice { processes } => format!(
+            "nothing held by the other {} of the same device",
+            plural(processes - 1, "process")
+        ),
+    }
+}
+
+fn unsaid(text: &str) -> &str {
+    if text.is_empty() { "nothing" } else { text }
+}
+
+fn gaps(gaps: &Gaps) -> Vec<String> {
+    let all = [
+        (
+            gaps.unknown_completions,
+            "free",
+            "of a block that was not handed out, or twice",
+        ),
+        (
+            gaps.overlapping,
+            "block",
+            "handed out where one was alive; the older one is taken as freed",
+        ),
+        (
+            gaps.impossible_requests,
+            "request",
+            "of no bytes, or of more than any allocator serves",
+        ),
+        (
+            gaps.untold_streams,
+            "request",
+            "on more streams and pools than can be told apart",
+        ),
+        (
+            gaps.contradicted_blocks,
+            "block",
+            "of the final state that contradicts the rows",
+        ),
+    ];
+    all.into_iter()
+        .filter(|(number, ..)| *number > 0)
+        .map(|(number, noun, what)| format!("{} {what}", plural(number, noun)))
+        .collect()
+}
+
+pub(crate) fn plural(number: u64, noun: &str) -> String {
+    let (first, rest) = noun.split_once(' ').unwrap_or((noun, ""));
+    let many = match first {
+        "retry" => "retries".to_owned(),
+        "process" => "processes".to_owned(),
+        other => format!("{other}s"),
+    };
+    let first = if number == 1 { first } else { &many };
+    format!("{} {first} {rest}", count(number))
+        .trim_end()
+        .to_owned()
+}
+
+/// A name that fits the column: the end is cut, not the table.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= NAME {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(NAME - 1).collect();
+    format!("{kept}…")
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage tune`: the best setting of PyTorch's allocator for a recording.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tonnage_core::tune::{Advice, Trial, Tuned};
+
+use crate::arguments::TuneOptions;
+use crate::commands::replay::{load, plural, track_remarks};
+use crate::output::{Answer, BAD, DIM, GOOD, HINT, bytes, count, say};
+
+pub(crate) fn run(options: &TuneOptions) -> Result<Answer> {
+    let job = load(&options.file, &options.target)?;
+    let threads = options.threads.map_or_else(
+        || std::thread::available_parallelism().map_or(1, usize::from),
+        usize::from,
+    );
+    let progress = Progress::new(options.no_progress);
+    let tuned = job.tune(threads, &|done, total| progress.show(done, total));
+    progress.clear();
+    if options.json {
+        say(&serde_json::to_string_pretty(&tuned)?);
+    } else {
+        let mut text = text(&tuned);
+        for track in &job.replay(&[], false).tracks {
+            track_remarks(&mut text, track);
+        }
+        say(text.trim_end());
+    }
+    Ok(match tuned.advice {
+        Advice::MemoryIsShort | Advice::NothingFits => Answer::No,
+        Advice::MakesItFit | Advice::Saves | Advice::KeepIt => Answer::Yes,
+    })
+}
+
+/// One line on stderr that is written over, where someone is watching.
+struct Progress {
+    shown: Option<Mutex<Instant>>,
+}
+
+impl Progress {
+    fn new(off: bool) -> Self {
+        let watched = std::io::stderr().is_terminal() && !off;
+        Self {
+            shown: watched.then(|| Mutex::new(Instant::now())),
+        }
+    }
+
+    fn show(&self, done: usize, total: usize) {
+        let Some(shown) = &self.shown else {
+            return;
+        };
+        if let Ok(mut last) = shown.try_lock()
+            && last.elapsed() > Duration::from_millis(100)
+        {
+            *last = Instant::now();
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[Kreplayed {done} of about {total} settings"
+            );
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+fn text(tuned: &Tuned) -> String {
+    let Tuned {
+        advice,
+        baseline,
+        best,
+        ..
+    } = tuned;
+    let mut text = format!("{}\n", headline(tuned));
+    if *advice != Advice::MemoryIsShort {
+        text.push('\n');
+    }
+    if matches!(advice, Advice::MakesItFit | Advice::Saves) {
+        let _ = writeln!(
+            text,
+            "  {HINT}export PYTORCH_CUDA_ALLOC_CONF={}{HINT:#}\n",
+            best.conf
+        );
+    }
+    if *advice != Advice::MemoryIsShort {
+        let _ = writeln!(
+            text,
+            "{:>12} {:>12} {:>8} {:>7}  setting",
+            "smallest GPU", "reserved", "calls", "retries"
+        );
+        line(
+            &mut text,
+            baseline,
+            if baseline.recorded {
+                "recorded"
+            } else {
+                "default"
+            },
+        );
+        if best.conf != baseline.conf {
+            line(
+                &mut text,
+                best,
+                if *advice == Advice::KeepIt {
+                    "closest"
+                } else {
+                    "best"
+                },
+            );
+        }
+        for trial in &tuned.runners_up {
+            line(&mut text, trial, "");
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n{DIM}{} replayed, exact; what is shown was replayed as shown{DIM:#}",
+        plural(tuned.tried, "setting")
+    );
+    text
+}
+
+fn headline(tuned: &Tuned) -> String {
+    let Tuned {
+        baseline,
+        best,
+        capacity,
+        context,
+        least,
+        ..
+    } = tuned;
+    let size = |trial: &Trial| trial.smallest.unwrap_or(0);
+    let saved = size(baseline).saturating_sub(size(best));
+    let calls = best.driver_calls.cast_signed() - baseline.driver_calls.cast_signed();
+    let cost = match calls {
+        0 => "the same number of driver calls".to_owned(),
+        more if more > 0 => format!("{} more driver calls", count(more.unsigned_abs())),
+        fewer => format!("{} fewer driver calls", count(fewer.unsigned_abs())),
+    };
+    match tuned.advice {
+        Advice::MemoryIsShort => format!(
+            "{BAD}memory is simply short{BAD:#}: {} are alive at once, with {} of context, and the device has {}; no setting helps",
+            bytes(least - context),
+            bytes(*context),
+            bytes(*capacity)
+        ),
+        Advice::NothingFits => format!(
+            "{BAD}no setting makes it fit{BAD:#} in {}; the closest needs {}",
+            bytes(*capacity),
+            best.smallest
+                .map_or_else(|| "an unknown size".to_owned(), bytes)
+        ),
+        Advice::MakesItFit => format!(
+            "{GOOD}fits with another setting{GOOD:#}: the recorded one runs out of memory in {}, this one needs {}, for {cost}",
+            bytes(*capacity),
+            bytes(size(best))
+        ),
+        Advice::Saves => format!(
+            "{GOOD}another setting saves {}{GOOD:#}: a device of {} instead of {} suffices, for {cost}",
+            bytes(saved),
+            bytes(size(best)),
+            bytes(size(baseline))
+        ),
+        Advice::KeepIt => format!(
+            "{GOOD}keep the setting{GOOD:#}: none saves more than {} of {}",
+            bytes(saved),
+            bytes(size(baseline))
+        ),
+    }
+}
+
+fn line(text: &mut String, trial: &Trial, mark: &str) {
+    let conf = if trial.conf.is_empty() {
+        "(defaults)"
+    } else {
+        &trial.conf
+    };
+    let mark = match mark {
+        "" => String::new(),
+        mark => format!(" {DIM}{mark}{DIM:#}"),
+    };
+    let smallest = trial.smallest.map_or_else(|| "-".to_owned(), bytes);
+    let outcome = if trial.completes {
+        String::new()
+    } else {
+        format!(" {BAD}out of memory{BAD:#} on this device")
+    };
+    let _ = writeln!(
+        text,
+        "{smallest:>12} {:>12} {:>8} {:>7}  {conf}{mark}{outcome}",
+        bytes(trial.peak_reserved),
+        count(trial.driver_calls),
+        count(trial.retries),
+    );
+}

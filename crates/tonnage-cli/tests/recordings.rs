@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `info`, `import` and `export` as a person sees them: every sentence is a snapshot.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+use tonnage_trace::{Event, Kind, Writer, meta};
+
+const MIB: u64 = 1 << 20;
+
+const SNAPSHOT: &str = r#"{"segments": [{"device": 0, "address": 1048576, "total_size": 20971520, "stream": 0,
+  "segment_type": "large", "blocks": [
+    {"address": 1048576, "size": 2097152, "requested_size": 2000000, "state": "active_allocated", "frames": []},
+    {"address": 3145728, "size": 18874368, "requested_size": 0, "state": "inactive", "frames": []}]}],
+ "device_traces": [[
+  {"action": "free_requested", "addr": 3145728, "size": 5000, "stream": 0, "time_us": 10, "frames": []},
+  {"action": "free_completed", "addr": 3145728, "size": 5000, "stream": 0, "time_us": 11, "frames": []},
+  {"action": "alloc", "addr": 1048576, "size": 2000000, "stream": 0, "time_us": 12, "surprise": 1}]]}"#;
+const RMM: &str = "Thread,Time,Action,Pointer,Size,Stream\n\
+   17,10:00:00.000000,allocate,0x7f00000000,1024,0x0\n\
+   17,10:00:01.500000,free,0x7f00000000,1024,0x0\n\
+   17,10:00:02.000000,allocate failure,0x0,4096,0x0\n";
+
+fn own() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    for (name, text) in [
+        (meta::COMMAND, "python train.py\u{1b}[31m"),
+        ("run.ending", "exit 0"),
+        (meta::TORCH_VERSION, "2.15.0"),
+        (meta::GPU_NAME, "NVIDIA A100-SXM4-40GB"),
+        (meta::GPU_CAPACITY, "42297786368"),
+        ("gpu.capacity.known", "read"),
+        (meta::ALLOCATOR_CONF, "expandable_segments:True"),
+        ("unknown.0", "the stacks of 3 allocations and frees"),
+    ] {
+        writer.meta(0, name, text).unwrap();
+    }
+    let row = |process, kind, address, size, requested| Event {
+        process,
+        address,
+        size,
+        requested,
+        time: Some(i64::from(process) * 1_000_000 + address.cast_signed()),
+        ..Event::new(kind)
+    };
+    for process in [0, 1] {
+        for event in [
+            row(process, Kind::DriverContext, 0, 400 * MIB, 0),
+            row(process, Kind::SegmentAlloc, 2 * MIB, 20 * MIB, 0),
+            row(process, Kind::Alloc, 2 * MIB, 5 * MIB, 5 * MIB - 3),
+            row(process, Kind::Alloc, 8 * MIB, MIB, MIB),
+            row(process, Kind::FreeRequested, 2 * MIB, 5 * MIB, 5 * MIB - 3),
+            row(process, Kind::FreeCompleted, 2 * MIB, 0, 5 * MIB - 3),
+        ] {
+            writer.event(&event).unwrap();
+        }
+    }
+    writer.finish().unwrap()
+}
+
+/// A folder with one file of each kind.
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    let own = own();
+    put("own.tonnage", &own);
+    put("cut.tonnage", &own[..own.len() - 8]);
+    put("headless.tonnage", &own[..40]);
+    put("snapshot.json", SNAPSHOT.as_bytes());
+    put("rmm.csv", RMM.as_bytes());
+    put("plan.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
+    put("empty", b"");
+    put("prose.txt", b"hello");
+    put("code.pickle", b"\x80\x04cos\nsystem\n.");
+    put("short.pickle", b"\x80\x04}(");
+    folder
+}
+
+/// What the command says: exit code, stdout, stderr.
+fn tonnage(folder: &Path, arguments: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let mut text = format!(
+        "$ tonnage {arguments}\nexit code {}\n",
+        output.status.code().unwrap()
+    );
+    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
+        if !bytes.is_empty() {
+            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+    text
+}
+
+#[test]
+fn info_of_every_format() {
+    let folder = folder();
+    let mut text = String::new();
+    for file in ["own.tonnage", "snapshot.json", "rmm.csv", "plan.csv"] {
+        text += &tonnage(folder.path(), &format!("info {file}"));
+        text.push('\n');
+    }
+    // The size of a compressed file is not ours to promise.
+    let size = std::fs::metadata(folder.path().join("own.tonnage"))
+        .unwrap()
+        .len();
+    let size = format!("{:.2} KiB", size as f64 / 1024.0);
+    assert_snapshot!("info", text.replace(&size, "SIZE"));
+}
+
+#[test]
+fn info_of_what_cannot_be_read() {
+    let folder = folder();
+    let mut text = String::new();
+    for file in [
+        "empty",
+        "prose.txt",
+        "headless.tonnage",
+        "code.pickle",
+        "short.pickle",
+        "nowhere",
+        ".",
+    ] {
+        text += &tonnage(folder.path(), &format!("info {file}"));
+        text.push('\n');
+    }
+    assert_snapshot!("info_errors", text);
+}
+
+#[test]
+fn info_says_that_a_recording_is_truncated_and_shows_the_others() {
+    let folder = folder();
+    let text = tonnage(folder.path(), "info cut.tonnage empty own.tonnage");
+    assert!(text.contains("exit code 2"), "{text}");
+    assert!(text.contains("truncated"), "{text}");
+    assert!(text.contains("at least 6.00 MiB allocated"), "{text}");
+    assert!(text.contains("empty is empty"), "{text}");
+    assert!(text.contains("6.00 MiB allocated exact"), "{text}");
+}
+
+#[test]
+fn info_as_json() {
+    let folder = folder();
+    assert_snapshot!(
+        "info_json",
+        tonnage(folder.path(), "info --json snapshot.json")
+    );
+}
+
+#[test]
+fn import_and_export() {
+    let folder = folder();
+    let mut text = String::new();
+    for arguments in [
+        "import snapshot.json",
+        "import snapshot.json",
+        "import own.tonnage",
+        "import rmm.csv -o log.tonnage",
+        "export snapshot.tonnage --format snapshot",
+        "export snapshot.tonnage --format snapshot -o snapshot.pickle",
+        "export own.tonnage --format snapshot",
+        "export own.tonnage --format snapshot --process 1",
+        "export own.tonnage --format snapshot --process 7 --force",
+        "export own.tonnage --format snapshot --min-block 1MiB",
+        "export own.tonnage --format perfetto --min-block 1MiB",
+        "export own.tonnage --format perfetto -o nowhere/x.json",
+        "export prose.txt --format perfetto",
+        "export plan.csv --format snapshot",
+        "export rmm.csv --format svg",
+    ] {
+        text += &tonnage(folder.path(), arguments);
+        text.push('\n');
+    }
+    // Sizes of compressed files are not ours to promise.
+    let text: Vec<_> = text.lines().map(without_size).collect();
+    assert_snapshot!("import_and_export", text.join("\n"));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    let hidden = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with('.');
+    assert!(
+        !left
+            .iter()
+            .any(|entry| hidden(&entry.as_ref().unwrap().file_name()))
+    );
+}
+
+fn without_size(line: &str) -> String {
+    let cut = line.split_once(" (").and_then(|(head, rest)| {
+        let (inside, tail) = rest.split_once(')')?;
+        let (count, _) = inside.split_once(", ")?;
+        line.starts_with("wrote")
+            .then(|| format!("{head} ({count}, SIZE){tail}"))
+    });
+    cut.unwrap_or_else(|| line.to_owned())
+}
+
+#[test]
+fn a_snapshot_comes_back_as_it_was() {
+    let folder = folder();
+    for arguments in [
+        "import snapshot.json -o first.tonnage",
+        "export first.tonnage --format snapshot -o back.pickle",
+        "import back.pickle -o second.tonnage",
+    ] {
+        let text = tonnage(folder.path(), arguments);
+        assert!(text.contains("exit code 0"), "{text}");
+    }
+    let events = |name: &str| {
+        let trace =
+            tonnage_trace::Trace::read(std::fs::File::open(folder.path().join(name)).unwrap());
+        let events = trace.unwrap().events;
+        events
+            .into_iter()
+            .map(|event| Event {
+                name: None,
+                ..event
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(events("first.tonnage"), events("second.tonnage"));
+}
+
+#[test]
+fn a_dash_writes_to_stdout() {
+    let folder = folder();
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(["export", "own.tonnage", "--format", "perfetto", "-o", "-"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        json["traceEvents"]
+            .as_array()
+            .is_some_and(|rows| rows.len() > 10)
+    );
+}

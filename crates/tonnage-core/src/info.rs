@@ -1,0 +1,564 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is in a recording, and how well it is known.
+//!
+//! One pass. A recording may start in the middle of a run: what was held before its first event then follows from
+//! what was held after its last one and from the frees of blocks whose allocation it does not have. Every figure says
+//! whether it is exact or only a lower bound, and why.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use serde::Serialize;
+use tonnage_trace::{Ending, Event, Kind, Meta, ReadError, Reader, StackTable, meta};
+
+use crate::facts;
+use crate::verdict::KnownBytes;
+
+/// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Pairs of process and device that are told apart, and streams of one of them; no machine has so many.
+const MOST: usize = 1 << 16;
+
+/// How well a figure is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Known {
+    /// To the byte.
+    Exact,
+    /// It was this much or more.
+    AtLeast,
+}
+
+/// A number of bytes and how it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Figure {
+    /// The number.
+    pub bytes: u64,
+    /// Whether it is exact.
+    pub known: Known,
+    /// Why it is not exact, or what it counts.
+    pub how: &'static str,
+}
+
+/// Rows of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KindCount {
+    /// The kind.
+    pub kind: &'static str,
+    /// How many.
+    pub count: u64,
+}
+
+/// One process of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProcessInfo {
+    /// Its number in the recording.
+    pub process: u32,
+    /// The operating system's number of it.
+    pub id: Option<String>,
+    /// Its rank in a distributed run.
+    pub rank: Option<String>,
+    /// Its arguments.
+    pub command: Option<String>,
+}
+
+/// One process on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// Number of the process.
+    pub process: u32,
+    /// Number of the device; -1 is pinned host memory.
+    pub device: i32,
+    /// Events about it.
+    pub events: u64,
+    /// Streams that occur.
+    pub streams: u64,
+    /// Allocator pools that occur.
+    pub pools: u64,
+    /// How often PyTorch's allocator ran out.
+    pub ooms: u64,
+    /// Most in blocks handed out; `None` if the recording has no blocks.
+    pub peak_allocated: Option<Figure>,
+    /// Most in segments; `None` if the recording has no segments.
+    pub peak_reserved: Option<Figure>,
+    /// In blocks before the first event, as far as known.
+    pub start_allocated: u64,
+    /// In segments before the first event, as far as known.
+    pub start_reserved: u64,
+}
+
+/// When a recording begins and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// Earliest time, in units of the clock.
+    pub first: i64,
+    /// Latest time.
+    pub last: i64,
+}
+
+/// What a recording is and holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Info {
+    /// The program that wrote the trace.
+    pub producer: String,
+    /// Version of the trace format.
+    pub format_version: String,
+    /// The format it was imported from; `None` for a recording of tonnage itself.
+    pub source: Option<String>,
+    /// Whether its end is there.
+    pub complete: bool,
+    /// Bytes at the end that could not be used.
+    pub dropped_bytes: u64,
+    /// The command that was run.
+    pub command: Option<String>,
+    /// How it ended: `exit 0`, `signal 9`.
+    pub ending: Option<String>,
+    /// Version of PyTorch, or the range it lies in.
+    pub torch: Option<String>,
+    /// CUDA's version.
+    pub cuda: Option<String>,
+    /// Python's version.
+    pub python: Option<String>,
+    /// Name of the GPU.
+    pub gpu: Option<String>,
+    /// How many of them the machine had.
+    pub gpu_count: Option<u32>,
+    /// Bytes of the GPU.
+    pub capacity: Option<KnownBytes>,
+    /// Bytes of a context.
+    pub context: Option<KnownBytes>,
+    /// The allocator's configuration as the user wrote it; empty if it is known that there was none.
+    pub allocator_conf: Option<String>,
+    /// All settings of the allocator.
+    pub allocator_settings: Option<serde_json::Value>,
+    /// What times count from, if not nanoseconds since the Unix epoch.
+    pub clock: Option<String>,
+    /// Earliest and latest time; `None` without a clock.
+    pub span: Option<Span>,
+    /// Rows that are events or parts of a state.
+    pub events: u64,
+    /// The same by kind, in the order of the format.
+    pub kinds: Vec<KindCount>,
+    /// Rows of kinds that a later version added.
+    pub unknown_rows: u64,
+    /// Distinct stacks.
+    pub stacks: u64,
+    /// Events with a stack.
+    pub events_with_stack: u64,
+    /// Processes with events.
+    pub processes: Vec<ProcessInfo>,
+    /// Every process on every device it used.
+    pub devices: Vec<DeviceInfo>,
+    /// What the recording cannot say.
+    pub unknown: Vec<String>,
+}
+
+/// Reads a recording to its end and says what is in it.
+pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
+    let mut reader = Reader::new(source)?;
+    let mut kinds = vec![0_u64; Kind::ALL.len()];
+    let mut books: BTreeMap<(u32, i32), Books> = BTreeMap::new();
+    let mut processes = BTreeSet::new();
+    let mut span: Option<Span> = None;
+    let (mut events, mut events_with_stack) = (0, 0);
+    while let Some(event) = reader.next().transpose()? {
+        events += 1;
+        events_with_stack += u64::from(event.stack.is_some());
+        kinds[event.kind as usize] += 1;
+        if let Some(time) = event.time {
+            let span = span.get_or_insert(Span {
+                first: time,
+                last: time,
+            });
+            span.first = span.first.min(time);
+            span.last = span.last.max(time);
+        }
+        if processes.len() < MOST {
+            processes.insert(event.process);
+        }
+        let key = (event.process, event.device);
+        if !is_about_device(event.kind) || (books.len() >= MOST && !books.contains_key(&key)) {
+            continue;
+        }
+        let books = books.entry(key).or_insert_with(|| Books {
+            // An importer writes the source before the first event.
+            rounds: is_pytorch(reader.fact(facts::RUN, meta::SOURCE)),
+            ..Books::default()
+        });
+        books.apply(&event, reader.stacks());
+    }
+    let ending = reader.ending().unwrap_or(Ending::Truncated { dropped: 0 });
+    let (major, minor) = reader.version();
+    let (producer, unknown_rows) = (reader.producer().to_owned(), reader.unknown_rows());
+    let (stacks, facts) = reader.into_parts();
+    let facts = Facts(&facts);
+    let origin = Origin::of(facts.run(meta::SOURCE).as_deref(), ending);
+    let recorded: BTreeSet<u32> = books
+        .iter()
+        .filter(|(_, books)| books.final_reserved.is_some())
+        .map(|((process, _), _)| *process)
+        .collect();
+    let devices = books
+        .iter()
+        .map(|(&(process, device), books)| {
+            books.report(process, device, recorded.contains(&process), origin)
+        })
+        .collect();
+    let conf = facts.any(meta::ALLOCATOR_CONF);
+    Ok(Info {
+        producer,
+        format_version: format!("{major}.{minor}"),
+        complete: !ending.is_truncated(),
+        dropped_bytes: match ending {
+            Ending::Truncated { dropped } => dropped,
+            Ending::Complete => 0,
+        },
+        command: facts.run(meta::COMMAND),
+        ending: facts.run(facts::ENDING),
+        torch: facts.any(meta::TORCH_VERSION),
+        cuda: facts.any(facts::CUDA_VERSION),
+        python: facts.any(facts::PYTHON_VERSION),
+        gpu: facts.run(meta::GPU_NAME),
+        gpu_count: facts
+            .run(facts::GPU_COUNT)
+            .and_then(|count| count.parse().ok()),
+        capacity: facts.bytes(meta::GPU_CAPACITY, facts::GPU_CAPACITY_KNOWN),
+        context: facts.bytes(meta::GPU_CONTEXT, facts::GPU_CONTEXT_KNOWN),
+        // A dry run writes the configuration down when there is one.
+        allocator_conf: conf.or_else(|| (origin.is_own && !processes.is_empty()).then(String::new)),
+        allocator_settings: facts
+            .any(meta::ALLOCATOR_SETTINGS)
+            .and_then(|json| serde_json::from_str(&json).ok()),
+        clock: facts.run("clock"),
+        span,
+        events,
+        kinds: Kind::ALL
+            .iter()
+            .zip(kinds)
+            .filter(|(_, count)| *count > 0)
+            .map(|(kind, count)| KindCount {
+                kind: kind.name(),
+                count,
+            })
+            .collect(),
+        unknown_rows,
+        stacks: stacks.len() as u64,
+        events_with_stack,
+        processes: processes
+            .iter()
+            .map(|process| facts.process(*process))
+            .collect(),
+        devices,
+        unknown: facts.unknown(),
+        source: facts.run(meta::SOURCE),
+    })
+}
+
+fn is_about_device(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::Mark
+            | Kind::MarkStart
+            | Kind::MarkEnd
+            | Kind::Unmodelled
+            | Kind::DriverReserve
+            | Kind::DriverUnreserve
+    )
+}
+
+/// Where a recording comes from, as far as it decides what is exact.
+#[derive(Clone, Copy)]
+struct Origin {
+    /// Recorded by tonnage from the start of the process.
+    is_own: bool,
+    /// Made by PyTorch's allocator, which rounds requests.
+    is_pytorch: bool,
+    is_truncated: bool,
+}
+
+impl Origin {
+    fn of(source: Option<&str>, ending: Ending) -> Self {
+        Self {
+            is_own: source.is_none(),
+            is_pytorch: is_pytorch(source),
+            is_truncated: ending.is_truncated(),
+        }
+    }
+}
+
+fn is_pytorch(source: Option<&str>) -> bool {
+    source.is_none_or(|source| source.starts_with("pytorch"))
+}
+
+struct Facts<'a>(&'a [Meta]);
+
+impl Facts<'_> {
+    fn run(&self, name: &str) -> Option<String> {
+        self.of(facts::RUN, name)
+    }
+
+    fn of(&self, process: u32, name: &str) -> Option<String> {
+        meta::find(self.0, process, name).map(str::to_owned)
+    }
+
+    /// The fact of the first process that has it.
+    fn any(&self, name: &str) -> Option<String> {
+        let first = self.0.iter().find(|fact| fact.name == name)?;
+        self.of(first.process, name)
+    }
+
+    fn bytes(&self, name: &str, known: &str) -> Option<KnownBytes> {
+        Some(KnownBytes {
+            bytes: self.run(name)?.parse().ok()?,
+            known: self.run(known).unwrap_or_default(),
+        })
+    }
+
+    fn process(&self, process: u32) -> ProcessInfo {
+        ProcessInfo {
+            process,
+            id: self.of(process, meta::PROCESS_ID),
+            rank: self.of(process, meta::PROCESS_RANK),
+            command: self.of(process, facts::PROCESS_COMMAND),
+        }
+    }
+
+    /// What is not known, each sentence once.
+    fn unknown(&self) -> Vec<String> {
+        let prefix = format!("{}.", meta::UNKNOWN);
+        let mut sentences = Vec::new();
+        for fact in self.0.iter().filter(|fact| fact.name.starts_with(&prefix)) {
+            if sentences.len() < MOST && !sentences.contains(&fact.text) {
+                sentences.push(fact.text.clone());
+            }
+        }
+        sentences
+    }
+}
+
+/// A level whose start is not known: its changes, and the most they added up to.
+#[derive(Default)]
+struct Level {
+    now: i128,
+    most: i128,
+}
+
+impl Level {
+    fn add(&mut self, bytes: u64) {
+        self.now += i128::from(bytes);
+        self.most = self.most.max(self.now);
+    }
+
+    fn subtract(&mut self, bytes: u64) {
+        self.now -= i128::from(bytes);
+    }
+}
+
+/// One process on one device while its events go by.
+#[derive(Default)]
+struct Books {
+    /// Whether the allocator rounds requests as PyTorch's does.
+    rounds: bool,
+    events: u64,
+    streams: BTreeSet<u64>,
+    pools: BTreeSet<tonnage_trace::Pool>,
+    ooms: u64,
+    live: BTreeMap<u64, u64>,
+    allocated: Level,
+    reserved: Level,
+    /// Events of blocks, and of segments.
+    block_events: u64,
+    segment_events: u64,
+    /// Blocks of which only the request is known.
+    rounded: u64,
+    /// Bytes of blocks that were freed without having been allocated here.
+    from_before: u64,
+    /// Bytes of the segments at the start, if the recording tells them.
+    initial_reserved: Option<u64>,
+    /// The same for the end.
+    final_reserved: Option<u64>,
+    /// Blocks handed out at the end.
+    final_blocks: BTreeMap<u64, u64>,
+    /// Blocks were more than segments: some segment was not recorded.
+    short: bool,
+}
+
+impl Books {
+    fn apply(&mut self, event: &Event, stacks: &StackTable) {
+        self.events += 1;
+        if event.kind.columns().has(tonnage_trace::Column::Stream) && self.streams.len() < MOST {
+            self.streams.insert(event.stream);
+        }
+        if let Some(pool) = event.pool.filter(|_| self.pools.len() < MOST) {
+            self.pools.insert(pool);
+        }
+        let is_allocated = || {
+            event
+                .name
+                .is_some_and(|name| stacks.text(name) == "active_allocated")
+        };
+        match event.kind {
+            Kind::Alloc => {
+                self.block_events += 1;
+                let size = self.taken(event);
+                if let Some(lost) = self.live.insert(event.address, size) {
+                    self.allocated.subtract(lost);
+                }
+                self.allocated.add(size);
+                self.short |= self.allocated.now > self.reserved.now;
+            }
+            Kind::FreeRequested => {
+                self.block_events += 1;
+                let size = self.live.remove(&event.address).unwrap_or_else(|| {
+                    let size = self.taken(event);
+                    self.from_before = self.from_before.saturating_add(size);
+                    size
+                });
+                self.allocated.subtract(size);
+            }
+            Kind::SegmentAlloc | Kind::SegmentMap => {
+                self.segment_events += 1;
+                self.reserved.add(event.size);
+            }
+            Kind::SegmentFree | Kind::SegmentUnmap => {
+                self.segment_events += 1;
+                self.reserved.subtract(event.size);
+            }
+            Kind::InitialSegment => {
+                let sum = self.initial_reserved.get_or_insert(0);
+                *sum = sum.saturating_add(event.size);
+            }
+            Kind::FinalSegment => {
+                let sum = self.final_reserved.get_or_insert(0);
+                *sum = sum.saturating_add(event.size);
+            }
+            Kind::FinalBlock if is_allocated() => {
+                self.block_events += 1;
+                self.final_blocks.insert(event.address, event.size);
+            }
+            Kind::Oom => self.ooms += 1,
+            _ => {}
+        }
+    }
+
+    /// Bytes of the block behind an event, at least.
+    fn taken(&mut self, event: &Event) -> u64 {
+        if event.size > 0 {
+            return event.size;
+        }
+        self.rounded += 1;
+        if self.rounds {
+            event
+                .requested
+                .checked_next_multiple_of(512)
+                .unwrap_or(event.requested)
+        } else {
+            event.requested
+        }
+    }
+
+    fn report(&self, process: u32, device: i32, recorded: bool, origin: Origin) -> DeviceInfo {
+        // A block that is there at the end and was not allocated in between was there at the start.
+        let untouched = self
+            .final_blocks
+            .iter()
+            .filter(|(address, _)| !self.live.contains_key(address))
+            .fold(0_u64, |sum, (_, size)| sum.saturating_add(*size));
+        let start_allocated = self.from_before.saturating_add(untouched);
+        let (start_reserved, reserved_known, reserved_how) = self.start_reserved(recorded, origin);
+        let (known, how) = if origin.is_truncated {
+            (Known::AtLeast, "the recording stops early")
+        } else if self.rounded > 0 && origin.is_pytorch {
+            (
+                Known::AtLeast,
+                "requests rounded up to 512 bytes; sizes of freed blocks are not recorded",
+            )
+        } else if self.rounded > 0 {
+            (Known::Exact, "sum of the requests")
+        } else if !origin.is_own && origin.is_pytorch && !recorded {
+            (
+                Known::AtLeast,
+                "blocks from before the first event may be missing",
+            )
+        } else {
+            (Known::Exact, "sum of the blocks")
+        };
+        // Blocks at the end have their size, which may be more than their rounded request.
+        let at_the_end = self
+            .final_blocks
+            .values()
+            .copied()
+            .fold(0, u64::saturating_add);
+        let peak_allocated = total(start_allocated, self.allocated.most).max(at_the_end);
+        let peak_reserved = total(start_reserved, self.reserved.most);
+        let knows_segments = self.segment_events > 0 || self.initial_reserved.is_some() || recorded;
+        DeviceInfo {
+            process,
+            device,
+            events: self.events,
+            streams: self.streams.len() as u64,
+            pools: self.pools.len() as u64,
+            ooms: self.ooms,
+            peak_allocated: (self.block_events > 0).then_some(Figure {
+                bytes: peak_allocated,
+                known,
+                how,
+            }),
+            peak_reserved: knows_segments.then_some(Figure {
+                // What was handed out was held, also where its segment is not recorded.
+                bytes: if self.short && origin.is_own {
+                    peak_reserved.max(peak_allocated)
+                } else {
+                    peak_reserved
+                },
+                known: reserved_known,
+                how: reserved_how,
+            }),
+            start_allocated,
+            start_reserved,
+        }
+    }
+
+    fn start_reserved(&self, recorded: bool, origin: Origin) -> (u64, Known, &'static str) {
+        if origin.is_truncated {
+            let start = self.initial_reserved.unwrap_or(0);
+            return (start, Known::AtLeast, "the recording stops early");
+        }
+        if let Some(start) = self.initial_reserved {
+            return (start, Known::Exact, "from the state at the start");
+        }
+        if recorded {
+            let start = i128::from(self.final_reserved.unwrap_or(0)) - self.reserved.now;
+            return match u64::try_from(start) {
+                Ok(start) => (
+                    start,
+                    Known::Exact,
+                    "from the state at the end and the events",
+                ),
+                Err(_) => (
+                    0,
+                    Known::AtLeast,
+                    "the events and the state at the end disagree",
+                ),
+            };
+        }
+        match (origin.is_own, self.short) {
+            (true, false) => (0, Known::Exact, "sum of the segments"),
+            (true, true) => (
+                0,
+                Known::AtLeast,
+                "the last segments of the process are not recorded",
+            ),
+            (false, _) => (
+                0,
+                Known::AtLeast,
+                "segments from before the first event may be missing",
+            ),
+        }
+    }
+}
+
+fn total(start: u64, most: i128) -> u64 {
+    u64::try_from(i128::from(start) + most).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The smallest device on which a recording completes, by bisection.
+//!
+//! A larger device need not be better: a retry empties the cache, and what is
+//! obtained afterwards may lie better than what was kept. So the answer is a
+//! size that was replayed and completes while the next smaller one does not,
+//! and a few sizes below it are tried as well; if one completes, the answer says
+//! that the question has no single boundary.
+
+use serde::Serialize;
+use tonnage_alloc::GRANULARITY;
+
+use super::{Alloc, LARGEST, Replayed, Track};
+
+/// How many sizes below the boundary are tried.
+const PROBES: u64 = 3;
+
+/// The smallest device that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Smallest {
+    /// Bytes of the device, context included.
+    pub bytes: u64,
+    /// How many devices were tried.
+    pub tried: u64,
+    /// Whether every smaller device that was tried was too small.
+    pub monotone: bool,
+}
+
+impl Track {
+    /// Looks for the smallest device; `None` if it completes on none.
+    pub(crate) fn smallest(&self, alloc: &Alloc, base: &Replayed) -> Option<Smallest> {
+        let mut tried = 0;
+        let mut completes = |pieces: u64| {
+            tried += 1;
+            self.replay(alloc, pieces * GRANULARITY, false).completes()
+        };
+        let pieces = |bytes: u64| bytes.div_ceil(GRANULARITY);
+        // One piece less than this cannot hold what is alive.
+        let least = pieces(self.context.saturating_add(self.requests.peak_live));
+        let needed = self
+            .context
+            .saturating_add(self.requests.peak_outside)
+            .saturating_add(base.peak_reserved);
+        let mut high = pieces(needed).max(least);
+        while !completes(high) {
+            high *= 2;
+            if high > pieces(LARGEST) {
+                return None;
+            }
+        }
+        let mut low = least.saturating_sub(1);
+        let mut monotone = true;
+        loop {
+            while high - low > 1 {
+                let middle = low + (high - low) / 2;
+                if completes(middle) {
+                    high = middle;
+                } else {
+                    low = middle;
+                }
+            }
+            let floor = least.saturating_sub(1);
+            let gap = (high - floor) / (PROBES + 1);
+            let lower = (1..=PROBES)
+                .map(|step| floor + gap * step)
+                .find(|&size| gap > 1 && size > floor && size < low && completes(size));
+            match lower {
+                Some(size) if monotone => {
+                    monotone = false;
+                    (low, high) = (floor, size);
+                }
+                _ => break,
+            }
+        }
+        Some(Smallest {
+            bytes: high * GRANULARITY,
+            tried,
+            monotone,
+        })
+    }
+}

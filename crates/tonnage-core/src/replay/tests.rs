@@ -1,0 +1,480 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Small recordings made by hand, hostile ones, and those of real GPUs.
+
+use std::io::{Cursor, Write as _};
+use std::path::PathBuf;
+
+use tonnage_trace::{Event, Kind, Pool, Trace, Writer, meta};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A recording made by hand.
+struct Hand(Trace);
+
+impl Hand {
+    fn new() -> Self {
+        Self(Trace::new("test 0"))
+    }
+
+    /// One of `tonnage run` on a device of so many MiB.
+    fn dry_run(capacity: u64) -> Self {
+        let mut hand = Self::new();
+        hand.fact(crate::facts::GPU_ID, "test");
+        hand.fact(meta::TORCH_VERSION, "2.15.0+cu132");
+        hand.fact(meta::GPU_CAPACITY, &(capacity * MIB).to_string());
+        hand.fact(crate::facts::ADDRESS_ORDER, "ascending");
+        hand
+    }
+
+    fn fact(&mut self, name: &str, text: &str) {
+        self.0.meta.push(Meta {
+            process: 0,
+            name: name.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+
+    fn put(&mut self, kind: Kind, address: u64, bytes: u64) -> &mut Self {
+        let mut event = Event::new(kind);
+        event.address = address;
+        event.pool = Some(Pool::default());
+        match kind {
+            Kind::Alloc | Kind::FreeRequested | Kind::FreeCompleted => event.requested = bytes,
+            _ => event.size = bytes,
+        }
+        self.0.events.push(event);
+        self
+    }
+
+    fn free(&mut self, address: u64, bytes: u64) -> &mut Self {
+        self.put(Kind::FreeRequested, address, bytes);
+        self.put(Kind::FreeCompleted, address, bytes)
+    }
+
+    fn load(&self, options: &Options) -> Result<Job, ReplayError> {
+        let file = self.0.write(Vec::new()).unwrap();
+        Job::load(|| Ok(Cursor::new(&file)), options)
+    }
+
+    fn job(&self) -> Job {
+        self.load(&Options::default()).unwrap()
+    }
+}
+
+fn on(mebibytes: u64) -> Options {
+    Options {
+        capacity: Some(mebibytes * MIB),
+        ..Options::default()
+    }
+}
+
+fn default_torch() -> Alloc {
+    Alloc::Torch(String::new())
+}
+
+/// Two blocks of 30 MiB, one freed, then one of 50 MiB.
+fn simple() -> Hand {
+    let mut hand = Hand::new();
+    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
+    hand.free(0x1000_0000, 30 * MIB);
+    hand.put(Kind::Alloc, 0x5000_0000, 50 * MIB);
+    hand
+}
+
+#[test]
+fn a_device_that_is_too_small_names_the_request() {
+    let job = simple().load(&on(70)).unwrap();
+    let report = job.replay(&[default_torch()], true);
+    let result = &report.tracks[0].allocators[0];
+    // The cached 30 MiB were given back, but 30 + 50 are more than 70.
+    assert_eq!(
+        result.outcome,
+        Outcome::OutOfMemory {
+            row: Some(4),
+            request: 3,
+            requested: 50 * MIB,
+            free: 40 * MIB,
+        }
+    );
+    assert_eq!(result.retries, 1);
+    assert_eq!(result.smallest.unwrap().bytes, 80 * MIB);
+}
+
+#[test]
+fn the_smallest_device_is_found_and_holds_the_context() {
+    let options = Options {
+        context: Some(100 * MIB),
+        ..Options::default()
+    };
+    let job = simple().load(&options).unwrap();
+    let report = job.replay(&Alloc::usual(), true);
+    let track = &report.tracks[0];
+    assert_eq!(track.peak_live, 80 * MIB);
+    for result in &track.allocators {
+        assert!(result.completes(), "{result:?}");
+        let smallest = result.smallest.unwrap();
+        assert!(smallest.monotone);
+        assert!(smallest.bytes >= 180 * MIB, "{result:?}");
+    }
+    // The default reserves all three, but a retry makes do with two.
+    let torch = &track.allocators[0];
+    assert_eq!(torch.peak_reserved, 110 * MIB);
+    assert_eq!(torch.cached_at_peak, 30 * MIB);
+    assert_eq!(torch.largest_free_at_peak, Some(30 * MIB));
+    assert_eq!(torch.smallest.unwrap().bytes, 180 * MIB);
+    let names: Vec<_> = track
+        .allocators
+        .iter()
+        .map(|result| result.fidelity)
+        .collect();
+    assert_eq!(names[2..], [Fidelity::Approximation; 2]);
+}
+
+#[test]
+fn tune_says_when_memory_is_simply_short() {
+    use crate::tune::Advice;
+    let tune = |mebibytes| {
+        let job = simple().load(&on(mebibytes)).unwrap();
+        job.tune(2, &|_, _| {})
+    };
+    let short = tune(78);
+    assert_eq!(short.advice, Advice::MemoryIsShort);
+    assert_eq!(short.least, 80 * MIB);
+    assert!(short.tried >= 200);
+    let fits = tune(200);
+    assert!(
+        matches!(fits.advice, Advice::KeepIt | Advice::Saves),
+        "{fits:?}"
+    );
+    assert!(fits.best.completes);
+}
+
+#[test]
+fn another_setting_makes_it_fit_and_is_replayed() {
+    use crate::tune::Advice;
+    // Holes of 12 MiB between live blocks: only expandable segments use them together.
+    let mut hand = Hand::dry_run(130);
+    let at = |index: u64| 0x1_0000_0000 + index * 12 * MIB;
+    for index in 0..10 {
+        hand.put(Kind::Alloc, at(index), 12 * MIB);
+    }
+    for index in 0..9 {
+        hand.free(at(index), 12 * MIB);
+    }
+    hand.put(Kind::Alloc, at(20), 100 * MIB);
+    let tuned = hand.job().tune(1, &|_, _| {});
+    assert_eq!(tuned.advice, Advice::KeepIt, "a retry suffices: {tuned:?}");
+    // Every other block stays: nothing whole can be given back but single segments.
+    let mut hand = Hand::dry_run(100);
+    for index in 0..16 {
+        hand.put(Kind::Alloc, at(index), 5 * MIB);
+    }
+    for index in (0..16).filter(|index| index % 4 != 0) {
+        hand.free(at(index), 5 * MIB);
+    }
+    hand.put(Kind::Alloc, at(30), 30 * MIB);
+    let tuned = hand.job().tune(1, &|_, _| {});
+    assert_eq!(tuned.advice, Advice::MakesItFit, "{tuned:?}");
+    let job = hand.job();
+    let result = job.replay(&[Alloc::Torch(tuned.best.conf.clone())], false);
+    assert!(result.tracks[0].allocators[0].completes());
+}
+
+#[test]
+fn the_recorded_setting_is_reproduced_with_its_empty_cache() {
+    let mut hand = Hand::dry_run(1000);
+    let (first, second) = (0x1_0000_0000, 0x2_0000_0000);
+    hand.put(Kind::SegmentAlloc, first, 20 * MIB);
+    hand.put(Kind::Alloc, first, 5 * MIB);
+    hand.free(first, 5 * MIB);
+    // The program's own call: nothing failed.
+    hand.put(Kind::SegmentFree, first, 20 * MIB);
+    hand.put(Kind::SegmentAlloc, second, 20 * MIB);
+    hand.put(Kind::Alloc, second, 5 * MIB);
+    let report = hand.job().replay(&[Alloc::Recorded], false);
+    let track = &report.tracks[0];
+    let comparison = track.allocators[0].comparison.as_ref().unwrap();
+    assert!(comparison.exact(), "{comparison:?}");
+    assert_eq!((comparison.equal, comparison.empty_caches), (7, 1));
+    assert!(
+        track
+            .assumptions
+            .contains(&Assumption::EmptyCache { calls: 1 })
+    );
+    // A difference is named.
+    hand.put(Kind::Alloc, second + 7 * MIB, 5 * MIB);
+    let report = hand.job().replay(&[Alloc::Recorded], false);
+    let comparison = report.tracks[0].allocators[0].comparison.as_ref().unwrap();
+    let difference = comparison.difference.as_ref().unwrap();
+    assert_eq!(difference.row, 7);
+    assert_eq!(
+        difference.recorded.as_ref().unwrap().address,
+        second + 7 * MIB
+    );
+    assert_eq!(
+        difference.replayed.as_ref().unwrap().address,
+        second + 5 * MIB
+    );
+}
+
+#[test]
+fn a_retry_is_told_from_an_empty_cache() {
+    // 60 MiB: the second segment fits only after the first was given back.
+    let mut hand = Hand::dry_run(60);
+    let (first, second) = (0x1_0000_0000, 0x2_0000_0000);
+    hand.put(Kind::SegmentAlloc, first, 40 * MIB);
+    hand.put(Kind::Alloc, first, 40 * MIB);
+    // Pending when the retry synchronises.
+    hand.put(Kind::FreeRequested, first, 40 * MIB);
+    hand.put(Kind::FreeCompleted, first, 40 * MIB);
+    hand.put(Kind::SegmentFree, first, 40 * MIB);
+    hand.put(Kind::SegmentAlloc, second, 50 * MIB);
+    hand.put(Kind::Alloc, second, 50 * MIB);
+    let report = hand.job().replay(&[Alloc::Recorded], false);
+    let result = &report.tracks[0].allocators[0];
+    let comparison = result.comparison.as_ref().unwrap();
+    assert!(comparison.exact(), "{comparison:?}");
+    assert_eq!((comparison.retries, comparison.empty_caches), (1, 0));
+    assert_eq!(result.retries, 1);
+}
+
+#[test]
+fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
+    let mut hand = Hand::new();
+    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::FreeRequested, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
+    hand.put(Kind::FreeCompleted, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::Alloc, 0x5000_0000, 30 * MIB);
+    let roomy = hand.job().replay(&[default_torch()], false);
+    assert_eq!(roomy.tracks[0].allocators[0].peak_reserved, 60 * MIB);
+    for alloc in [default_torch(), Alloc::CudaMallocAsync, Alloc::Bfc] {
+        let tight = hand.load(&on(70)).unwrap().replay(&[alloc], false);
+        assert!(tight.tracks[0].allocators[0].completes());
+    }
+    // With room for one only, a retry waits for the pending free.
+    let report = hand
+        .load(&on(30))
+        .unwrap()
+        .replay(&[default_torch()], false);
+    let Outcome::OutOfMemory { request, .. } = report.tracks[0].allocators[0].outcome else {
+        panic!("{report:?}");
+    };
+    assert_eq!(request, 3);
+}
+
+#[test]
+fn a_truncated_recording_starts_from_what_it_had() {
+    let mut hand = Hand::new();
+    let base = 0x1_0000_0000;
+    // 6 MiB at the start were there before; 2 MiB behind them are handed out now.
+    hand.put(Kind::Alloc, base + 6 * MIB, 2 * MIB);
+    hand.free(base, 6 * MIB - 100);
+    hand.put(Kind::Alloc, base, 3 * MIB);
+    let mut state = |kind: Kind, address: u64, bytes: u64, requested: u64, name: &str| {
+        let name = hand.0.stacks.intern(name);
+        let mut event = Event::new(kind);
+        (event.address, event.size, event.requested) = (address, bytes, requested);
+        event.name = Some(name);
+        hand.0.events.push(event);
+    };
+    state(Kind::FinalSegment, base, 20 * MIB, 5 * MIB, "large");
+    state(Kind::FinalBlock, base, 3 * MIB, 3 * MIB, "active_allocated");
+    state(Kind::FinalBlock, base + 3 * MIB, 3 * MIB, 0, "inactive");
+    state(
+        Kind::FinalBlock,
+        base + 6 * MIB,
+        2 * MIB,
+        2 * MIB,
+        "active_allocated",
+    );
+    state(Kind::FinalBlock, base + 8 * MIB, 12 * MIB, 0, "inactive");
+    let report = hand.job().replay(&[Alloc::Recorded, Alloc::Bfc], false);
+    let track = &report.tracks[0];
+    let comparison = track.allocators[0].comparison.as_ref().unwrap();
+    assert!(comparison.exact(), "{comparison:?}");
+    assert_eq!((comparison.equal, comparison.final_state), (4, Some(true)));
+    assert_eq!(track.recorded_peak_reserved, 20 * MIB);
+    assert!(
+        matches!(
+            track.assumptions[..],
+            [
+                ..,
+                Assumption::Start {
+                    blocks: 1,
+                    segments: 1,
+                    adopted: true,
+                    ..
+                },
+                _,
+                _,
+                _
+            ]
+        ),
+        "{:?}",
+        track.assumptions
+    );
+}
+
+#[test]
+fn rows_of_a_killed_process_have_sizes_only() {
+    let mut hand = Hand::dry_run(100);
+    let base = 0x1_0000_0000;
+    hand.put(Kind::SegmentAlloc, base, 20 * MIB);
+    hand.put(Kind::Alloc, base, 5 * MIB - 100);
+    for (kind, address, size) in [
+        (Kind::Alloc, base + 5 * MIB, 2 * MIB),
+        (Kind::FreeRequested, base, 5 * MIB),
+    ] {
+        hand.put(kind, address, 0);
+        hand.0.events.last_mut().unwrap().size = size;
+    }
+    let report = hand.job().replay(&[Alloc::Recorded], false);
+    let track = &report.tracks[0];
+    assert!(
+        track
+            .assumptions
+            .contains(&Assumption::SizesOnly { blocks: 1 })
+    );
+    let comparison = track.allocators[0].comparison.as_ref().unwrap();
+    assert!(comparison.exact(), "{comparison:?}");
+    assert_eq!((comparison.equal, comparison.bare), (4, 2));
+}
+
+#[test]
+fn hostile_recordings_end_in_an_answer() {
+    let mut empty = Hand::new();
+    assert!(matches!(
+        empty.load(&Options::default()),
+        Err(ReplayError::NoRequests)
+    ));
+    empty.put(Kind::Alloc, 5, 0);
+    assert!(matches!(
+        empty.load(&Options::default()),
+        Err(ReplayError::NoRequests)
+    ));
+    // Every pair of kinds at few addresses with absurd sizes: contradictions of every sort.
+    let kinds = [
+        Kind::Alloc,
+        Kind::FreeRequested,
+        Kind::FreeCompleted,
+        Kind::SegmentAlloc,
+        Kind::SegmentFree,
+        Kind::SegmentMap,
+        Kind::SegmentUnmap,
+        Kind::Oom,
+        Kind::InitialSegment,
+        Kind::InitialBlock,
+        Kind::FinalSegment,
+        Kind::FinalBlock,
+        Kind::DriverMalloc,
+        Kind::DriverFree,
+        Kind::PoolMalloc,
+        Kind::PoolFree,
+        Kind::DriverOom,
+    ];
+    let sizes = [1, 512, 3 * MIB, 1 << 40, (1 << 60) - 1, 1 << 60, u64::MAX];
+    let addresses = [0, 512, 1 << 21, u64::MAX - 1, u64::MAX];
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut draw = |count: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % count as u64) as usize
+    };
+    for round in 0..150 {
+        let mut hand = if round % 2 == 0 {
+            Hand::new()
+        } else {
+            Hand::dry_run(100)
+        };
+        let states = [
+            "small",
+            "large",
+            "active_allocated",
+            "active_pending_free",
+            "inactive",
+            "expandable",
+        ];
+        for _ in 0..40 {
+            hand.put(kinds[draw(kinds.len())], addresses[draw(5)], sizes[draw(7)]);
+            let texts = [states[draw(6)], states[draw(6)]].map(|text| hand.0.stacks.intern(text));
+            let event = hand.0.events.last_mut().unwrap();
+            event.pool = [
+                None,
+                Some(Pool {
+                    first: 0,
+                    second: 1,
+                }),
+                Some(Pool {
+                    first: 1,
+                    second: 0,
+                }),
+            ][draw(3)];
+            event.stream = [0, 7, u64::MAX][draw(3)];
+            if draw(4) == 0 {
+                (event.size, event.requested) = (event.requested, event.size);
+            }
+            (event.name, event.text) = (Some(texts[0]), Some(texts[1]));
+        }
+        if let Ok(job) = hand.load(&Options::default()) {
+            job.replay(&Alloc::usual(), round % 10 == 0);
+        }
+    }
+}
+
+/// Name, events, peak reserved in MiB, as published.
+const REAL: [(&str, u64, u64); 8] = [
+    ("medium_1024_training", 22_331, 24_012),
+    ("medium_512_training", 22_332, 12_074),
+    ("medium_256_training", 19_430, 8_836),
+    ("medium_128_training", 19_136, 6_900),
+    ("medium_128_inference", 3_840, 1_682),
+    ("medium_256_inference", 3_840, 1_778),
+    ("medium_512_inference", 4_998, 1_890),
+    ("medium_1024_inference", 3_840, 3_056),
+];
+
+#[test]
+fn real_gpus_are_reproduced_event_for_event() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/real-gpu");
+    if !folder.is_dir() {
+        // Not `eprintln!`, which the test harness hides when a test passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: {} is not there; the snapshots of real GPUs were not replayed",
+            folder.display()
+        );
+        return;
+    }
+    for (name, events, reserved) in REAL {
+        let path = folder.join(format!("{name}_memory_snapshot.pickle"));
+        let source = std::fs::File::open(path).unwrap();
+        let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+        tonnage_import::import(source, 0, &mut writer).unwrap();
+        let file = writer.finish().unwrap();
+        let options = Options {
+            torch_minor: Some(11),
+            ..Options::default()
+        };
+        let job = Job::load(|| Ok(Cursor::new(&file)), &options).unwrap();
+        let report = job.replay(&[Alloc::Recorded], false);
+        let track = &report.tracks[0];
+        let result = &track.allocators[0];
+        let comparison = result.comparison.as_ref().unwrap();
+        assert_eq!(comparison.difference, None, "{name}");
+        assert_eq!(
+            (comparison.equal, comparison.events),
+            (events, events),
+            "{name}"
+        );
+        assert_eq!(comparison.final_state, Some(true), "{name}");
+        assert_eq!(result.peak_reserved, reserved * MIB, "{name}");
+        assert_eq!(track.recorded_peak_reserved, reserved * MIB, "{name}");
+        let ascending = Assumption::AddressOrder { ascending: true };
+        assert!(track.assumptions.contains(&ascending), "{name}");
+    }
+}

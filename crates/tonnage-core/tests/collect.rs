@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! From the files of made-up processes to recordings and verdicts.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test whose stage cannot be set has failed"
+)]
+
+use std::path::Path;
+
+use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::log::{CallKind, DriverCall, Record, Start, encode};
+use tonnage_core::collect::collect;
+use tonnage_core::facts;
+use tonnage_core::verdict::{Outcome, Verdict, verdict};
+use tonnage_trace::{Event, Kind, Trace, Writer, meta};
+
+const MIB: u64 = 1 << 20;
+const BASE: u64 = 1 << 44;
+
+fn call(kind: CallKind, time: u64, address: u64, size: u64) -> Record<'static> {
+    Record::Call(DriverCall {
+        kind,
+        device: 0,
+        time,
+        address,
+        size,
+        extra: if kind == CallKind::Refused {
+            3 * MIB
+        } else {
+            0
+        },
+    })
+}
+
+fn block(time: u64, address: u64, change: i64) -> Block {
+    Block {
+        address,
+        change,
+        time,
+        device: 0,
+    }
+}
+
+/// A piece of torch's history as JSON, which the importer reads like a pickle.
+fn history(entries: &[(&str, u64, u64, u64)]) -> String {
+    let entry = |&(action, address, size, line): &(&str, u64, u64, u64)| {
+        let key = if action == "oom" {
+            "device_free"
+        } else {
+            "addr"
+        };
+        format!(
+            r#"{{"action": "{action}", "{key}": {address}, "size": {size}, "stream": 0,
+                "time_us": 1, "frames": [
+                {{"name": "empty", "filename": "/x/site-packages/torch/a.py", "line": 9}},
+                {{"name": "main", "filename": "train.py", "line": {line}}}]}}"#
+        )
+    };
+    let entries: Vec<String> = entries.iter().map(entry).collect();
+    format!(r#"{{"device_traces": [[{}]]}}"#, entries.join(","))
+}
+
+struct Run {
+    folder: tempfile::TempDir,
+    ending: &'static str,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            ending: "exit 0",
+        }
+    }
+
+    fn process(&self, slot: u32, records: &[Record<'_>], entries: &[Block]) {
+        let start = Start {
+            slot,
+            pid: 100 + slot,
+            arguments: vec!["python".to_owned(), "train.py".to_owned()],
+            visible: vec![0],
+            time: 0,
+        };
+        let mut log = encode(&Record::Start(start));
+        log.extend(records.iter().flat_map(encode));
+        let name = |prefix: &str| {
+            self.path()
+                .join(format!("{prefix}{slot:03}-{}", 100 + slot))
+        };
+        std::fs::write(name(tonnage_capture::LOG_PREFIX), log).unwrap();
+        let words = entries.iter().flat_map(|entry| entry.to_words());
+        let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        bytes.resize(bytes.len() + blocks::ENTRY, 0);
+        std::fs::write(name(blocks::PREFIX), bytes).unwrap();
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn record(&self) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), "test").unwrap();
+        for (name, text) in [
+            (meta::COMMAND, "python train.py"),
+            (facts::GPU_ID, "test"),
+            (meta::GPU_NAME, "Test"),
+            (facts::GPU_COUNT, "1"),
+            (meta::GPU_CAPACITY, "1073741824"),
+            (facts::GPU_CAPACITY_KNOWN, "given"),
+            (meta::GPU_CONTEXT, "104857600"),
+            (facts::GPU_CONTEXT_KNOWN, "assumed"),
+            (facts::ENDING, self.ending),
+        ] {
+            writer.meta(facts::RUN, name, text).unwrap();
+        }
+        collect(self.path(), &mut writer).unwrap();
+        writer.finish().unwrap()
+    }
+
+    fn trace(&self) -> Trace {
+        Trace::read(self.record().as_slice()).unwrap()
+    }
+
+    fn verdict(&self) -> Verdict {
+        let bytes = self.record();
+        verdict(|| Ok(bytes.as_slice())).unwrap()
+    }
+}
+
+fn rows(trace: &Trace) -> Vec<(Kind, u64, u64, u64)> {
+    let row = |event: &Event| (event.kind, event.address, event.size, event.requested);
+    trace.events.iter().map(row).collect()
+}
+
+/// One segment, three blocks, the last of them after the last drain.
+fn usual(run: &Run) {
+    let first = history(&[
+        ("segment_alloc", BASE, 20 * MIB, 4),
+        ("alloc", BASE, 3_000_000, 4),
+        ("alloc", BASE + 4 * MIB, 1_000_000, 5),
+        ("free_requested", BASE, 3_000_000, 4),
+        ("free_completed", BASE, 3_000_000, 4),
+    ]);
+    run.process(
+        0,
+        &[
+            call(CallKind::Context, 1, 0, 100 * MIB),
+            call(CallKind::Malloc, 2, BASE, 20 * MIB),
+            Record::Torch(first.as_bytes()),
+            Record::Unmodelled("cudaFoo"),
+        ],
+        &[
+            block(3, BASE, 3_000_320),
+            block(4, BASE + 4 * MIB, 1_000_448),
+            block(5, BASE, -3_000_320),
+            block(6, BASE + 8 * MIB, 512),
+        ],
+    );
+}
+
+#[test]
+fn three_sources_become_one_story() {
+    let run = Run::new();
+    usual(&run);
+    let trace = run.trace();
+    assert_eq!(
+        rows(&trace),
+        [
+            (Kind::DriverContext, 0, 100 * MIB, 0),
+            (Kind::DriverMalloc, BASE, 20 * MIB, 20 * MIB),
+            (Kind::SegmentAlloc, BASE, 20 * MIB, 0),
+            (Kind::Alloc, BASE, 3_000_320, 3_000_000),
+            (Kind::Alloc, BASE + 4 * MIB, 1_000_448, 1_000_000),
+            (Kind::FreeRequested, BASE, 3_000_320, 3_000_000),
+            (Kind::FreeCompleted, BASE, 0, 3_000_000),
+            (Kind::Alloc, BASE + 8 * MIB, 512, 0),
+            (Kind::Unmodelled, 0, 1, 0),
+        ]
+    );
+    let stacks = trace.events.iter().filter(|event| event.stack.is_some());
+    assert_eq!(stacks.count(), 5, "only the tail has no stack");
+}
+
+#[test]
+fn the_verdict_adds_up() {
+    let run = Run::new();
+    usual(&run);
+    let verdict = run.verdict();
+    assert_eq!(verdict.outcome, Outcome::Fits);
+    let device = verdict.worst().unwrap();
+    assert_eq!(device.peak_allocated, 4_000_768);
+    assert_eq!(device.peak_reserved, 20 * MIB);
+    assert_eq!(device.peak_used, 120 * MIB);
+    assert_eq!(verdict.spare(), (1024 - 120) * MIB);
+    let held = device.at_peak;
+    assert_eq!(held.allocated + held.cached, 20 * MIB);
+    assert_eq!(
+        (held.context, held.other, held.used),
+        (100 * MIB, 0, 120 * MIB)
+    );
+    let place = |index: usize| {
+        let holder = &device.holders[index];
+        (holder.bytes, holder.place.as_ref().unwrap().line)
+    };
+    assert_eq!([place(0), place(1)], [(3_000_320, 4), (1_000_448, 5)]);
+    let inside = device.holders[0].inside.as_ref().unwrap();
+    assert_eq!(inside.file, "/x/site-packages/torch/a.py");
+    assert_eq!(verdict.unmodelled[0].name, "cudaFoo");
+}
+
+#[test]
+fn memory_that_is_not_torchs_is_other() {
+    let run = Run::new();
+    run.process(
+        0,
+        &[
+            call(CallKind::Context, 1, 0, 100 * MIB),
+            call(CallKind::Malloc, 2, BASE, 20 * MIB),
+        ],
+        &[],
+    );
+    let verdict = run.verdict();
+    assert_eq!(verdict.worst().unwrap().peak_used, 120 * MIB);
+    assert_eq!(verdict.worst().unwrap().peak_allocated, 0);
+}
+
+#[test]
+fn out_of_memory_ends_a_run_only_if_it_ended_the_run() {
+    let mut run = Run::new();
+    let story = history(&[
+        ("segment_alloc", BASE, 20 * MIB, 4),
+        ("alloc", BASE, 20_000_000, 4),
+        ("oom", 3 * MIB, 900 * MIB, 7),
+    ]);
+    let records = [
+        call(CallKind::Context, 1, 0, 100 * MIB),
+        call(CallKind::Malloc, 2, BASE, 20 * MIB),
+        call(CallKind::Refused, 3, 1, 900 * MIB),
+        call(CallKind::Refused, 4, 1, 900 * MIB),
+        Record::Torch(story.as_bytes()),
+    ];
+    run.process(0, &records, &[block(3, BASE, 20_000_256)]);
+    assert_eq!(run.verdict().outcome, Outcome::Fits, "caught by the script");
+    assert_eq!(run.verdict().worst().unwrap().ooms, 1);
+    assert_eq!(run.verdict().worst().unwrap().out_of_memory, None);
+
+    run.ending = "exit 1";
+    let verdict = run.verdict();
+    assert_eq!(verdict.outcome, Outcome::DoesNotFit);
+    let failure = verdict.worst().unwrap().out_of_memory.as_ref().unwrap();
+    assert_eq!((failure.requested, failure.free), (900 * MIB, 3 * MIB));
+    assert_eq!(failure.place.as_ref().unwrap().line, 7);
+    assert_eq!(verdict.worst().unwrap().refusals, 2);
+    let kinds: Vec<Kind> = run.trace().events.iter().map(|event| event.kind).collect();
+    let oom = kinds.iter().position(|kind| *kind == Kind::Oom).unwrap();
+    assert_eq!(
+        kinds[oom - 2..oom],
+        [Kind::DriverOom; 2],
+        "refusals stand before it"
+    );
+}
+
+#[test]
+fn a_failure_of_the_scripts_own_is_told_apart() {
+    let mut run = Run::new();
+    run.ending = "exit 1";
+    let note = br#"{"exception": {"type": "builtins.ValueError", "message": "no",
+                    "stack": [["main", "train.py", 3]]}}"#;
+    run.process(
+        0,
+        &[call(CallKind::Context, 1, 0, MIB), Record::Note(note)],
+        &[],
+    );
+    let verdict = run.verdict();
+    assert_eq!(verdict.outcome, Outcome::Failed);
+    assert_eq!(verdict.exceptions[0].kind, "builtins.ValueError");
+    assert_eq!(verdict.exceptions[0].place.as_ref().unwrap().line, 3);
+}
+
+#[test]
+fn a_history_that_lost_events_is_filled_up() {
+    let run = Run::new();
+    let story = history(&[("alloc", BASE, 1000, 4), ("alloc", BASE + 4096, 3000, 5)]);
+    run.process(
+        0,
+        &[
+            call(CallKind::Context, 1, 0, MIB),
+            Record::Torch(story.as_bytes()),
+            Record::Note(br#"{"lost": 2}"#),
+        ],
+        &[
+            block(2, BASE, 1024),
+            block(3, BASE + 1024, 512),
+            block(4, BASE + 1024, -512),
+            block(5, BASE + 4096, 3072),
+        ],
+    );
+    let trace = run.trace();
+    let sizes: Vec<u64> = trace.events[..4].iter().map(|event| event.size).collect();
+    assert_eq!(sizes, [1024, 512, 512, 3072]);
+    let unknown = trace.fact(0, "unknown.0").unwrap();
+    assert_eq!(unknown, "the stacks of 2 allocations and frees");
+}
+
+#[test]
+fn a_process_that_never_used_a_device_is_left_out() {
+    let run = Run::new();
+    run.process(0, &[Record::Note(b"{}")], &[]);
+    run.process(1, &[call(CallKind::Context, 1, 0, MIB)], &[]);
+    let trace = run.trace();
+    assert_eq!(trace.events.len(), 1);
+    assert_eq!(trace.events[0].process, 0);
+    let empty = Run::new();
+    empty.process(0, &[], &[]);
+    assert_eq!(empty.verdict().outcome, Outcome::NoDevice);
+}
+
+#[test]
+fn a_log_cut_by_a_kill_is_read_and_a_broken_one_is_an_error() {
+    let run = Run::new();
+    usual(&run);
+    let name = std::fs::read_dir(run.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.to_string_lossy().contains(tonnage_capture::LOG_PREFIX))
+        .unwrap();
+    let whole = std::fs::read(&name).unwrap();
+    for cut in 0..whole.len() {
+        std::fs::write(&name, &whole[..cut]).unwrap();
+        run.record();
+    }
+    let mut broken = whole;
+    broken[0] = 99;
+    std::fs::write(&name, broken).unwrap();
+    let mut writer = Writer::new(Vec::new(), "test").unwrap();
+    let error = collect(run.path(), &mut writer).unwrap_err();
+    assert!(error.to_string().contains("makes no sense"), "{error}");
+}
