@@ -445,6 +445,51 @@ fn what_torch_leaves_open_is_flagged() {
     torch.check().unwrap();
 }
 
+/// Seen in torch 2.15: uses in a capture outlive a block that is freed after it.
+#[test]
+fn uses_that_torch_forgets_to_forget_are_flagged() {
+    let mut torch = torch(1 << 30, "");
+    let (own, other) = (StreamId(0), StreamId(0x40));
+    let first = torch.malloc(30 * MIB, own).unwrap();
+    torch.set_capturing(true);
+    torch.record_stream(first, other).unwrap();
+    torch.set_capturing(false);
+    torch.free(first).unwrap();
+    // The next block's free, deferred, should wait for the stream; torch may not.
+    let second = torch.malloc(30 * MIB, own).unwrap();
+    torch.record_stream(second, other).unwrap();
+    torch.set_capturing(true);
+    torch.free(second).unwrap();
+    torch.set_capturing(false);
+    assert!(torch.undefined().is_empty());
+    torch.malloc(1, own).unwrap();
+    assert!(torch.undefined().contains(&Undefined::StaleCaptureUses));
+    torch.check().unwrap();
+}
+
+/// Seen in torch 2.15: a pool whose `MemPool` is gone no longer serves others,
+/// even if a graph keeps it.
+#[test]
+fn a_pool_that_is_gone_helps_out_no_more() {
+    for gone in [false, true] {
+        let mut torch = torch(450 * MIB, "");
+        let pool = PoolId(0, 1);
+        torch.create_pool(pool).unwrap();
+        torch.set_use_on_oom(pool, true);
+        torch
+            .begin_allocate_to_pool(pool, Scope::Everything)
+            .unwrap();
+        let block = torch.malloc(400 * MIB, StreamId(0)).unwrap();
+        torch.end_allocate_to_pool(pool).unwrap();
+        torch.free(block).unwrap();
+        if gone {
+            torch.destroy_pool(pool).unwrap();
+        }
+        assert_eq!(torch.malloc(390 * MIB, StreamId(0)).is_err(), gone);
+        torch.check().unwrap();
+    }
+}
+
 #[test]
 fn a_script_that_is_no_script_says_so() {
     let mut script = Script::default();

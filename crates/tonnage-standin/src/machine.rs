@@ -29,6 +29,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
     pub(crate) const NOT_FOUND: i32 = 500;
+    pub(crate) const NOT_READY: i32 = 600;
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const CAPTURE_UNSUPPORTED: i32 = 900;
     pub(crate) const CAPTURE_INVALIDATED: i32 = 901;

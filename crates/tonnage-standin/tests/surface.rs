@@ -618,3 +618,35 @@ fn pools_give_back_at_their_threshold() {
     assert_eq!(call!(cudart::cudaMemPoolTrimTo, pool, 0), 0);
     assert_eq!(free_bytes(), before);
 }
+
+unsafe extern "C" {
+    /// A control for tests, not a function of CUDA's.
+    fn tonnage_hold(stream: Ptr, hold: bool);
+}
+
+#[test]
+fn events_of_a_held_stream_wait() {
+    let _stage = stage();
+    use_device(0);
+    // SAFETY: it takes any value for a stream.
+    let hold = |stream: Ptr, hold: bool| unsafe { tonnage_hold(stream, hold) };
+    let mut stream = Ptr::NULL;
+    call!(cudart::cudaStreamCreate, &raw mut stream);
+    let [mut before, mut first, mut second] = [Ptr::NULL; 3];
+    for event in [&mut before, &mut first, &mut second] {
+        call!(cudart::cudaEventCreate, &raw mut *event);
+    }
+    call!(cudart::cudaEventRecord, before, stream);
+    hold(stream, true);
+    call!(cudart::cudaEventRecord, first, stream);
+    call!(cudart::cudaEventRecord, second, stream);
+    let done = || [before, first, second].map(|event| call!(cudart::cudaEventQuery, event));
+    assert_eq!(done(), [0, 600, 600]);
+    call!(cudart::cudaEventSynchronize, first);
+    assert_eq!(done(), [0, 0, 600], "whoever waits has waited");
+    hold(stream, false);
+    assert_eq!(done(), [0, 0, 0]);
+    call!(cudart::cudaEventRecord, first, stream);
+    assert_eq!(call!(cuda::cuEventQuery, first), 0);
+    call!(cudart::cudaGetLastError);
+}

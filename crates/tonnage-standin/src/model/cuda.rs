@@ -62,9 +62,8 @@ pub(crate) use super::stream::{
     create_object as cuUserObjectCreate, destroy as cuStreamDestroy, destroy as cuStreamDestroy_v2,
     destroy_event as cuEventDestroy, destroy_event as cuEventDestroy_v2,
     destroy_exec as cuGraphExecDestroy, destroy_graph as cuGraphDestroy,
-    device as cuStreamGetDevice, done as cuEventQuery, done as cuEventSynchronize,
-    done as cuStreamQuery, done as cuStreamSynchronize, elapsed as cuEventElapsedTime,
-    elapsed as cuEventElapsedTime_v2, end as cuStreamEndCapture,
+    device as cuStreamGetDevice, done as cuStreamQuery, done as cuStreamSynchronize,
+    elapsed as cuEventElapsedTime, elapsed as cuEventElapsedTime_v2, end as cuStreamEndCapture,
     exchange_mode as cuThreadExchangeStreamCaptureMode, flags as cuStreamGetFlags,
     graph_release_object as cuGraphReleaseUserObject,
     graph_retain_object as cuGraphRetainUserObject, host_function as cuLaunchHostFunc,
@@ -73,10 +72,11 @@ pub(crate) use super::stream::{
     instantiate_log as cuGraphInstantiate_v2,
     instantiate_parameters as cuGraphInstantiateWithParams, is_capturing as cuStreamIsCapturing,
     launch_graph as cuGraphLaunch, node_type as cuGraphNodeGetType, nodes as cuGraphGetNodes,
-    nodes as cuGraphGetRootNodes, priority as cuStreamGetPriority, record as cuEventRecord,
-    record_flags as cuEventRecordWithFlags, release_object as cuUserObjectRelease,
-    retain_object as cuUserObjectRetain, synchronize as cuCtxSynchronize,
-    wait as cuStreamWaitEvent,
+    nodes as cuGraphGetRootNodes, priority as cuStreamGetPriority, query_event as cuEventQuery,
+    record as cuEventRecord, record_flags as cuEventRecordWithFlags,
+    release_object as cuUserObjectRelease, retain_object as cuUserObjectRetain,
+    synchronize as cuCtxSynchronize, wait as cuStreamWaitEvent,
+    wait_for_event as cuEventSynchronize,
 };
 
 pub(crate) fn cuInit(_flags: u32) -> i32 {

@@ -2,12 +2,12 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done. What remains is identity (unique handles, which torch's
+//! events always done, unless a test holds a stream back. What remains is identity (unique handles, which torch's
 //! trace shows) and capture: a stream that captures pulls others in through
 //! events, and the end of the capture ends it for all of them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ffi::{InOut, Out, Ptr};
@@ -50,7 +50,52 @@ struct Streams {
     captures: BTreeMap<u64, (Ptr, Ptr)>,
     next_capture: u64,
     objects: BTreeMap<Ptr, UserObject>,
+    /// What was recorded since a stream was first held back.
+    held: Held,
 }
+
+/// Events that are not done at once: see [`tonnage_hold`].
+#[derive(Default)]
+struct Held {
+    streams: BTreeMap<Ptr, HeldStream>,
+    /// The stream an event was last recorded on, and its number there.
+    events: BTreeMap<Ptr, (Ptr, u64)>,
+}
+
+#[derive(Default)]
+struct HeldStream {
+    held: bool,
+    recorded: u64,
+    done: u64,
+}
+
+impl Held {
+    fn record(&mut self, event: Ptr, stream: Ptr) {
+        let on = self.streams.entry(stream).or_default();
+        on.recorded += 1;
+        if !on.held {
+            on.done = on.recorded;
+        }
+        self.events.insert(event, (stream, on.recorded));
+    }
+
+    fn is_done(&self, event: Ptr) -> bool {
+        let recorded = self.events.get(&event);
+        recorded.is_none_or(|(stream, number)| self.streams[stream].done >= *number)
+    }
+
+    /// Whoever waits for an event has waited for all before it on its stream.
+    fn wait(&mut self, event: Ptr) {
+        if let Some(&(stream, number)) = self.events.get(&event)
+            && let Some(on) = self.streams.get_mut(&stream)
+        {
+            on.done = on.done.max(number);
+        }
+    }
+}
+
+/// Set by the first [`tonnage_hold`]: before it, no event need be remembered.
+static HOLDING: AtomicBool = AtomicBool::new(false);
 
 static STREAMS: Mutex<Option<Streams>> = Mutex::new(None);
 /// How many captures run, so that the usual answer (none) needs no lock.
@@ -194,6 +239,9 @@ pub(crate) fn destroy_event(event: Ptr) -> i32 {
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| streams.events.remove(&event));
     }
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.events.remove(&event));
+    }
     code::SUCCESS
 }
 
@@ -203,6 +251,9 @@ pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
             let capture = streams.capture_of(stream);
             streams.events.insert(event, capture);
         });
+    }
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.record(event, stream));
     }
     code::SUCCESS
 }
@@ -223,6 +274,38 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
         });
     }
     code::SUCCESS
+}
+
+/// Whether an event is done: always, unless its stream is held back.
+pub(crate) fn query_event(event: Ptr) -> i32 {
+    if HOLDING.load(Ordering::Relaxed) && with(|streams| !streams.held.is_done(event)) {
+        return code::NOT_READY;
+    }
+    done(event)
+}
+
+pub(crate) fn wait_for_event(event: Ptr) -> i32 {
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.wait(event));
+    }
+    done(event)
+}
+
+/// Holds a stream back, or lets go of it: for tests of programs that ask
+/// whether work is done. Events recorded on a held stream are not done until
+/// somebody waits for them or for a later one, or the stream is let go.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_hold(stream: Ptr, hold: bool) {
+    crate::ffi::guard((), || {
+        with(|streams| {
+            HOLDING.store(true, Ordering::Relaxed);
+            let stream = streams.held.streams.entry(stream).or_default();
+            stream.held = hold;
+            if !hold {
+                stream.done = stream.recorded;
+            }
+        });
+    });
 }
 
 pub(crate) fn elapsed(ms: Out<f32>, _start: Ptr, _end: Ptr) -> i32 {
