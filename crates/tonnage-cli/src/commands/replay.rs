@@ -124,8 +124,8 @@ fn headline(text: &mut String, track: &TrackReport, tracks: usize) {
     };
     let _ = writeln!(
         text,
-        "{} requests, {} alive at most, on a {device}",
-        count(track.requests),
+        "{}, {} alive at most, on a {device}",
+        plural(track.requests, "request"),
         bytes(track.peak_live),
         device = device.trim_start_matches("a ")
     );
@@ -318,7 +318,7 @@ fn assumed(assumption: &Assumption) -> String {
             ambiguous,
         } => {
             let how = if *adopted {
-                "taken over as they were under the recorded setting, in the order of their addresses, and requested first under others"
+                "taken over as they were under the recorded setting, in the order of their addresses, and requested first under others and in the search for the smallest device"
             } else {
                 "requested first, in the order of their addresses"
             };

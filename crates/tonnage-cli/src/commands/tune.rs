@@ -170,8 +170,7 @@ fn headline(tuned: &Tuned) -> String {
             bytes(size(baseline))
         ),
         Advice::KeepIt => format!(
-            "{GOOD}keep the setting{GOOD:#}: none saves more than {} of {}",
-            bytes(saved),
+            "{GOOD}keep the setting{GOOD:#}: none saves 1% of the {} it needs",
             bytes(size(baseline))
         ),
     }

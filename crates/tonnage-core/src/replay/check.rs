@@ -331,8 +331,10 @@ impl<'a> Check<'a> {
             }
             self.pair();
             let op_row = self.requests.rows[self.next - 1];
+            let last = self.requests.rows.get(self.next);
+            let last = last.is_none_or(|&next| next > op_row);
             let owed = self.rows.front().is_some_and(|first| first.row <= op_row);
-            if !self.over && owed && self.told.is_empty() {
+            if !self.over && last && owed && self.told.is_empty() {
                 self.differ();
             }
         }

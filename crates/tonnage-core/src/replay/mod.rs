@@ -51,8 +51,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// A device with more memory than anyone asks for, where the real one is not known.
 const ROOMY: u64 = 1 << 40;
-/// The largest device that is simulated.
-const LARGEST: u64 = 1 << 50;
+/// The largest device that is simulated: absurd requests must not map absurdly many pages.
+const LARGEST: u64 = 1 << 42;
 
 /// An allocator to replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,7 +234,7 @@ pub struct Replayed {
     pub peak_allocated: u64,
     /// Most that was held from the driver.
     pub peak_reserved: u64,
-    /// Handed out at that moment.
+    /// Handed out at the fullest moment of it.
     pub allocated_at_peak: u64,
     /// Held and not handed out at that moment.
     pub cached_at_peak: u64,
@@ -471,6 +471,7 @@ impl Track {
             let available = requests.available?;
             Some(available.saturating_add(recorded_context))
         });
+        let was = was.map(|bytes| bytes.min(LARGEST));
         let roomy = roomy(requests.peak_live);
         let ground = Ground {
             total: was.unwrap_or(roomy),
@@ -495,7 +496,8 @@ impl Track {
         };
         let version = track.understand(open, ground, &versions)?;
         track.version = Some(version);
-        track.capacity = options.capacity.or(was).unwrap_or_else(|| {
+        let given_capacity = options.capacity.map(|bytes| bytes.min(LARGEST));
+        track.capacity = given_capacity.or(was).unwrap_or_else(|| {
             track.capacity_known = false;
             assumptions.push(Assumption::Capacity { bytes: roomy });
             roomy
@@ -602,13 +604,11 @@ impl Track {
         policy.torch.sink_mut().clear();
         let key = (requests.process, requests.device);
         let mut check = Check::new(requests, policy, addrs, &held);
-        let mut row = 0;
-        for event in Reader::new(open()?)? {
+        for (row, event) in (0..).zip(Reader::new(open()?)?) {
             let event = event?;
             if (event.process, event.device) == key {
                 check.row(&event, row);
             }
-            row += 1;
         }
         Ok(check.finish())
     }
@@ -733,7 +733,8 @@ impl Track {
         self.recorded.alloc().as_ref() == Some(alloc)
     }
 
-    /// One allocator on a device of so many bytes; `closely` also looks at the peak.
+    /// One allocator on a device of so many bytes. `closely` also looks at the
+    /// peak, and starts the recorded setting from the recorded segments.
     pub(crate) fn replay(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
         match alloc {
             Alloc::Recorded | Alloc::Torch(_) => self.replay_torch(alloc, total, closely),
@@ -752,7 +753,13 @@ impl Track {
     fn replay_torch(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
         let recorded = self.is_recorded(alloc);
         let settings = self.settings(alloc);
-        let adopted = self.adopted.clone().filter(|_| recorded);
+        // Segments as they were belong to the recorded setting on a device that
+        // holds them; a search compares settings and devices from the same start.
+        let fits = |start: &Start| {
+            let held = start.held().iter().map(|(_, size)| size).sum::<u64>();
+            recorded && closely && held.saturating_add(self.context) <= total
+        };
+        let adopted = self.adopted.clone().filter(fits);
         let start = adopted.unwrap_or_else(|| Start::requested(&self.requests));
         let mut addrs = vec![NOWHERE; self.requests.slots as usize];
         let begin = |addrs: &mut [u64]| {
@@ -767,7 +774,7 @@ impl Track {
                 return result;
             }
         };
-        let ran = run(&mut policy, &self.requests, &mut addrs, None);
+        let ran = run(&mut policy, &self.requests, &mut addrs, None, closely);
         let stats = policy.torch.stats();
         self.fill(&mut result, &ran);
         result.peak_allocated = stats.allocated_bytes.all.peak as u64;
@@ -785,7 +792,7 @@ impl Track {
         if closely && let Some(peak) = ran.peak_op {
             addrs.fill(NOWHERE);
             if let Ok(mut policy) = begin(&mut addrs) {
-                run(&mut policy, &self.requests, &mut addrs, Some(peak));
+                run(&mut policy, &self.requests, &mut addrs, Some(peak), false);
                 let segments = policy.torch.segments();
                 let free = segments
                     .iter()
@@ -812,7 +819,7 @@ impl Track {
                 return result;
             }
         };
-        let ran = run(&mut policy, &self.requests, &mut addrs, None);
+        let ran = run(&mut policy, &self.requests, &mut addrs, None, closely);
         self.fill(&mut result, &ran);
         result.peak_allocated = policy.pool.peak_used();
         result.retries = policy.retries;
@@ -823,7 +830,7 @@ impl Track {
         {
             addrs.fill(NOWHERE);
             if let Ok(mut policy) = begin(&mut addrs) {
-                run(&mut policy, &self.requests, &mut addrs, Some(peak));
+                run(&mut policy, &self.requests, &mut addrs, Some(peak), false);
                 result.largest_free_at_peak = policy.pool.largest_free();
             }
         }

@@ -67,18 +67,22 @@ pub(crate) struct Ran {
     pub(crate) peak_reserved: u64,
     /// Bytes handed out when the most was reserved.
     pub(crate) allocated_at_peak: u64,
-    /// The operation that reserved the most first; `None` if it was the start.
+    /// The operation of that moment; `None` if it was the start.
     pub(crate) peak_op: Option<usize>,
     /// Requests that failed when they were recorded and were served now.
     pub(crate) served_failures: u64,
 }
 
 /// Replays operations until one cannot be served, or until `last`.
+///
+/// The peak of what is reserved may last: `closely` finds the fullest moment of
+/// it, which is what fragmentation is measured at, and costs a look at each request.
 pub(crate) fn run<P: Policy>(
     policy: &mut P,
     requests: &Requests,
     addrs: &mut [u64],
     last: Option<usize>,
+    closely: bool,
 ) -> Ran {
     let mut ran = Ran {
         peak_reserved: policy.reserved(),
@@ -105,6 +109,12 @@ pub(crate) fn run<P: Policy>(
                 ran.peak_reserved = reserved;
                 ran.allocated_at_peak = policy.allocated();
                 ran.peak_op = Some(index);
+            } else if closely && reserved == ran.peak_reserved {
+                let allocated = policy.allocated();
+                if allocated > ran.allocated_at_peak {
+                    ran.allocated_at_peak = allocated;
+                    ran.peak_op = Some(index);
+                }
             }
         }
     }

@@ -758,5 +758,5 @@ impl Builder {
 }
 
 fn rounded(bytes: u64) -> u64 {
-    bytes.next_multiple_of(512)
+    bytes.checked_next_multiple_of(512).unwrap_or(u64::MAX)
 }

@@ -42,11 +42,14 @@ impl Track {
             .saturating_add(self.requests.peak_outside)
             .saturating_add(base.peak_reserved);
         let mut high = pieces(needed).max(least);
-        while !completes(high) {
-            high *= 2;
+        loop {
             if high > pieces(LARGEST) {
                 return None;
             }
+            if completes(high) {
+                break;
+            }
+            high *= 2;
         }
         let mut low = least.saturating_sub(1);
         let mut monotone = true;
