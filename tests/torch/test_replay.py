@@ -70,7 +70,7 @@ def test_near_the_limit_with_retries(tonnage):
     _, result, comparison = reproduced(tight)
     assert result["retries"] > 0 and comparison["retries"] > 0
     over = tonnage("transformer.py", options=["--capacity", str(smallest - 2 * MIB)])
-    assert over.code != 0, over.err
+    assert over.code == 1, over.err
     failure = [row for row in over.table().select(["kind", "size", "free"]).to_pylist() if row["kind"] == "oom"][0]
     told = answer("replay", roomy.recording, "--alloc", "recorded", "--capacity", str(smallest - 2 * MIB), code=1)
     outcome = told["tracks"][0]["allocators"][0]["outcome"]

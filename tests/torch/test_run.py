@@ -225,6 +225,22 @@ def test_a_caught_out_of_memory_is_told(tonnage, tmp_path):
     assert "1 out-of-memory error that the script handled" in run.out
 
 
+def test_out_of_memory_in_the_backward_pass(tonnage, tmp_path):
+    script = tmp_path / "backward.py"
+    script.write_text(
+        "import torch\n"
+        "x = torch.zeros(1 << 28, device='cuda', requires_grad=True)\n"
+        "loss = x.exp().sum()\n"
+        "filler = torch.empty(torch.cuda.mem_get_info()[0] - (512 << 20), dtype=torch.uint8, device='cuda')\n"
+        "loss.backward()\n"
+    )
+    run = tonnage(None, options=["--capacity", "8GiB"], command=[PYTHON, str(script)])
+    assert run.code == 1, run.err
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1024.00 MiB" in run.err
+    assert run.verdict["outcome"] == "does_not_fit"
+    assert run.verdict["exceptions"][0]["place"]["line"] == 5
+
+
 def test_a_command_without_a_gpu(tonnage):
     run = tonnage(None, command=["bash", "-c", "ls / > /dev/null"], json=False)
     assert run.code == 0

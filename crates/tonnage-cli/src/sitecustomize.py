@@ -118,8 +118,13 @@ class _Recorder:
         return 0
 
     def _out_of_memory(self, device, size, allowed, free):
-        self.drain()
-        self.note(oom={"device": device, "size": size, "free": free, "stack": _stack(sys._getframe(1))})
+        # Called by the thread that ran out, which may be one of torch's own. An
+        # exception here would take the place of the script's OutOfMemoryError.
+        try:
+            self.drain()
+        except Exception as error:
+            self.running = False
+            print(f"tonnage: the history ends here: {error}", file=sys.stderr)
 
     def _history_asked_for_by_script(self, enabled="all", *arguments, **options):
         self.drain()

@@ -426,7 +426,7 @@ impl Job {
 impl Track {
     /// Bytes without which no setting completes.
     fn least(&self) -> u64 {
-        self.context.saturating_add(self.peak_live())
+        self.context.saturating_add(self.needed_live())
     }
 
     fn minor(&self) -> u16 {

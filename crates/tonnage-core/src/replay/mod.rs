@@ -713,8 +713,8 @@ impl Track {
         roomy(self.requests.peak_live)
     }
 
-    pub(crate) fn peak_live(&self) -> u64 {
-        self.requests.peak_live
+    pub(crate) fn needed_live(&self) -> u64 {
+        self.requests.needed_live
     }
 
     pub(crate) fn peak_outside(&self) -> u64 {

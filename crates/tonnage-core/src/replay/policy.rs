@@ -103,7 +103,7 @@ pub(crate) fn run<P: Policy>(
                 break;
             }
         }
-        if op.kind == OpKind::Alloc {
+        if matches!(op.kind, OpKind::Alloc | OpKind::FailedLast) {
             let reserved = policy.reserved();
             if reserved > ran.peak_reserved {
                 ran.peak_reserved = reserved;

@@ -131,6 +131,8 @@ pub(crate) struct Requests {
     pub(crate) peak_reserved: u64,
     /// Most bytes alive at once, each request rounded to 512: no allocator needs less.
     pub(crate) peak_live: u64,
+    /// The same, with the request on which the recording ended: to complete, it must be served too.
+    pub(crate) needed_live: u64,
     /// Most that others held.
     pub(crate) peak_outside: u64,
     /// The blocks of the final state, if the recording has one: address, size, state.
@@ -726,11 +728,10 @@ impl Builder {
         self.out
     }
 
-    /// Counts blocks that were there from the start into the least any allocator needs.
+    /// Counts blocks that were there from the start, and the request that
+    /// ended the recording, into the least any allocator needs.
     fn raise_peak_live(&mut self) {
-        if self.out.initial.is_empty() {
-            return;
-        }
+        let mut needed = 0;
         let mut sizes = vec![0_u64; self.out.slots as usize];
         let mut live = 0_u64;
         for block in &self.out.initial {
@@ -750,10 +751,12 @@ impl Builder {
                 OpKind::Free | OpKind::FreeLater => {
                     live = live.saturating_sub(std::mem::take(&mut sizes[op.slot as usize]));
                 }
+                OpKind::FailedLast => needed = live.saturating_add(rounded(op.bytes)),
                 _ => {}
             }
         }
         self.out.peak_live = most;
+        self.out.needed_live = most.max(needed);
     }
 }
 

@@ -153,6 +153,19 @@ fn tune_says_when_memory_is_simply_short() {
 }
 
 #[test]
+fn the_request_on_which_a_recording_ended_must_be_served_too() {
+    use crate::tune::Advice;
+    let mut hand = Hand::dry_run(100);
+    hand.put(Kind::Alloc, 0x1_0000_0000, 70 * MIB);
+    hand.put(Kind::Oom, 0, 40 * MIB);
+    // What the program frees while it dies does not make room for it.
+    hand.free(0x1_0000_0000, 70 * MIB);
+    let tuned = hand.job().tune(1, &|_, _| {});
+    assert_eq!(tuned.advice, Advice::MemoryIsShort, "{tuned:?}");
+    assert_eq!(tuned.least, 110 * MIB);
+}
+
+#[test]
 fn another_setting_makes_it_fit_and_is_replayed() {
     use crate::tune::Advice;
     // Holes of 12 MiB between live blocks: only expandable segments use them together.
