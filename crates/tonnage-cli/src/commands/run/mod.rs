@@ -43,7 +43,7 @@ pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
             "`tonnage gpus` lists those that can",
         ));
     }
-    refuse_where_a_gpu_is(options.even_with_gpu)?;
+    refuse_where_a_gpu_is(&SIGNS_OF_A_GPU, options.even_with_gpu)?;
     let python = python::find(&options.command)?;
     let output = output_file(options);
     // Before anything runs: a recording that cannot be written is found out now.
@@ -63,14 +63,16 @@ pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
     })
 }
 
+/// What the NVIDIA driver puts on a machine with a device.
+const SIGNS_OF_A_GPU: [&str; 3] = [
+    "/dev/nvidia0",
+    "/dev/nvidiactl",
+    "/proc/driver/nvidia/version",
+];
+
 /// A dry run beside a real device would tell programs of a device that is not
 /// the one they find by other ways.
-fn refuse_where_a_gpu_is(allowed: bool) -> Result<()> {
-    let signs = [
-        "/dev/nvidia0",
-        "/dev/nvidiactl",
-        "/proc/driver/nvidia/version",
-    ];
+fn refuse_where_a_gpu_is(signs: &[&str], allowed: bool) -> Result<()> {
     match signs.iter().find(|sign| Path::new(sign).exists()) {
         Some(sign) if !allowed => Err(hinted(
             format!("this machine has a real NVIDIA device ({sign})"),
@@ -156,4 +158,38 @@ fn show(
         say(&render::text(verdict, collected, output, catalogue));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_device_is_not_played_over_unless_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().to_string_lossy().into_owned();
+        let missing = folder.path().join("nvidia0");
+        let missing = missing.to_string_lossy().into_owned();
+        assert!(refuse_where_a_gpu_is(&[&missing], false).is_ok());
+        let refusal = refuse_where_a_gpu_is(&[&missing, &here], false).unwrap_err();
+        assert!(refusal.to_string().contains("a real NVIDIA device"));
+        assert!(refuse_where_a_gpu_is(&[&here], true).is_ok());
+    }
+
+    #[test]
+    fn the_recording_is_named_after_the_script() {
+        let name = |words: &[&str]| {
+            let line = ["tonnage", "run", "--"].iter().chain(words);
+            let arguments = <crate::arguments::Arguments as clap::Parser>::parse_from(line);
+            let crate::arguments::Command::Run(options) = arguments.command else {
+                unreachable!("a run was parsed");
+            };
+            output_file(&options)
+        };
+        assert_eq!(
+            name(&["python", "jobs/train.py", "--x"]),
+            Path::new("train.tonnage")
+        );
+        assert_eq!(name(&["python", "-m", "my.job"]), Path::new("run.tonnage"));
+    }
 }
