@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Device, DeviceAddr, DeviceError, round_up};
+use crate::{Device, DeviceAddr, DeviceError, rounded_request};
 
 const STEP: u64 = 256;
 /// What the first region takes.
@@ -80,14 +80,11 @@ impl Bfc {
         device: &mut impl Device,
         size: u64,
     ) -> Result<DeviceAddr, DeviceError> {
-        if size == 0 {
-            return Err(DeviceError::Invalid("an allocation of zero bytes"));
-        }
+        let rounded = rounded_request(device, size, STEP)?;
         let refused = DeviceError::OutOfMemory {
             requested: size,
             free: device.free_bytes(),
         };
-        let rounded = round_up(size, STEP).ok_or(refused.clone())?;
         if let Some(addr) = self.take(rounded) {
             return Ok(addr);
         }

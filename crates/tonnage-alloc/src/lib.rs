@@ -38,6 +38,22 @@ pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};
 /// The granularity of the driver: physical memory comes in pieces of 2 MiB.
 pub const GRANULARITY: u64 = 2 << 20;
 
+/// What a request takes in an allocator that hands out multiples of `step`, or
+/// why nothing can: no bytes were asked for, or more than can be counted.
+pub(crate) fn rounded_request(
+    device: &impl Device,
+    size: u64,
+    step: u64,
+) -> Result<u64, DeviceError> {
+    if size == 0 {
+        return Err(DeviceError::Invalid("an allocation of zero bytes"));
+    }
+    round_up(size, step).ok_or_else(|| DeviceError::OutOfMemory {
+        requested: size,
+        free: device.free_bytes(),
+    })
+}
+
 /// Rounds `size` up to a multiple of `step`, or `None` if that does not fit in 64 bits.
 pub fn round_up(size: u64, step: u64) -> Option<u64> {
     debug_assert!(step > 0);

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::address::Chunks;
-use crate::{Device, DeviceAddr, DeviceError, round_up};
+use crate::{Device, DeviceAddr, DeviceError, rounded_request};
 
 const CHUNK: u64 = 32 << 20;
 const STEP: u64 = 512;
@@ -59,18 +59,11 @@ impl StreamPool {
         device: &mut impl Device,
         size: u64,
     ) -> Result<DeviceAddr, DeviceError> {
-        if size == 0 {
-            return Err(DeviceError::Invalid("an allocation of zero bytes"));
-        }
-        let too_large = DeviceError::OutOfMemory {
-            requested: size,
-            free: device.free_bytes(),
-        };
-        let rounded = round_up(size, STEP).ok_or(too_large.clone())?;
+        let rounded = rounded_request(device, size, STEP)?;
         let addr = if let Some(addr) = self.chunks.take(rounded) {
             addr
         } else {
-            let chunk = round_up(rounded, CHUNK).ok_or(too_large)?;
+            let chunk = rounded_request(device, size, CHUNK)?;
             // A chunk that does not fit may still fit unrounded.
             let exact = rounded.next_multiple_of(device.granularity());
             let (start, length) = match device.malloc(chunk) {

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use crate::address::{AddressSpace, Chunks};
 use crate::{
     AddressOrder, Device, DeviceAddr, DeviceError, EventId, GRANULARITY, PhysicalId, StreamId,
-    round_up,
+    round_up, rounded_request,
 };
 
 /// Requests up to this size share a piece of physical memory.
@@ -336,10 +336,7 @@ impl Device for SimDevice {
         if size <= SHARED_LIMIT {
             return self.malloc_shared(size);
         }
-        let rounded = round_up(size, GRANULARITY).ok_or(DeviceError::OutOfMemory {
-            requested: size,
-            free: self.free_bytes(),
-        })?;
+        let rounded = rounded_request(self, size, GRANULARITY)?;
         let addr = self.take_piece(rounded, size)?;
         self.allocations.insert(addr, (size, AllocationKind::Own));
         Ok(DeviceAddr(addr))

@@ -2,9 +2,10 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done, unless a test holds a stream back. What remains is identity (unique handles, which torch's
-//! trace shows) and capture: a stream that captures pulls others in through
-//! events, and the end of the capture ends it for all of them.
+//! events always done, unless a test holds a stream back. What remains is
+//! identity (unique handles, which torch's trace shows) and capture: a stream
+//! that captures pulls others in through events, and the end of the capture
+//! ends it for all of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
