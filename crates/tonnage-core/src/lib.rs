@@ -2,6 +2,7 @@
 //! Questions answered from a recording, as plain result structs.
 //!
 //! * [`collect`] makes a recording of what the processes of a dry run left behind;
+//! * [`holdings`] says whose every byte is, at every moment;
 //! * [`info`] says what is in a recording, and how well it is known;
 //! * [`replay`] says what another allocator or device would have made of a recording;
 //! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
@@ -14,6 +15,7 @@
 
 pub mod collect;
 pub mod facts;
+pub mod holdings;
 pub mod info;
 pub mod replay;
 pub mod tune;
