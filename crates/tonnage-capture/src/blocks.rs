@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The file in which a process keeps every block that torch's allocator handed
-//! out or took back.
+//! out or took back, and between them what is known of the program at that
+//! moment: whose a block is, which phase and module begin and end.
 //!
 //! Entries of four words, appended to a file that the process has mapped: an
 //! entry costs no system call and is in the file the moment it is written, so
 //! a kill at any moment loses none. The file grows in windows; the words after
-//! the last entry are zero.
+//! the last entry are zero. One file holds both sorts because their order is
+//! what counts.
 
 /// Bytes of an entry.
 pub const ENTRY: usize = 32;
@@ -27,33 +29,124 @@ pub struct Block {
     pub device: u8,
 }
 
-impl Block {
-    /// The words of the entry; the last is never zero.
-    pub fn to_words(self) -> [u64; 4] {
-        let device = u64::from(self.device) + 1;
-        [self.address, self.change.cast_unsigned(), self.time, device]
-    }
+/// What a [`Note`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NoteKind {
+    /// A range begins.
+    Start = 0,
+    /// A range ends.
+    End = 1,
+    /// A moment.
+    Moment = 2,
+    /// The block at the address is somebody's.
+    Owner = 3,
+}
 
-    /// The entry in these words; `None` where nothing was written yet.
-    pub fn from_words(words: [u64; 4]) -> Option<Self> {
-        Some(Self {
-            address: words[0],
-            change: words[1].cast_signed(),
-            time: words[2],
-            device: u8::try_from(words[3].checked_sub(1)?).ok()?,
+impl NoteKind {
+    /// The kind with this number.
+    pub const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::Start,
+            1 => Self::End,
+            2 => Self::Moment,
+            3 => Self::Owner,
+            _ => return None,
         })
     }
 }
 
+/// Something known of the program at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// What it says.
+    pub kind: NoteKind,
+    /// Physical number of the device whose blocks it stands among.
+    pub device: u8,
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// The block, for [`NoteKind::Owner`].
+    pub address: u64,
+    /// Number of the text in the process's log.
+    pub text: u32,
+}
+
+/// One entry of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A block handed out or taken back.
+    Block(Block),
+    /// What is known of the program.
+    Note(Note),
+}
+
+/// Set in the last word of a note; the low byte is the device in both sorts.
+const NOTE: u64 = 1 << 32;
+
+impl Entry {
+    /// The words of the entry; the last is never zero.
+    pub fn to_words(self) -> [u64; 4] {
+        match self {
+            Self::Block(block) => {
+                let device = u64::from(block.device) + 1;
+                let change = block.change.cast_unsigned();
+                [block.address, change, block.time, device]
+            }
+            Self::Note(note) => {
+                let device = u64::from(note.device) + 1;
+                let what = u64::from(note.text) | (note.kind as u64) << 32;
+                [note.address, what, note.time, NOTE | device]
+            }
+        }
+    }
+
+    /// The entry in these words; `None` where nothing was written yet.
+    pub fn from_words(words: [u64; 4]) -> Option<Self> {
+        let device = u8::try_from((words[3] & !NOTE).checked_sub(1)?).ok()?;
+        if words[3] & NOTE == 0 {
+            return Some(Self::Block(Block {
+                address: words[0],
+                change: words[1].cast_signed(),
+                time: words[2],
+                device,
+            }));
+        }
+        let kind = u8::try_from(words[1] >> 32).ok()?;
+        Some(Self::Note(Note {
+            kind: NoteKind::from_number(kind)?,
+            device,
+            time: words[2],
+            address: words[0],
+            text: words[1] as u32,
+        }))
+    }
+
+    /// Physical number of the device it belongs to.
+    pub const fn device(&self) -> u8 {
+        match self {
+            Self::Block(block) => block.device,
+            Self::Note(note) => note.device,
+        }
+    }
+
+    /// Nanoseconds since 1970.
+    pub const fn time(&self) -> u64 {
+        match self {
+            Self::Block(block) => block.time,
+            Self::Note(note) => note.time,
+        }
+    }
+}
+
 /// Reads the entries of a file, up to the first that was not written.
-pub fn read(bytes: &[u8]) -> impl Iterator<Item = Block> {
+pub fn read(bytes: &[u8]) -> impl Iterator<Item = Entry> {
     let entries = bytes.as_chunks::<ENTRY>().0.iter();
     entries.map_while(|entry| {
         let mut words = [0; 4];
         for (word, bytes) in words.iter_mut().zip(entry.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
-        Block::from_words(words)
+        Entry::from_words(words)
     })
 }
 
@@ -63,18 +156,34 @@ mod tests {
 
     #[test]
     fn entries_come_back_and_end_at_the_first_that_is_missing() {
-        let block = Block {
+        let block = Entry::Block(Block {
             address: 1 << 44,
             change: -512,
             time: 7,
             device: 3,
+        });
+        let note = |kind| {
+            Entry::Note(Note {
+                kind,
+                device: 255,
+                time: 8,
+                address: u64::MAX,
+                text: u32::MAX,
+            })
         };
-        let mut bytes: Vec<u8> = block
-            .to_words()
+        let entries = [
+            block,
+            note(NoteKind::Start),
+            note(NoteKind::End),
+            note(NoteKind::Moment),
+            note(NoteKind::Owner),
+        ];
+        let mut bytes: Vec<u8> = entries
             .iter()
-            .flat_map(|word| word.to_le_bytes())
+            .flat_map(|entry| entry.to_words())
+            .flat_map(u64::to_le_bytes)
             .collect();
         bytes.resize(WINDOW, 0);
-        assert_eq!(read(&bytes).collect::<Vec<_>>(), [block]);
+        assert_eq!(read(&bytes).collect::<Vec<_>>(), entries);
     }
 }

@@ -113,6 +113,8 @@ pub enum Record<'log> {
     Unmodelled(&'log str),
     /// How often each such function was called in all, as JSON; written at the end.
     Counts(&'log [u8]),
+    /// A text that notes among the blocks refer to by its number: the texts count from 0.
+    Text(&'log str),
 }
 
 /// Tag of [`Record::Start`].
@@ -122,6 +124,7 @@ const TORCH: u32 = 3;
 const NOTE: u32 = 4;
 const UNMODELLED: u32 = 5;
 const COUNTS: u32 = 6;
+const TEXT: u32 = 7;
 
 /// Why a log cannot be read.
 #[derive(Debug, Error)]
@@ -146,6 +149,7 @@ pub fn encode(record: &Record<'_>) -> Vec<u8> {
         Record::Note(bytes) => (NOTE, bytes.to_vec()),
         Record::Unmodelled(name) => (UNMODELLED, name.as_bytes().to_vec()),
         Record::Counts(bytes) => (COUNTS, bytes.to_vec()),
+        Record::Text(text) => (TEXT, text.as_bytes().to_vec()),
     };
     let length = u32::try_from(payload.len()).unwrap_or(0);
     let mut bytes = Vec::with_capacity(HEAD + payload.len());
@@ -219,6 +223,9 @@ pub fn read(log: &[u8]) -> impl Iterator<Item = Result<Record<'_>, LogError>> {
                 .map(Record::Unmodelled)
                 .map_err(|_| "its name is not text"),
             COUNTS => Ok(Record::Counts(payload)),
+            TEXT => std::str::from_utf8(payload)
+                .map(Record::Text)
+                .map_err(|_| "its text is not UTF-8"),
             _ => Err("its tag is unknown"),
         };
         broken = record.is_err();
@@ -244,6 +251,7 @@ mod tests {
             Record::Note(b"{}"),
             Record::Unmodelled("cudaFoo"),
             Record::Counts(b"{\"cudaFoo\":2}"),
+            Record::Text("module layers.0"),
         ];
         records.extend(CallKind::ALL.map(|kind| {
             Record::Call(DriverCall {

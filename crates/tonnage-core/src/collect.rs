@@ -2,7 +2,9 @@
 //! From what the processes of a dry run left behind to one recording.
 //!
 //! Three sources tell the same story. The blocks file has every block torch
-//! handed out or took back, to the byte and to the last moment. Torch's own
+//! handed out or took back, to the byte and to the last moment, and between
+//! them what is known of the program: whose a block is, what begins and ends.
+//! Torch's own
 //! history has the request behind it, the stream, the stack, and what happened
 //! inside the allocator; it comes in pieces and may end before the process
 //! did. The log has the driver's calls. They are joined by what they have in
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 use tonnage_capture::LOG_PREFIX;
-use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
 use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
@@ -79,6 +81,7 @@ struct Note {
     environment: BTreeMap<String, String>,
     lost: Option<u64>,
     trouble: Option<String>,
+    unnamed: Option<String>,
     exception: Option<serde_json::Value>,
 }
 
@@ -128,8 +131,10 @@ struct Process<'a, W> {
     start: Start,
     /// The driver's calls that no row was written for yet, in order.
     calls: VecDeque<DriverCall>,
-    /// The blocks of each device that no row was written for yet, in order.
-    blocks: BTreeMap<u8, VecDeque<Block>>,
+    /// The blocks and notes of each device that no row was written for yet, in order.
+    blocks: BTreeMap<u8, VecDeque<Entry>>,
+    /// The texts of the notes, by number.
+    texts: Vec<String>,
     unmodelled: BTreeMap<String, u64>,
     unknown: u32,
     events: u64,
@@ -137,9 +142,9 @@ struct Process<'a, W> {
 
 impl<'a, W: Write> Process<'a, W> {
     fn new(number: u32, path: &'a Path, entries: &[u8], writer: &'a mut Writer<W>) -> Self {
-        let mut queues: BTreeMap<u8, VecDeque<Block>> = BTreeMap::new();
-        for block in blocks::read(entries) {
-            queues.entry(block.device).or_default().push_back(block);
+        let mut queues: BTreeMap<u8, VecDeque<Entry>> = BTreeMap::new();
+        for entry in blocks::read(entries) {
+            queues.entry(entry.device()).or_default().push_back(entry);
         }
         Self {
             number,
@@ -148,6 +153,7 @@ impl<'a, W: Write> Process<'a, W> {
             start: Start::default(),
             calls: VecDeque::new(),
             blocks: queues,
+            texts: Vec::new(),
             unmodelled: BTreeMap::new(),
             unknown: 0,
             events: 0,
@@ -163,11 +169,13 @@ impl<'a, W: Write> Process<'a, W> {
                 source,
             })?);
         }
-        let calls = records.iter().filter_map(|record| match record {
-            Record::Call(call) => Some(*call),
-            _ => None,
-        });
-        self.calls.extend(calls);
+        for record in &records {
+            match record {
+                Record::Call(call) => self.calls.push_back(*call),
+                Record::Text(text) => self.texts.push((*text).to_owned()),
+                _ => {}
+            }
+        }
         if self.calls.is_empty() {
             // A launcher or a worker that only asked how many devices there are.
             return Ok(false);
@@ -184,7 +192,7 @@ impl<'a, W: Write> Process<'a, W> {
                     let counts = serde_json::from_slice(json).unwrap_or_default();
                     self.unmodelled = counts;
                 }
-                Record::Call(_) => {}
+                Record::Call(_) | Record::Text(_) => {}
             }
         }
         self.rest()?;
@@ -255,6 +263,11 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(trouble) = note.trouble {
             self.gap(&format!("stacks, because torch said: {trouble}"))?;
+        }
+        if let Some(trouble) = note.unnamed {
+            self.gap(&format!(
+                "whose some of the blocks are, because asking torch failed: {trouble}"
+            ))?;
         }
         if let Some(exception) = note.exception {
             self.fact(facts::EXCEPTION, &exception.to_string())?;
@@ -338,8 +351,11 @@ impl<'a, W: Write> Process<'a, W> {
         let Ok(device) = u8::try_from(event.device) else {
             return Ok(None);
         };
-        let same = |block: &Block| {
-            block.address == event.address && (block.change > 0) == (event.kind == Kind::Alloc)
+        let same = |entry: &Entry| match entry {
+            Entry::Block(block) => {
+                block.address == event.address && (block.change > 0) == (event.kind == Kind::Alloc)
+            }
+            Entry::Note(_) => false,
         };
         let Some(queue) = self.blocks.get_mut(&device) else {
             return Ok(None);
@@ -347,12 +363,54 @@ impl<'a, W: Write> Process<'a, W> {
         let Some(position) = queue.iter().take(LOOK_AHEAD).position(same) else {
             return Ok(None);
         };
-        let skipped: Vec<Block> = queue.drain(..position).collect();
+        let skipped: Vec<Entry> = queue.drain(..position).collect();
         let found = queue.pop_front();
-        for block in skipped {
-            self.put(bare_row(&block))?;
+        for entry in skipped {
+            self.put_entry(&entry)?;
         }
-        Ok(found)
+        Ok(found.and_then(|entry| match entry {
+            Entry::Block(block) => Some(block),
+            Entry::Note(_) => None,
+        }))
+    }
+
+    /// Writes the row of an entry of which only the blocks file tells.
+    fn put_entry(&mut self, entry: &Entry) -> Result<(), CollectError> {
+        match entry {
+            Entry::Block(block) => self.put(bare_row(block)),
+            Entry::Note(note) => self.put_note(note),
+        }
+    }
+
+    /// Writes a mark or an owner. A text is what it speaks of, then its name
+    /// and, for a tensor, its type and shape, with tabs between.
+    fn put_note(&mut self, note: &BlockNote) -> Result<(), CollectError> {
+        let Some(text) = self.texts.get(note.text as usize) else {
+            return Ok(());
+        };
+        let mut parts = text.splitn(3, '\t');
+        let sort = parts.next().unwrap_or_default();
+        let name = parts.next().unwrap_or_default();
+        let sort = match parts.next() {
+            Some(shape) => format!("{sort} {shape}"),
+            None => sort.to_owned(),
+        };
+        let stacks = self.writer.stacks_mut();
+        let (name, sort) = (stacks.intern(name), stacks.intern(&sort));
+        let kind = match note.kind {
+            NoteKind::Start => Kind::MarkStart,
+            NoteKind::End => Kind::MarkEnd,
+            NoteKind::Moment => Kind::Mark,
+            NoteKind::Owner => Kind::Owner,
+        };
+        self.put(Event {
+            device: i32::from(note.device),
+            time: i64::try_from(note.time).ok(),
+            address: note.address,
+            name: Some(name),
+            text: Some(sort),
+            ..Event::new(kind)
+        })
     }
 
     /// Writes the driver's calls up to the first for which `at` says yes, if there is one.
@@ -442,16 +500,16 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes what torch's history did not come to tell: the driver's last
     /// calls, and the blocks after the last drain, in the order of their clock.
     fn rest(&mut self) -> Result<(), CollectError> {
-        let mut tail: Vec<Block> = std::mem::take(&mut self.blocks)
+        let mut tail: Vec<Entry> = std::mem::take(&mut self.blocks)
             .into_values()
             .flatten()
             .collect();
-        tail.sort_by_key(|block| block.time);
-        for block in tail {
-            while let Some(call) = self.calls.pop_front_if(|call| call.time <= block.time) {
+        tail.sort_by_key(Entry::time);
+        for entry in tail {
+            while let Some(call) = self.calls.pop_front_if(|call| call.time <= entry.time()) {
                 self.put_call(&call)?;
             }
-            self.put(bare_row(&block))?;
+            self.put_entry(&entry)?;
         }
         while let Some(call) = self.calls.pop_front() {
             self.put_call(&call)?;

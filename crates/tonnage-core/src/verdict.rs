@@ -14,6 +14,8 @@ use thiserror::Error;
 use tonnage_trace::{Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta};
 
 use crate::facts;
+pub use crate::holdings::Place;
+use crate::holdings::is_users;
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -30,17 +32,6 @@ pub enum Outcome {
     Failed,
     /// It never used a device.
     NoDevice,
-}
-
-/// Where something happened.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
-    /// The file, as Python names it.
-    pub file: String,
-    /// The line.
-    pub line: u64,
-    /// The function.
-    pub function: String,
 }
 
 /// Memory held from one source line.
@@ -496,14 +487,6 @@ fn holders(
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     holders.truncate(HOLDERS);
     holders
-}
-
-/// Whether a file is the user's own, not a library's.
-///
-/// By where Python keeps libraries; a project that lives there is taken for one.
-fn is_users(file: &str) -> bool {
-    let library = ["/site-packages/", "/dist-packages/", "/lib/python3"];
-    !file.starts_with('<') && !library.iter().any(|part| file.contains(part))
 }
 
 /// The innermost line of the user's code, and the innermost of all if it is another.

@@ -4,6 +4,7 @@
 //! Recording never changes the outcome of the user's run: what cannot be
 //! written is not written, and the call it belongs to goes on.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tonnage_alloc::SimDevice;
-use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{
     DeviceWord, MAGIC, MAGIC_WORD, PROCESSES, ProcessWord, TAKEN_WORD, WORDS, device_word,
     process_word,
@@ -207,7 +208,7 @@ impl Blocks {
         Some(())
     }
 
-    fn push(&mut self, block: Block) -> Option<()> {
+    fn push(&mut self, entry: Entry) -> Option<()> {
         self.make_room()?;
         // SAFETY: `make_room` left an entry's room in the window.
         unsafe {
@@ -215,15 +216,14 @@ impl Blocks {
                 .window
                 .cast::<[u64; 4]>()
                 .add(self.used / blocks::ENTRY);
-            at.write(block.to_words());
+            at.write(entry.to_words());
         }
         self.used += blocks::ENTRY;
         Some(())
     }
 }
 
-/// Keeps a block that torch's allocator handed out or took back.
-pub(crate) fn block(block: Block) {
+fn keep(entry: Entry) {
     let mut open = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
     if open
         .as_ref()
@@ -232,10 +232,48 @@ pub(crate) fn block(block: Block) {
         *open = Blocks::open();
     }
     if let Some(blocks) = open.as_mut()
-        && blocks.push(block).is_none()
+        && blocks.push(entry).is_none()
     {
         *open = None;
     }
+}
+
+/// Keeps a block that torch's allocator handed out or took back.
+pub(crate) fn block(block: Block) {
+    keep(Entry::Block(block));
+}
+
+/// The texts of this process's notes, with the process they were logged by.
+static TEXTS: Mutex<(u32, BTreeMap<String, u32>)> = Mutex::new((0, BTreeMap::new()));
+
+/// The number of a text, which is logged at its first use.
+fn text_number(text: &str) -> u32 {
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let pid = std::process::id();
+    if texts.0 != pid {
+        *texts = (pid, BTreeMap::new());
+    }
+    if let Some(&number) = texts.1.get(text) {
+        return number;
+    }
+    let number = texts.1.len() as u32;
+    append(&encode(&Record::Text(text)));
+    texts.1.insert(text.to_owned(), number);
+    number
+}
+
+/// Keeps what is known of the program at this moment, among the blocks of `device`.
+pub(crate) fn note(kind: NoteKind, device: usize, address: u64, text: &str) {
+    if ledger().is_none() {
+        return;
+    }
+    keep(Entry::Note(Note {
+        kind,
+        device: device as u8,
+        time: now(),
+        address,
+        text: text_number(text),
+    }));
 }
 
 /// A kernel was launched.
@@ -340,7 +378,7 @@ pub(crate) fn unmodelled(name: &str) {
 }
 
 extern "C" fn write_counts() {
-    let counts: std::collections::BTreeMap<&str, u64> = NAMES
+    let counts: BTreeMap<&str, u64> = NAMES
         .iter()
         .zip(&UNMODELLED)
         .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
@@ -372,8 +410,7 @@ pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, lengt
 
 /// Puts a C string into the static memory of the program, once per text.
 pub(crate) fn static_text(text: String) -> &'static CStr {
-    static TEXTS: Mutex<std::collections::BTreeMap<String, &'static CStr>> =
-        Mutex::new(std::collections::BTreeMap::new());
+    static TEXTS: Mutex<BTreeMap<String, &'static CStr>> = Mutex::new(BTreeMap::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = texts.get(&text) {
         return known;

@@ -7,11 +7,12 @@
 //! are allocated and reserved now. From it come the live figures, the moment to
 //! drain torch's history, and the knowledge that an address was handed out anew.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tonnage_capture::blocks::Block;
+use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::guard;
 use crate::{machine, recorder, values};
@@ -42,6 +43,8 @@ static DRAIN: AtomicUsize = AtomicUsize::new(0);
 static DRAINED_AT_EVENT: AtomicU64 = AtomicU64::new(0);
 static DRAINED_AT_TIME: AtomicU64 = AtomicU64::new(0);
 static EVENTS: AtomicU64 = AtomicU64::new(0);
+/// The device of the last block: a note without an address belongs there.
+static LAST_DEVICE: AtomicUsize = AtomicUsize::new(0);
 
 /// The function that this one stands before, in torch's own library.
 fn real() -> Option<Report> {
@@ -99,6 +102,8 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
     if let Ok(size) = u64::try_from(size) {
         values::forget(block, size);
     }
+    owners().remove(&block);
+    LAST_DEVICE.store(device, Ordering::Relaxed);
     let now = recorder::now();
     recorder::report_torch(device, allocated, reserved);
     recorder::block(Block {
@@ -153,4 +158,57 @@ pub(crate) extern "C" fn tonnage_set_drain(callback: Option<Callback>) {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_torch_events() -> u64 {
     EVENTS.load(Ordering::Relaxed)
+}
+
+/// Whose each block is, as far as it was said since the block was handed out.
+static OWNERS: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
+
+fn owners() -> MutexGuard<'static, BTreeMap<u64, String>> {
+    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that the block at `address` is somebody's: kept unless it was said before of the same block.
+pub(crate) fn own(address: u64, text: &str) {
+    let device = machine::machine()
+        .ok()
+        .and_then(|machine| machine.device_of(address));
+    let Some(device) = device else {
+        return;
+    };
+    let mut owners = owners();
+    if owners.get(&address).is_none_or(|known| known != text) {
+        owners.insert(address, text.to_owned());
+        recorder::note(NoteKind::Owner, device, address, text);
+    }
+}
+
+/// Says that a library was given this scratch memory.
+pub(crate) fn own_workspace(address: u64, library: &str) {
+    if address != 0 {
+        own(address, &format!("workspaces\t{library}"));
+    }
+}
+
+/// Keeps what Python knows of the program at this moment: `kind` as in
+/// [`NoteKind`], the block it speaks of or 0, and a text.
+///
+/// # Safety
+/// `text` points to `length` readable bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_note(
+    kind: u8,
+    address: u64,
+    text: *const u8,
+    length: usize,
+) {
+    guard((), || {
+        // SAFETY: promised by the caller.
+        let text = unsafe { std::slice::from_raw_parts(text, length) };
+        let text = String::from_utf8_lossy(text);
+        match NoteKind::from_number(kind) {
+            Some(NoteKind::Owner) => own(address, &text),
+            Some(kind) => recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), 0, &text),
+            None => {}
+        }
+    });
 }

@@ -109,9 +109,9 @@ macro_rules! kinds {
 kinds! {
     Meta "meta" [] "A fact about the recording or one process: `name` is the key, `text` the value.";
     Frame "frame" [] "One frame of a stack: `id`, `stack` (the caller's frame, null for the outermost), `name` (function), `file`, `line`.";
-    Mark "mark" [] "A moment the user named (a step, a phase): `name`.";
-    MarkStart "mark_start" [] "A named range begins: `name`.";
-    MarkEnd "mark_end" [] "A named range ends: `name`.";
+    Mark "mark" [] "A named moment: `name`; `text` says what sort (`step`), null for the user's own.";
+    MarkStart "mark_start" [] "A named range begins: `name`; `text` says what sort (`phase`, `module`), null for the user's own.";
+    MarkEnd "mark_end" [] "A named range ends: `name` and `text` as where it began.";
     Alloc "alloc" [Device Stream Address Requested] "PyTorch handed out a block; `requested` is what was asked for, `size` what the block takes, if known.";
     FreeRequested "free_requested" [Device Stream Address Requested] "The program freed a block; `requested` and `size` as in `alloc`.";
     FreeCompleted "free_completed" [Device Stream Address Requested] "The block became free; `address` is before merging with neighbours.";
@@ -142,6 +142,7 @@ kinds! {
     PoolMalloc "pool_malloc" [Device Stream Address Size] "The driver's stream-ordered pool handed out memory (cuMemAllocAsync).";
     PoolFree "pool_free" [Device Stream Address Size] "Memory went back to the driver's stream-ordered pool (cuMemFreeAsync).";
     Unmodelled "unmodelled" [Size] "A call the recorder does not model: `name` is the call, `size` how often.";
+    Owner "owner" [Device Address] "Whose a live block is: `name` is the tensor, `text` the category and, after a space, its type and shape.";
 }
 
 impl Kind {

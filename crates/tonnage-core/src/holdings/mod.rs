@@ -10,8 +10,18 @@
 //!
 //! Memory: one [`Holding`] for every block that ever lived, about 80 bytes each.
 
+mod read;
+mod sites;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
 use serde::Serialize;
-use tonnage_trace::{StackId, TextId};
+use tonnage_trace::{Meta, StackId, StackTable, TextId};
+
+pub use read::{HoldingsError, read};
+pub use sites::{Place, is_users, shortened, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -68,11 +78,18 @@ impl Category {
         }
     }
 
-    /// The category with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|category| category.name() == name)
+    /// The word for it in recordings and in JSON.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::OptimizerState => "optimizer_state",
+            Self::KvCache => "kv_cache",
+            _ => self.name(),
+        }
+    }
+
+    /// The category with this key.
+    pub fn from_key(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|category| category.key() == key)
     }
 }
 
@@ -128,6 +145,11 @@ impl Phase {
             Self::Eval => "eval",
             Self::Save => "save",
         }
+    }
+
+    /// The phase with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.name() == name)
     }
 }
 
@@ -200,4 +222,268 @@ pub struct PhaseSpan {
     pub to: u32,
     /// The step it belongs to, from 0.
     pub step: u32,
+}
+
+/// A request that PyTorch's allocator could not serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The row.
+    pub row: u32,
+    /// Bytes asked for, rounded by the allocator.
+    pub requested: u64,
+    /// Bytes the driver had left.
+    pub free: u64,
+    /// Where it was asked for.
+    pub stack: Option<StackId>,
+    /// The stream it was asked for on.
+    pub stream: u64,
+    /// The phase it was asked for in.
+    pub phase: Phase,
+    /// The step.
+    pub step: u32,
+    /// The module.
+    pub module: Option<TextId>,
+    /// Bytes of blocks that were handed out then.
+    pub allocated: u64,
+    /// Bytes the driver had charged then, without the context.
+    pub charged: u64,
+    /// Whether nothing was requested after it.
+    pub last: bool,
+}
+
+/// What one process did on one device.
+#[derive(Clone, Debug, Default)]
+pub struct Holdings {
+    /// Number of the process.
+    pub process: u32,
+    /// Number of the device.
+    pub device: i32,
+    /// Every block that ever lived, by birth.
+    pub blocks: Vec<Holding>,
+    /// Everything that was held from the driver, by birth.
+    pub segments: Vec<SegmentSpan>,
+    /// The phases, one after the other without gaps.
+    pub phases: Vec<PhaseSpan>,
+    /// Whether the recording itself tells phases; else they are inferred from stacks.
+    pub phases_told: bool,
+    /// The rows at which optimizer steps ended.
+    pub steps: Vec<u32>,
+    /// The last request that could not be served.
+    pub failure: Option<Failure>,
+    /// How many could not.
+    pub failures: u64,
+    /// Bytes of the device, where they are known.
+    pub capacity: Option<u64>,
+    /// Bytes of the context, where one was recorded.
+    pub context: u64,
+    /// Largest sum of blocks.
+    pub peak_allocated: u64,
+    /// The row that reached it first.
+    pub peak_row: u32,
+    /// Most that was held from the driver by the allocator.
+    pub peak_reserved: u64,
+    /// The row that reached it first.
+    pub peak_reserved_row: u32,
+    /// Most that the driver charged, without the context.
+    pub peak_charged: u64,
+    /// Blocks of the final state whose birth the recording does not show.
+    pub unseen_births: u64,
+    reserved: u64,
+    charged: u64,
+}
+
+/// A recording with all its holdings.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Every process on every device, in order.
+    pub tracks: Vec<Holdings>,
+    /// Texts and stacks.
+    pub stacks: StackTable,
+    /// Facts.
+    pub meta: Vec<Meta>,
+    /// Rows.
+    pub rows: u32,
+    /// Whether its end is missing.
+    pub truncated: bool,
+    /// Nanoseconds since the first row with a time, for every so many rows.
+    pub times: Vec<(u32, u64)>,
+}
+
+impl Recording {
+    /// How many rows there are to one of `times`.
+    pub const ROWS_PER_TIME: u32 = 64;
+
+    /// The process and device that failed, or with the largest peak.
+    pub fn worst(&self) -> Option<&Holdings> {
+        let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
+        // The first of equals, so that rank 0 speaks for all.
+        self.tracks
+            .iter()
+            .rev()
+            .max_by_key(|track| (failed(track), track.peak_allocated))
+    }
+
+    /// A fact about a process, or else about the run.
+    pub fn fact(&self, process: u32, name: &str) -> Option<&str> {
+        let own = tonnage_trace::meta::find(&self.meta, process, name);
+        own.or_else(|| tonnage_trace::meta::find(&self.meta, crate::facts::RUN, name))
+    }
+}
+
+/// Bytes of one category at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CategoryBytes {
+    /// Which.
+    pub category: Category,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// Those of blocks that torch itself named.
+    pub exact_bytes: u64,
+    /// How many blocks.
+    pub blocks: u64,
+}
+
+/// What is held from the driver at a moment and not in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Slack {
+    /// Bytes by which blocks are larger than what was asked for; part of the blocks.
+    pub rounding: u64,
+    /// Free bytes in segments that hold live blocks: they cannot go back to the driver.
+    pub hard: u64,
+    /// Bytes of segments that are wholly free: they go back when memory runs short.
+    pub soft: u64,
+    /// Free bytes in segments of other streams that hold live blocks: a request here cannot use them.
+    pub stream: u64,
+    /// How many holes there are among `hard`.
+    pub holes: u64,
+    /// The largest of them.
+    pub largest_hole: u64,
+}
+
+impl Slack {
+    /// Held from the driver and not handed out.
+    pub fn cached(&self) -> u64 {
+        self.hard + self.soft + self.stream
+    }
+}
+
+impl Holdings {
+    /// The moment that matters: the failure that ended it, or the peak.
+    pub fn moment(&self) -> u32 {
+        match self.failure {
+            Some(failure) if failure.last => failure.row,
+            _ => self.peak_row,
+        }
+    }
+
+    /// The blocks alive just after a row.
+    pub fn alive_at(&self, row: u32) -> impl Iterator<Item = &Holding> {
+        let born = self.blocks.iter();
+        born.filter(move |block| block.alive_at(row))
+    }
+
+    /// Bytes of blocks alive just after a row.
+    pub fn allocated_at(&self, row: u32) -> u64 {
+        self.alive_at(row).map(|block| block.bytes).sum()
+    }
+
+    /// Bytes held from the driver by the allocator just after a row.
+    pub fn reserved_at(&self, row: u32) -> u64 {
+        let alive = |span: &&SegmentSpan| span.born <= row && row < span.died;
+        let spans = self.segments.iter().filter(alive);
+        spans.map(|span| span.bytes).sum()
+    }
+
+    /// Bytes of each category alive just after a row; all nine, in order.
+    pub fn categories_at(&self, row: u32) -> [CategoryBytes; 9] {
+        let mut sums = Category::ALL.map(|category| CategoryBytes {
+            category,
+            bytes: 0,
+            exact_bytes: 0,
+            blocks: 0,
+        });
+        for block in self.alive_at(row) {
+            let sum = &mut sums[block.category as usize];
+            sum.bytes += block.bytes;
+            sum.blocks += 1;
+            if block.known == Known::Exact {
+                sum.exact_bytes += block.bytes;
+            }
+        }
+        sums
+    }
+
+    /// What is held and not in use just after a row, as a request on `stream` sees it.
+    pub fn slack_at(&self, row: u32, stream: u64) -> Slack {
+        let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut slack = Slack::default();
+        for block in self.alive_at(row) {
+            live.insert(block.address, block.bytes);
+            slack.rounding += block.bytes.saturating_sub(block.requested);
+        }
+        for span in &self.segments {
+            if span.born > row || row >= span.died {
+                continue;
+            }
+            let end = span.address.saturating_add(span.bytes);
+            let mut at = span.address;
+            let mut used = 0;
+            let mut holes = (0, 0);
+            let mut hole = |from: u64, to: u64| {
+                if to > from {
+                    holes = (holes.0 + 1, holes.1.max(to - from));
+                }
+            };
+            for (&address, &bytes) in live.range(span.address..end) {
+                hole(at, address);
+                let stop = address.saturating_add(bytes).min(end);
+                used += stop - address;
+                at = at.max(stop);
+            }
+            hole(at, end);
+            let free = span.bytes - used.min(span.bytes);
+            if used == 0 {
+                slack.soft += free;
+            } else if span.stream != stream {
+                slack.stream += free;
+            } else {
+                slack.hard += free;
+                slack.holes += holes.0;
+                slack.largest_hole = slack.largest_hole.max(holes.1);
+            }
+        }
+        slack
+    }
+
+    /// The phase a row is in.
+    pub fn phase_at(&self, row: u32) -> Option<&PhaseSpan> {
+        let after = self.phases.partition_point(|span| span.to <= row);
+        self.phases.get(after)
+    }
+
+    /// The largest sum of blocks within each phase span, with its row.
+    pub fn phase_peaks(&self) -> Vec<(PhaseSpan, u64, u32)> {
+        let mut changes: Vec<(u32, i64)> = Vec::with_capacity(self.blocks.len() * 2);
+        for block in &self.blocks {
+            changes.push((block.born, block.bytes.cast_signed()));
+            if block.died != Holding::ALIVE {
+                changes.push((block.died, -block.bytes.cast_signed()));
+            }
+        }
+        changes.sort_unstable();
+        let mut changes = changes.into_iter().peekable();
+        let mut sum = 0_i64;
+        let mut peaks = Vec::with_capacity(self.phases.len());
+        for span in &self.phases {
+            let mut peak = (sum, span.from);
+            while let Some((row, change)) = changes.next_if(|&(row, _)| row < span.to) {
+                sum += change;
+                if sum > peak.0 {
+                    peak = (sum, row);
+                }
+            }
+            peaks.push((*span, peak.0.max(0).cast_unsigned(), peak.1));
+        }
+        peaks
+    }
 }

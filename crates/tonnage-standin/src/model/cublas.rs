@@ -14,6 +14,7 @@ use super::memory;
 use crate::ffi::{Out, Ptr};
 use crate::machine::machine;
 use crate::recorder::static_text;
+use crate::torch::own_workspace;
 
 pub(super) const SUCCESS: i32 = 0;
 const EXECUTION_FAILED: i32 = 13;
@@ -55,6 +56,12 @@ pub(crate) fn cublasCreate_v2(handle: Out<Ptr>) -> i32 {
 
 pub(crate) fn cublasDestroy_v2(handle: Ptr) -> i32 {
     handles().remove(&handle);
+    SUCCESS
+}
+
+/// Torch lends a block of its own; this is how we know which.
+pub(crate) fn cublasSetWorkspace_v2(_handle: Ptr, workspace: Ptr, _bytes: usize) -> i32 {
+    own_workspace(workspace.0 as u64, "cuBLAS");
     SUCCESS
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::cublas::{SUCCESS, cuda_part};
 use super::cudnn::real;
 use crate::ffi::{Out, OutBytes, Ptr};
+use crate::torch::own_workspace;
 
 /// Bytes of one entry of the heuristics' answer: algorithm (64), workspace (8),
 /// state (4), waves (4), reserved.
@@ -48,6 +49,29 @@ pub(crate) fn cublasLtMatmulAlgoCheck(
     _algorithm: Ptr,
     _result: OutBytes<RESULT>,
 ) -> i32 {
+    SUCCESS
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
+pub(crate) fn cublasLtMatmul(
+    _handle: Ptr,
+    _operation: Ptr,
+    _alpha: Ptr,
+    _a: Ptr,
+    _a_layout: Ptr,
+    _b: Ptr,
+    _b_layout: Ptr,
+    _beta: Ptr,
+    _c: Ptr,
+    _c_layout: Ptr,
+    _d: Ptr,
+    _d_layout: Ptr,
+    _algorithm: Ptr,
+    workspace: Ptr,
+    _workspace_bytes: usize,
+    _stream: Ptr,
+) -> i32 {
+    own_workspace(workspace.0 as u64, "cuBLASLt");
     SUCCESS
 }
 

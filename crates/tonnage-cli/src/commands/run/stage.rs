@@ -24,7 +24,13 @@ use crate::arguments::{AddressOrder, RunOptions};
 use crate::output::hinted;
 
 /// Runs inside every Python of the run.
-const HOOK: &str = include_str!("../../sitecustomize.py");
+const HOOK: [(&str, &str); 2] = [
+    (
+        "sitecustomize.py",
+        include_str!("../../hook/sitecustomize.py"),
+    ),
+    ("owners.py", include_str!("../../hook/owners.py")),
+];
 const HOOK_FOLDER: &str = "python";
 const LIBRARY_FOLDER: &str = "lib";
 const STANDIN: &str = "libtonnage_standin.so";
@@ -83,7 +89,9 @@ impl Stage {
         ledger[..8].copy_from_slice(&MAGIC.to_le_bytes());
         fs::write(folder.join(LEDGER_FILE), ledger)?;
         fs::create_dir(folder.join(HOOK_FOLDER))?;
-        fs::write(folder.join(HOOK_FOLDER).join("sitecustomize.py"), HOOK)?;
+        for (name, source) in HOOK {
+            fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
+        }
         let libraries = folder.join(LIBRARY_FOLDER);
         fs::create_dir(&libraries)?;
         for name in NAMES {

@@ -21,6 +21,7 @@ use super::{NAMES, SUCCESS, cudnnGetVersion, guessed, real, stream_of};
 use crate::ffi::{Out, Ptr};
 use crate::machine::{current, machine};
 use crate::model::stream;
+use crate::torch::own_workspace;
 
 /// Kinds of descriptors that matter here.
 mod kind {
@@ -38,6 +39,7 @@ mod attribute {
     pub(super) const PLAN_HANDLE: i32 = 400;
     pub(super) const PLAN_WORKSPACE: i32 = 402;
     pub(super) const PLAN_DEVICE: i32 = 407;
+    pub(super) const PACK_WORKSPACE: i32 = 1003;
     pub(super) const ENGINE_KNOBS: i32 = 1302;
     pub(super) const ENGINE_BEHAVIOUR: i32 = 1305;
     pub(super) const ENGINE_DEVICE: i32 = 1307;
@@ -226,6 +228,11 @@ pub(crate) fn cudnnBackendSetAttribute(
     count: i64,
     elements: Ptr,
 ) -> i32 {
+    if name == attribute::PACK_WORKSPACE
+        && let Some(workspace) = elements.get::<u64>(0)
+    {
+        own_workspace(workspace, "cuDNN");
+    }
     let Some(library) = library() else {
         return stub::set(descriptor, name, of_type, count, elements);
     };

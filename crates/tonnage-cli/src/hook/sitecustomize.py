@@ -30,6 +30,7 @@ class _Recorder:
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.torch = None
+        self.owners = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -44,9 +45,31 @@ class _Recorder:
 
         self.write(_NOTE, json.dumps(facts).encode())
 
-    def start(self, torch):
-        """Called by torch when CUDA is first used."""
+    def meet(self, torch):
+        """Called when torch has been imported."""
         self.torch = torch
+        # Under a name of its own, so that no stack shows a file of this run.
+        scope = {"__name__": "tonnage_owners"}
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "owners.py")
+        with open(source, encoding="utf-8") as file:
+            exec(compile(file.read(), "<tonnage>", "exec"), scope)
+        self.owners = scope["Owners"](torch, self.library)
+        torch.cuda._lazy_call(self.start)
+
+    def ask_owners(self):
+        try:
+            if self.owners is not None and self.owners.installed:
+                self.owners.ask_all()
+        except Exception as error:
+            self.note(unnamed=f"{type(error).__name__}: {error}")
+
+    def start(self):
+        """Called by torch when CUDA is first used."""
+        torch = self.torch
+        try:
+            self.owners.install()
+        except Exception as error:
+            self.note(unnamed=f"{type(error).__name__}: {error}")
         variables = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "RANK", "LOCAL_RANK", "WORLD_SIZE")
         self.note(
             torch=torch.__version__,
@@ -121,6 +144,7 @@ class _Recorder:
         # Called by the thread that ran out, which may be one of torch's own. An
         # exception here would take the place of the script's OutOfMemoryError.
         try:
+            self.ask_owners()
             self.drain()
         except Exception as error:
             self.running = False
@@ -159,7 +183,7 @@ def _torch_imported(torch):
     global _recorder
     try:
         _recorder = _Recorder()
-        torch.cuda._lazy_call(lambda: _recorder.start(torch))
+        _recorder.meet(torch)
     except Exception as error:
         print(f"tonnage: no stacks will be recorded: {error}", file=sys.stderr)
 
@@ -185,6 +209,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 def _at_exit():
     if _recorder is not None:
+        _recorder.ask_owners()
         _recorder.drain()
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()

@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Makes [`Holdings`] of the rows of a recording, one after the other.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Read};
+
+use thiserror::Error;
+use tonnage_trace::{Event, Kind, Meta, ReadError, Reader, StackId, StackTable, TextId, meta};
+
+use super::sites::{Hint, Hints};
+use super::{
+    Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan,
+};
+use crate::facts;
+
+/// Why a recording could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HoldingsError {
+    /// It cannot be opened.
+    #[error("the recording cannot be opened")]
+    Open(#[from] io::Error),
+    /// It cannot be read.
+    #[error("the recording cannot be read")]
+    Read(#[from] ReadError),
+    /// It is longer than row numbers reach.
+    #[error("the recording has more than {} rows", u32::MAX - 1)]
+    TooLong,
+}
+
+/// Reads all of a recording.
+pub fn read<R: Read>(source: R) -> Result<Recording, HoldingsError> {
+    let mut reader = Reader::new(source)?;
+    let mut tracks: BTreeMap<(u32, i32), Builder> = BTreeMap::new();
+    let mut hints = Hints::default();
+    let mut row = 0_u32;
+    let mut first_time = None;
+    let mut times = Vec::new();
+    while let Some(event) = reader.next().transpose()? {
+        if row == u32::MAX - 1 {
+            return Err(HoldingsError::TooLong);
+        }
+        if let Some(time) = event.time {
+            let first = *first_time.get_or_insert(time);
+            if row.is_multiple_of(Recording::ROWS_PER_TIME) {
+                times.push((row, time.saturating_sub(first).max(0).cast_unsigned()));
+            }
+        }
+        if event.device >= 0 && event.kind != Kind::Unmodelled {
+            let key = (event.process, event.device);
+            let builder = tracks
+                .entry(key)
+                .or_insert_with(|| Builder::new(key.0, key.1));
+            builder.row(&event, row, reader.stacks(), &mut hints);
+        }
+        row += 1;
+    }
+    let truncated = reader
+        .ending()
+        .is_some_and(tonnage_trace::Ending::is_truncated);
+    let all = reader.meta().to_vec();
+    let stacks = reader.into_parts().0;
+    let tracks = tracks
+        .into_values()
+        .filter(|builder| !builder.out.blocks.is_empty() || builder.out.failure.is_some())
+        .map(|builder| builder.finish(row, &all))
+        .collect();
+    Ok(Recording {
+        tracks,
+        stacks,
+        meta: all,
+        rows: row,
+        truncated,
+        times,
+    })
+}
+
+/// A block that lives: its index, and the phase and stack that decide its category when it dies.
+struct Builder {
+    out: Holdings,
+    live: HashMap<u64, u32>,
+    segments: BTreeMap<u64, u32>,
+    /// Whether the recording tells phases itself.
+    told: bool,
+    phase: Phase,
+    phase_from: u32,
+    /// Phases inside phases: a forward pass within an optimizer's closure.
+    outer: Vec<Phase>,
+    modules: Vec<TextId>,
+    step: u32,
+    allocated: u64,
+    /// Phase in which each block died, while they are collected.
+    died_in: Vec<Phase>,
+    final_states: Vec<(u64, u64, u64, u64, Option<StackId>)>,
+}
+
+impl Builder {
+    fn new(process: u32, device: i32) -> Self {
+        Self {
+            out: Holdings {
+                process,
+                device,
+                ..Holdings::default()
+            },
+            live: HashMap::new(),
+            segments: BTreeMap::new(),
+            told: false,
+            phase: Phase::Load,
+            phase_from: 0,
+            outer: Vec::new(),
+            modules: Vec::new(),
+            step: 0,
+            allocated: 0,
+            died_in: Vec::new(),
+            final_states: Vec::new(),
+        }
+    }
+
+    fn row(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
+        match event.kind {
+            Kind::Alloc => self.alloc(event, row, stacks, hints),
+            Kind::FreeRequested => self.free(event.address, row),
+            Kind::SegmentAlloc | Kind::SegmentMap => {
+                self.segment(event.address, event.size, event.stream, row);
+            }
+            Kind::SegmentFree | Kind::SegmentUnmap => {
+                self.segment_gone(event.address, event.size, row);
+            }
+            Kind::InitialSegment => self.segment(event.address, event.size, event.stream, 0),
+            Kind::InitialBlock => {
+                let state = event.name.map_or("", |name| stacks.text(name));
+                if state.starts_with("active_allocated") {
+                    self.born(event, 0, Phase::Load, None, stacks, hints);
+                }
+            }
+            Kind::FinalBlock => {
+                let state = event.name.map_or("", |name| stacks.text(name));
+                if state.starts_with("active_allocated") {
+                    let size = event.size.max(event.requested);
+                    let entry = (
+                        event.address,
+                        size,
+                        event.requested,
+                        event.stream,
+                        event.stack,
+                    );
+                    self.final_states.push(entry);
+                }
+            }
+            Kind::Owner => self.owner(event, stacks),
+            Kind::MarkStart | Kind::MarkEnd | Kind::Mark => self.mark(event, row, stacks),
+            Kind::DriverContext => self.out.context += event.size,
+            Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => {
+                self.out.charged += event.size;
+                self.out.peak_charged = self.out.peak_charged.max(self.out.charged);
+            }
+            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree => {
+                self.out.charged = self.out.charged.saturating_sub(event.size);
+            }
+            Kind::Oom => {
+                self.out.failure = Some(Failure {
+                    row,
+                    requested: event.size,
+                    free: event.free,
+                    stack: event.stack,
+                    stream: event.stream,
+                    phase: self.phase,
+                    step: self.step,
+                    module: self.modules.last().copied(),
+                    allocated: self.allocated,
+                    charged: self.out.charged,
+                    last: true,
+                });
+                self.out.failures += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn alloc(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
+        if let Some(failure) = &mut self.out.failure {
+            failure.last = false;
+        }
+        let hint = event.stack.map(|stack| hints.of(stacks, stack));
+        if !self.told
+            && let Some(phase) = hint.and_then(|hint| hint.phase)
+        {
+            self.enter(phase, row);
+        } else if !self.told && hint.is_none_or(|hint| hint.nowhere) {
+            // A thread of torch without Python frames after a forward pass is its backward pass.
+            if self.phase == Phase::Forward {
+                self.enter(Phase::Backward, row);
+            }
+        }
+        let phase = self.phase;
+        self.born(event, row, phase, hint, stacks, hints);
+        if self.allocated > self.out.peak_allocated {
+            self.out.peak_allocated = self.allocated;
+            self.out.peak_row = row;
+        }
+    }
+
+    fn born(
+        &mut self,
+        event: &Event,
+        row: u32,
+        phase: Phase,
+        hint: Option<Hint>,
+        stacks: &StackTable,
+        hints: &mut Hints,
+    ) {
+        // A block where one lives already: the older one is taken as freed.
+        self.free(event.address, row);
+        let hint = hint.or_else(|| event.stack.map(|stack| hints.of(stacks, stack)));
+        let bytes = if event.size > 0 {
+            event.size
+        } else {
+            event.requested
+        };
+        let requested = if event.requested > 0 {
+            event.requested
+        } else {
+            bytes
+        };
+        let index = self.out.blocks.len() as u32;
+        self.out.blocks.push(Holding {
+            born: row,
+            died: Holding::ALIVE,
+            address: event.address,
+            bytes,
+            requested,
+            stream: event.stream,
+            stack: event.stack,
+            module: self.modules.last().copied(),
+            name: None,
+            shape: None,
+            step: self.step,
+            category: hint.and_then(|hint| hint.category).unwrap_or_default(),
+            known: Known::Inferred,
+            phase,
+        });
+        self.died_in.push(Phase::Load);
+        self.live.insert(event.address, index);
+        self.allocated += bytes;
+    }
+
+    fn free(&mut self, address: u64, row: u32) {
+        let Some(index) = self.live.remove(&address) else {
+            return;
+        };
+        let block = &mut self.out.blocks[index as usize];
+        block.died = row;
+        self.died_in[index as usize] = self.phase;
+        self.allocated = self.allocated.saturating_sub(block.bytes);
+    }
+
+    fn segment(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
+        let index = self.out.segments.len() as u32;
+        self.out.segments.push(SegmentSpan {
+            born: row,
+            died: Holding::ALIVE,
+            address,
+            bytes,
+            stream,
+        });
+        self.out.reserved += bytes;
+        if self.out.reserved > self.out.peak_reserved {
+            self.out.peak_reserved = self.out.reserved;
+            self.out.peak_reserved_row = row;
+        }
+        self.segments.insert(address, index);
+    }
+
+    /// Ends the spans of a range that went back, which may be several or parts of some.
+    fn segment_gone(&mut self, address: u64, bytes: u64, row: u32) {
+        let end = address.saturating_add(bytes);
+        let mut from = address;
+        // The span before may reach into the range.
+        if let Some((&start, &index)) = self.segments.range(..address).next_back()
+            && start.saturating_add(self.out.segments[index as usize].bytes) > address
+        {
+            from = start;
+        }
+        let inside: Vec<u64> = self
+            .segments
+            .range(from..end)
+            .map(|(&start, _)| start)
+            .collect();
+        for start in inside {
+            let Some(index) = self.segments.remove(&start) else {
+                continue;
+            };
+            let span = self.out.segments[index as usize];
+            let stop = span.address.saturating_add(span.bytes);
+            self.out.segments[index as usize].died = row;
+            self.out.reserved = self.out.reserved.saturating_sub(span.bytes);
+            // What lies outside the range goes on.
+            if span.address < address {
+                self.segment(span.address, address - span.address, span.stream, row);
+            }
+            if stop > end {
+                self.segment(end, stop - end, span.stream, row);
+            }
+        }
+    }
+
+    fn owner(&mut self, event: &Event, stacks: &StackTable) {
+        let Some(&index) = self.live.get(&event.address) else {
+            return;
+        };
+        let text = event.text.map_or("", |text| stacks.text(text));
+        let (key, shape) = text.split_once(' ').unwrap_or((text, ""));
+        let Some(category) = Category::from_key(key) else {
+            return;
+        };
+        let block = &mut self.out.blocks[index as usize];
+        // A gradient that views a bucket, a weight that is also a buffer: the first word stands.
+        if block.known == Known::Exact && block.category <= category {
+            return;
+        }
+        block.category = category;
+        block.known = Known::Exact;
+        block.name = event.name;
+        block.shape = event.text.filter(|_| !shape.is_empty());
+    }
+
+    fn mark(&mut self, event: &Event, row: u32, stacks: &StackTable) {
+        let Some(sort) = event.text.map(|text| stacks.text(text)) else {
+            return;
+        };
+        let Some(name) = event.name else { return };
+        match (sort, event.kind) {
+            ("module", Kind::MarkStart) => self.modules.push(name),
+            ("module", Kind::MarkEnd) => {
+                // An exception may have skipped the ends of inner modules.
+                if let Some(at) = self.modules.iter().rposition(|&module| module == name) {
+                    self.modules.truncate(at);
+                }
+            }
+            ("phase", kind) => {
+                let Some(phase) = Phase::from_name(stacks.text(name)) else {
+                    return;
+                };
+                if !self.told {
+                    self.told = true;
+                    self.out.phases_told = true;
+                }
+                if kind == Kind::MarkStart {
+                    self.outer.push(self.phase);
+                    self.enter(phase, row);
+                } else {
+                    let outer = self.outer.pop().unwrap_or(phase);
+                    // A loss is computed after the model's forward pass has ended and belongs to
+                    // it; so a phase goes on until another begins, unless it was inside one.
+                    let resumes = matches!(outer, Phase::Backward | Phase::Step);
+                    if phase != outer && resumes && !self.outer.is_empty() {
+                        self.enter(outer, row);
+                    }
+                }
+            }
+            ("step", _) => {
+                self.step += 1;
+                self.out.steps.push(row);
+            }
+            _ => {}
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, row: u32) {
+        if phase == self.phase {
+            return;
+        }
+        if !self.told && self.phase == Phase::Step && phase != Phase::Step {
+            self.step += 1;
+            self.out.steps.push(row);
+        }
+        self.end_phase(row);
+        self.phase = phase;
+        self.phase_from = row;
+    }
+
+    fn end_phase(&mut self, row: u32) {
+        if row > self.phase_from {
+            self.out.phases.push(PhaseSpan {
+                phase: self.phase,
+                from: self.phase_from,
+                to: row,
+                step: self.step,
+            });
+        }
+    }
+
+    fn finish(mut self, rows: u32, all: &[Meta]) -> Holdings {
+        self.end_phase(rows);
+        self.adopt_final_state();
+        for (block, died_in) in self.out.blocks.iter_mut().zip(&self.died_in) {
+            if block.known == Known::Inferred && block.category == Category::Other {
+                block.category = by_life(block, *died_in, self.told);
+            }
+        }
+        let fact = |name: &str| {
+            let own = meta::find(all, self.out.process, name);
+            own.or_else(|| meta::find(all, facts::RUN, name))
+        };
+        let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
+        self.out.capacity = number(meta::GPU_CAPACITY).filter(|&bytes| bytes > 0);
+        self.out
+    }
+
+    /// Blocks of the final state that no row handed out were there from the start.
+    fn adopt_final_state(&mut self) {
+        for (address, bytes, requested, stream, stack) in std::mem::take(&mut self.final_states) {
+            if self.live.contains_key(&address) {
+                continue;
+            }
+            self.out.unseen_births += 1;
+            self.out.blocks.push(Holding {
+                born: 0,
+                died: Holding::ALIVE,
+                address,
+                bytes,
+                requested,
+                stream,
+                stack,
+                module: None,
+                name: None,
+                shape: None,
+                step: 0,
+                category: Category::Other,
+                known: Known::Inferred,
+                phase: Phase::Load,
+            });
+            self.died_in.push(Phase::Load);
+        }
+    }
+}
+
+/// The category of a block that nobody named, from when it was born and when it died.
+///
+/// Where torch was asked, what outlives a backward pass or a step without a name is neither a
+/// gradient nor optimizer state.
+fn by_life(block: &Holding, died_in: Phase, told: bool) -> Category {
+    let dies = block.died != Holding::ALIVE;
+    match (block.phase, died_in) {
+        (Phase::Forward, Phase::Forward) if dies => Category::Temporaries,
+        (Phase::Forward, _) => Category::Activations,
+        (Phase::Backward | Phase::Step | Phase::Eval | Phase::Save, died)
+            if dies && died == block.phase =>
+        {
+            Category::Temporaries
+        }
+        (Phase::Backward, _) if !told => Category::Gradients,
+        (Phase::Step, _) if !told => Category::OptimizerState,
+        _ => Category::Other,
+    }
+}

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a stack says about a block: the user's line, and hints at phase and category.
+//!
+//! The hints serve recordings that carry no word of torch itself, such as
+//! snapshots from production. They rest on files and functions of PyTorch and
+//! on names that training loops commonly use; what they yield is inferred.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde::Serialize;
+use tonnage_trace::{Frame, StackId, StackTable};
+
+use super::{Category, Phase};
+
+/// A place in a program.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Place {
+    /// The file, as Python names it.
+    pub file: String,
+    /// The line.
+    pub line: u64,
+    /// The function.
+    pub function: String,
+}
+
+/// Whether a file is the user's, and not of Python or of an installed package.
+pub fn is_users(file: &str) -> bool {
+    let library = ["/site-packages/", "/dist-packages/", "/lib/python3"];
+    let python = is_python(file) || !file.contains('.');
+    python
+        && !file.starts_with('<')
+        && !file.is_empty()
+        && !library.iter().any(|part| file.contains(part))
+}
+
+fn is_python(file: &str) -> bool {
+    Path::new(file)
+        .extension()
+        .is_some_and(|extension| extension == "py")
+}
+
+/// A file without what only its machine knows: inside packages from the package on, else as it is.
+pub fn shortened(file: &str) -> &str {
+    for part in ["/site-packages/", "/dist-packages/"] {
+        if let Some(at) = file.rfind(part) {
+            return &file[at + part.len()..];
+        }
+    }
+    file
+}
+
+/// The innermost line of the user's code in a stack, or the innermost line of Python; none without either.
+pub fn site(stacks: &StackTable, stack: Option<StackId>) -> Option<Place> {
+    let place = |frame: Frame<'_>| Place {
+        file: frame.file.to_owned(),
+        line: frame.line,
+        function: frame.function.to_owned(),
+    };
+    let stack = stack?;
+    let users = stacks.frames(stack).find(|frame| is_users(frame.file));
+    let python = |frame: &Frame<'_>| is_python(frame.file);
+    users
+        .or_else(|| stacks.frames(stack).find(python))
+        .map(place)
+}
+
+/// What a stack hints at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hint {
+    pub(super) phase: Option<Phase>,
+    pub(super) category: Option<Category>,
+    /// Whether it has no frame of Python at all.
+    pub(super) nowhere: bool,
+}
+
+/// The hints of stacks, each looked at once.
+#[derive(Debug, Default)]
+pub(super) struct Hints {
+    known: HashMap<StackId, Hint>,
+}
+
+impl Hints {
+    pub(super) fn of(&mut self, stacks: &StackTable, stack: StackId) -> Hint {
+        *self
+            .known
+            .entry(stack)
+            .or_insert_with(|| hint(stacks, stack))
+    }
+}
+
+fn hint(stacks: &StackTable, stack: StackId) -> Hint {
+    let mut hint = Hint {
+        nowhere: true,
+        ..Hint::default()
+    };
+    let mut moves = false;
+    for frame in stacks.frames(stack) {
+        let (file, function) = (frame.file, frame.function);
+        let python = is_python(file);
+        hint.nowhere &= !python;
+        let torch = file.contains("torch/");
+        let phase = if torch && file.contains("/optim/") {
+            Some(Phase::Step)
+        } else if function == "_engine_run_backward" || function.contains("autograd::Engine") {
+            Some(Phase::Backward)
+        } else if file.ends_with("torch/serialization.py") {
+            Some(Phase::Save)
+        } else if python && !torch && is_users(file) {
+            match function {
+                "step" | "optimizer_step" => Some(Phase::Step),
+                "evaluate" | "eval" | "validate" | "validation" | "generate" | "inference" => {
+                    Some(Phase::Eval)
+                }
+                "forward" => Some(Phase::Forward),
+                _ => None,
+            }
+        } else if file.ends_with("nn/modules/module.py") && function == "_call_impl" {
+            Some(Phase::Forward)
+        } else {
+            None
+        };
+        // Outer frames decide: a forward pass inside `generate` is one without gradients, an
+        // optimizer inside a forward pass does not occur.
+        if phase.is_some() && hint.phase != Some(Phase::Step) {
+            hint.phase = phase;
+        }
+        if function == "_init_group" {
+            hint.category = Some(Category::OptimizerState);
+        }
+        moves |= torch && matches!(function, "_apply" | "to_empty" | "reset_parameters");
+        moves |= file.ends_with("torch/nn/parameter.py");
+        moves |= python && function == "__init__" && torch && file.contains("/nn/modules/");
+        if function.contains("AccumulateGrad") {
+            hint.category = Some(Category::Gradients);
+        }
+        if file.ends_with("cache_utils.py") && function == "update" {
+            hint.category = Some(Category::KvCache);
+        }
+    }
+    if moves && hint.category.is_none() && hint.phase.is_none() {
+        hint.category = Some(Category::Weights);
+        hint.phase = Some(Phase::Load);
+    }
+    hint
+}
