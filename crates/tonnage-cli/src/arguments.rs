@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Export(ExportOptions),
     Replay(ReplayOptions),
     Tune(TuneOptions),
+    Explain(ExplainOptions),
 }
 
 /// Dry-run a PyTorch script on a GPU that is not there
@@ -285,6 +286,28 @@ pub(crate) struct TuneOptions {
     #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) no_progress: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Say why a recording needs what it needs, and what would help
+///
+/// At most one screen: the moment of the failure or of the peak, whose the bytes are, who holds
+/// them, and what would lower the peak. A setting is proposed only after it was replayed on the
+/// recording; any other change only with its arithmetic.
+///
+/// Exit code: 0 explained, 1 the recording ends out of memory, 2 it cannot be explained.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tonnage explain train.tonnage
+  tonnage explain snapshot.pickle --json
+  tonnage explain TN102")]
+pub(crate) struct ExplainOptions {
+    /// The recording, a PyTorch snapshot, or the code of a finding.
+    #[arg(value_name = "FILE|CODE")]
+    pub(crate) what: PathBuf,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

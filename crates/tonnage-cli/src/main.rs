@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Export(options) => commands::export::run(&options),
         Command::Replay(options) => commands::replay::run(&options),
         Command::Tune(options) => commands::tune::run(&options),
+        Command::Explain(options) => commands::explain::run(&options),
     };
     match result {
         Ok(answer) => ExitCode::from(answer as u8),

@@ -2,6 +2,7 @@
 //! How things are said: answers, errors, sizes.
 
 use anstyle::{AnsiColor, Style};
+pub(crate) use tonnage_core::words::{bytes, count};
 
 /// What a command answers; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,34 +66,6 @@ pub(crate) fn error(error: &anyhow::Error) {
     if let Some(Hinted { hint, .. }) = hint {
         tell(&format!("\n{HINT}hint{HINT:#}: {hint}"));
     }
-}
-
-/// Bytes in binary units, two decimals from KiB on.
-pub(crate) fn bytes(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", units[unit])
-}
-
-/// A count with thousands set apart.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too) or plain bytes.

@@ -2,6 +2,7 @@
 //! Questions answered from a recording, as plain result structs.
 //!
 //! * [`collect`] makes a recording of what the processes of a dry run left behind;
+//! * [`explain`] says why a recording needs what it needs, and what would help;
 //! * [`holdings`] says whose every byte is, at every moment;
 //! * [`info`] says what is in a recording, and how well it is known;
 //! * [`replay`] says what another allocator or device would have made of a recording;
@@ -14,9 +15,11 @@
 #![forbid(unsafe_code)]
 
 pub mod collect;
+pub mod explain;
 pub mod facts;
 pub mod holdings;
 pub mod info;
 pub mod replay;
 pub mod tune;
 pub mod verdict;
+pub mod words;

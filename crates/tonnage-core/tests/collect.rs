@@ -88,7 +88,9 @@ impl Run {
                 .join(format!("{prefix}{slot:03}-{}", 100 + slot))
         };
         std::fs::write(name(tonnage_capture::LOG_PREFIX), log).unwrap();
-        let words = entries.iter().flat_map(|block| blocks::Entry::Block(*block).to_words());
+        let words = entries
+            .iter()
+            .flat_map(|block| blocks::Entry::Block(*block).to_words());
         let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         bytes.resize(bytes.len() + blocks::ENTRY, 0);
         std::fs::write(name(blocks::PREFIX), bytes).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One command, one file, one function.
 
+pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod gpus;
 pub(crate) mod import;

@@ -268,6 +268,8 @@ pub struct Holdings {
     pub phases_told: bool,
     /// The rows at which optimizer steps ended.
     pub steps: Vec<u32>,
+    /// The rows at which forward passes began, with gradients or without.
+    pub passes: Vec<u32>,
     /// The last request that could not be served.
     pub failure: Option<Failure>,
     /// How many could not.
@@ -280,6 +282,8 @@ pub struct Holdings {
     pub peak_allocated: u64,
     /// The row that reached it first.
     pub peak_row: u32,
+    /// What the driver had charged then, without the context.
+    pub charged_at_peak: u64,
     /// Most that was held from the driver by the allocator.
     pub peak_reserved: u64,
     /// The row that reached it first.
@@ -335,9 +339,11 @@ impl Recording {
 pub struct CategoryBytes {
     /// Which.
     pub category: Category,
-    /// Bytes of its blocks.
+    /// Bytes the program asked for: those of its tensors.
     pub bytes: u64,
-    /// Those of blocks that torch itself named.
+    /// Bytes its blocks take, rounding included.
+    pub block_bytes: u64,
+    /// Those of `bytes` in blocks that torch itself named.
     pub exact_bytes: u64,
     /// How many blocks.
     pub blocks: u64,
@@ -399,15 +405,17 @@ impl Holdings {
         let mut sums = Category::ALL.map(|category| CategoryBytes {
             category,
             bytes: 0,
+            block_bytes: 0,
             exact_bytes: 0,
             blocks: 0,
         });
         for block in self.alive_at(row) {
             let sum = &mut sums[block.category as usize];
-            sum.bytes += block.bytes;
+            sum.bytes += block.requested;
+            sum.block_bytes += block.bytes;
             sum.blocks += 1;
             if block.known == Known::Exact {
-                sum.exact_bytes += block.bytes;
+                sum.exact_bytes += block.requested;
             }
         }
         sums

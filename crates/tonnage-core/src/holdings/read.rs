@@ -119,13 +119,14 @@ impl Builder {
     fn row(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
         match event.kind {
             Kind::Alloc => self.alloc(event, row, stacks, hints),
-            Kind::FreeRequested => self.free(event.address, row),
+            Kind::FreeRequested => self.given_back(event, row),
             Kind::SegmentAlloc | Kind::SegmentMap => {
                 self.segment(event.address, event.size, event.stream, row);
             }
             Kind::SegmentFree | Kind::SegmentUnmap => {
                 self.segment_gone(event.address, event.size, row);
             }
+            Kind::FinalSegment => self.final_segment(event),
             Kind::InitialSegment => self.segment(event.address, event.size, event.stream, 0),
             Kind::InitialBlock => {
                 let state = event.name.map_or("", |name| stacks.text(name));
@@ -197,6 +198,7 @@ impl Builder {
         if self.allocated > self.out.peak_allocated {
             self.out.peak_allocated = self.allocated;
             self.out.peak_row = row;
+            self.out.charged_at_peak = self.out.charged;
         }
     }
 
@@ -210,7 +212,7 @@ impl Builder {
         hints: &mut Hints,
     ) {
         // A block where one lives already: the older one is taken as freed.
-        self.free(event.address, row);
+        let _ = self.free(event.address, row);
         let hint = hint.or_else(|| event.stack.map(|stack| hints.of(stacks, stack)));
         let bytes = if event.size > 0 {
             event.size
@@ -244,14 +246,54 @@ impl Builder {
         self.allocated += bytes;
     }
 
-    fn free(&mut self, address: u64, row: u32) {
+    /// Ends the life of the block at an address, if one lives there.
+    fn free(&mut self, address: u64, row: u32) -> bool {
         let Some(index) = self.live.remove(&address) else {
-            return;
+            return false;
         };
         let block = &mut self.out.blocks[index as usize];
         block.died = row;
         self.died_in[index as usize] = self.phase;
         self.allocated = self.allocated.saturating_sub(block.bytes);
+        true
+    }
+
+    /// A block that is given back and whose birth was not recorded was there from the start.
+    fn given_back(&mut self, event: &Event, row: u32) {
+        if self.free(event.address, row) {
+            return;
+        }
+        let bytes = event.size.max(event.requested);
+        let died = (row, self.phase);
+        self.there_before(event.address, bytes, event.requested, event.stream, died);
+    }
+
+    fn there_before(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        requested: u64,
+        stream: u64,
+        died: (u32, Phase),
+    ) {
+        self.out.unseen_births += 1;
+        self.out.blocks.push(Holding {
+            born: 0,
+            died: died.0,
+            address,
+            bytes,
+            requested,
+            stream,
+            stack: None,
+            module: None,
+            name: None,
+            shape: None,
+            step: 0,
+            category: Category::Other,
+            known: Known::Inferred,
+            phase: Phase::Load,
+        });
+        self.died_in.push(died.1);
     }
 
     fn segment(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
@@ -304,6 +346,14 @@ impl Builder {
         }
     }
 
+    /// A segment of the final state that no row obtained was there from the start.
+    fn final_segment(&mut self, event: &Event) {
+        let end = event.address.saturating_add(event.size);
+        if self.segments.range(event.address..end).next().is_none() {
+            self.segment(event.address, event.size, event.stream, 0);
+        }
+    }
+
     fn owner(&mut self, event: &Event, stacks: &StackTable) {
         let Some(&index) = self.live.get(&event.address) else {
             return;
@@ -346,6 +396,9 @@ impl Builder {
                     self.out.phases_told = true;
                 }
                 if kind == Kind::MarkStart {
+                    if matches!(phase, Phase::Forward | Phase::Eval) {
+                        self.out.passes.push(row);
+                    }
                     self.outer.push(self.phase);
                     self.enter(phase, row);
                 } else {
@@ -374,6 +427,9 @@ impl Builder {
             self.step += 1;
             self.out.steps.push(row);
         }
+        if !self.told && matches!(phase, Phase::Forward | Phase::Eval) {
+            self.out.passes.push(row);
+        }
         self.end_phase(row);
         self.phase = phase;
         self.phase_from = row;
@@ -393,6 +449,9 @@ impl Builder {
     fn finish(mut self, rows: u32, all: &[Meta]) -> Holdings {
         self.end_phase(rows);
         self.adopt_final_state();
+        if self.out.unseen_births > 0 {
+            self.find_peak();
+        }
         for (block, died_in) in self.out.blocks.iter_mut().zip(&self.died_in) {
             if block.known == Known::Inferred && block.category == Category::Other {
                 block.category = by_life(block, *died_in, self.told);
@@ -407,30 +466,27 @@ impl Builder {
         self.out
     }
 
+    /// Finds the peak anew, with what was there before the first row.
+    fn find_peak(&mut self) {
+        let spans = self.out.phase_peaks();
+        // The first of equals.
+        let peak = spans.iter().rev().max_by_key(|(_, bytes, _)| *bytes);
+        if let Some(&(_, bytes, row)) = peak {
+            self.out.peak_allocated = bytes;
+            self.out.peak_row = row;
+        }
+    }
+
     /// Blocks of the final state that no row handed out were there from the start.
     fn adopt_final_state(&mut self) {
         for (address, bytes, requested, stream, stack) in std::mem::take(&mut self.final_states) {
             if self.live.contains_key(&address) {
                 continue;
             }
-            self.out.unseen_births += 1;
-            self.out.blocks.push(Holding {
-                born: 0,
-                died: Holding::ALIVE,
-                address,
-                bytes,
-                requested,
-                stream,
-                stack,
-                module: None,
-                name: None,
-                shape: None,
-                step: 0,
-                category: Category::Other,
-                known: Known::Inferred,
-                phase: Phase::Load,
-            });
-            self.died_in.push(Phase::Load);
+            let first = self.out.blocks.len();
+            let died = (Holding::ALIVE, Phase::Load);
+            self.there_before(address, bytes, requested, stream, died);
+            self.out.blocks[first].stack = stack;
         }
     }
 }

@@ -27,11 +27,10 @@ pub struct Place {
 /// Whether a file is the user's, and not of Python or of an installed package.
 pub fn is_users(file: &str) -> bool {
     let library = ["/site-packages/", "/dist-packages/", "/lib/python3"];
-    let python = is_python(file) || !file.contains('.');
-    python
-        && !file.starts_with('<')
-        && !file.is_empty()
-        && !library.iter().any(|part| file.contains(part))
+    // A script may have no extension; C++ frames have other ones, or none and `??`.
+    let python = is_python(file) || !file.contains(['.', '?']);
+    let installed = library.iter().any(|part| file.contains(part));
+    python && !installed && !file.starts_with('<') && !file.is_empty()
 }
 
 fn is_python(file: &str) -> bool {

@@ -119,17 +119,16 @@ fn named_blocks_are_exact_and_the_others_follow_from_their_lives() {
         .iter()
         .map(|block| (block.bytes / MIB, block.category, block.known, block.phase))
         .collect();
-    use Category::*;
     assert_eq!(
         told,
         [
-            (4, Weights, Known::Exact, Phase::Load),
-            (8, Activations, Known::Inferred, Phase::Forward),
-            (2, Temporaries, Known::Inferred, Phase::Forward),
-            (1, Activations, Known::Inferred, Phase::Forward),
-            (4, Gradients, Known::Exact, Phase::Backward),
-            (4, OptimizerState, Known::Exact, Phase::Step),
-            (1, Temporaries, Known::Inferred, Phase::Step),
+            (4, Category::Weights, Known::Exact, Phase::Load),
+            (8, Category::Activations, Known::Inferred, Phase::Forward),
+            (2, Category::Temporaries, Known::Inferred, Phase::Forward),
+            (1, Category::Activations, Known::Inferred, Phase::Forward),
+            (4, Category::Gradients, Known::Exact, Phase::Backward),
+            (4, Category::OptimizerState, Known::Exact, Phase::Step),
+            (1, Category::Temporaries, Known::Inferred, Phase::Step),
         ]
     );
     let module = |index: usize| {
@@ -191,8 +190,14 @@ fn categories_add_up_to_what_is_allocated_at_every_row() {
     let recording = training().read();
     let track = &recording.tracks[0];
     for row in 0..recording.rows {
-        let sum: u64 = track.categories_at(row).iter().map(|part| part.bytes).sum();
+        let sum: u64 = track
+            .categories_at(row)
+            .iter()
+            .map(|part| part.block_bytes)
+            .sum();
         assert_eq!(sum, track.allocated_at(row));
+        let asked: u64 = track.categories_at(row).iter().map(|part| part.bytes).sum();
+        assert_eq!(sum - asked, track.slack_at(row, 0).rounding);
     }
     let best = track
         .phase_peaks()
