@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Replay(ReplayOptions),
     Tune(TuneOptions),
     Explain(ExplainOptions),
+    Diff(DiffOptions),
+    Check(CheckOptions),
 }
 
 /// Dry-run a PyTorch script on a GPU that is not there
@@ -311,4 +313,74 @@ pub(crate) struct ExplainOptions {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Compare two recordings by category, phase and line
+///
+/// Lines are told by file and function, so an edit elsewhere in a file is no difference.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tonnage diff before.tonnage after.tonnage
+  tonnage diff before.pickle after.pickle --json")]
+pub(crate) struct DiffOptions {
+    /// The recording before.
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+    /// The recording after.
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Hold dry runs against their budgets, as a gate for CI
+///
+/// Reads `[[budget]]` of tonnage.toml, or `[[tool.tonnage.budget]]` of pyproject.toml: a name, a
+/// command (`run`), a GPU (`gpu`), and limits on `peak`, `reserved` and `growth` per step. Runs
+/// each dry and fails where a limit is passed, or where a figure is above the one that was last
+/// accepted (tonnage.lock). Dry runs are deterministic, so a single byte counts.
+///
+/// Exit code: 0 every budget holds, 1 one does not, 2 a run failed or the configuration is wrong.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  tonnage check
+  tonnage check --update
+  tonnage check --format markdown >> \"$GITHUB_STEP_SUMMARY\"")]
+pub(crate) struct CheckOptions {
+    /// The configuration [default: tonnage.toml, else pyproject.toml, here].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Check only the budgets with these names.
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Accept the figures as they are now: write them to tonnage.lock.
+    #[arg(long)]
+    pub(crate) update: bool,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
+    pub(crate) format: CheckFormat,
+    /// Print the result as JSON: short for `--format json`.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no live figures.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// For a terminal.
+    Text,
+    /// For a pull request.
+    Markdown,
+    /// For test reports.
+    Junit,
+    /// Annotations of GitHub Actions.
+    Github,
+    /// For programs.
+    Json,
 }

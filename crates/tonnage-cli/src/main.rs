@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         Command::Replay(options) => commands::replay::run(&options),
         Command::Tune(options) => commands::tune::run(&options),
         Command::Explain(options) => commands::explain::run(&options),
+        Command::Diff(options) => commands::diff::run(&options),
+        Command::Check(options) => commands::check::run(&options),
     };
     match result {
         Ok(answer) => ExitCode::from(answer as u8),

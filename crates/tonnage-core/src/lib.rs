@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Questions answered from a recording, as plain result structs.
 //!
+//! * [`check`] holds a run against its budget;
 //! * [`collect`] makes a recording of what the processes of a dry run left behind;
+//! * [`diff`] says what two recordings differ in;
 //! * [`explain`] says why a recording needs what it needs, and what would help;
 //! * [`holdings`] says whose every byte is, at every moment;
 //! * [`info`] says what is in a recording, and how well it is known;
@@ -14,7 +16,9 @@
 //! text and JSON are made of them elsewhere.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod collect;
+pub mod diff;
 pub mod explain;
 pub mod facts;
 pub mod holdings;

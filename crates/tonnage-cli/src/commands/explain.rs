@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use tonnage_core::explain::{Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain};
+use tonnage_core::explain::{
+    Code, Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain,
+};
 use tonnage_core::holdings::{self, Known, Place, Recording as Holdings, shortened};
 use tonnage_core::replay::{Job, Options};
 use tonnage_core::words::{bytes, count};
@@ -122,31 +124,22 @@ fn headline(explanation: &Explanation) -> String {
         + device.cached
         + device.context.unwrap_or(0)
         + device.outside.unwrap_or(0);
-    match (&explanation.request, explanation.findings.first()) {
-        (Some(request), Some(class)) => {
-            let short = if request.short > 0 {
-                format!(": {} short", bytes(request.short))
-            } else {
-                String::new()
-            };
-            format!(
-                "{BAD}out of memory{BAD:#}: {} ({}){short}\n",
-                class.code.title, class.code.code
-            )
-        }
-        _ => {
-            let of = device
-                .capacity
-                .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
-            let cause = explanation
-                .findings
-                .first()
-                .map_or_else(String::new, |cause| {
-                    format!("; {} ({})", cause.code.title, cause.code.code)
-                });
-            format!("{GOOD}peak{GOOD:#} {}{of}{cause}\n", bytes(used))
-        }
+    let class = explanation.findings.first();
+    if let (Some(request), Some(class)) = (&explanation.request, class) {
+        let short = match request.short {
+            0 => String::new(),
+            short => format!(": {} short", bytes(short)),
+        };
+        let Code { code, title, .. } = class.code;
+        return format!("{BAD}out of memory{BAD:#}: {title} ({code}){short}\n");
     }
+    let of = device
+        .capacity
+        .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
+    let cause = class.map_or_else(String::new, |cause| {
+        format!("; {} ({})", cause.code.title, cause.code.code)
+    });
+    format!("{GOOD}peak{GOOD:#} {}{of}{cause}\n", bytes(used))
 }
 
 fn moment(text: &mut String, explanation: &Explanation) {

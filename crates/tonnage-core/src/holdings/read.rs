@@ -89,8 +89,10 @@ struct Builder {
     modules: Vec<TextId>,
     step: u32,
     allocated: u64,
-    /// Phase in which each block died, while they are collected.
-    died_in: Vec<Phase>,
+    /// How many phases have ended: tells one forward pass from the next.
+    span: u32,
+    /// The spans in which each block was born and died, while they are collected.
+    lives: Vec<(u32, u32)>,
     final_states: Vec<(u64, u64, u64, u64, Option<StackId>)>,
 }
 
@@ -111,7 +113,8 @@ impl Builder {
             modules: Vec::new(),
             step: 0,
             allocated: 0,
-            died_in: Vec::new(),
+            span: 0,
+            lives: Vec::new(),
             final_states: Vec::new(),
         }
     }
@@ -241,7 +244,7 @@ impl Builder {
             known: Known::Inferred,
             phase,
         });
-        self.died_in.push(Phase::Load);
+        self.lives.push((self.span, self.span));
         self.live.insert(event.address, index);
         self.allocated += bytes;
     }
@@ -253,7 +256,7 @@ impl Builder {
         };
         let block = &mut self.out.blocks[index as usize];
         block.died = row;
-        self.died_in[index as usize] = self.phase;
+        self.lives[index as usize].1 = self.span;
         self.allocated = self.allocated.saturating_sub(block.bytes);
         true
     }
@@ -264,7 +267,7 @@ impl Builder {
             return;
         }
         let bytes = event.size.max(event.requested);
-        let died = (row, self.phase);
+        let died = (row, self.span);
         self.there_before(event.address, bytes, event.requested, event.stream, died);
     }
 
@@ -274,7 +277,7 @@ impl Builder {
         bytes: u64,
         requested: u64,
         stream: u64,
-        died: (u32, Phase),
+        died: (u32, u32),
     ) {
         self.out.unseen_births += 1;
         self.out.blocks.push(Holding {
@@ -293,7 +296,7 @@ impl Builder {
             known: Known::Inferred,
             phase: Phase::Load,
         });
-        self.died_in.push(died.1);
+        self.lives.push((0, died.1));
     }
 
     fn segment(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
@@ -398,6 +401,7 @@ impl Builder {
                 if kind == Kind::MarkStart {
                     if matches!(phase, Phase::Forward | Phase::Eval) {
                         self.out.passes.push(row);
+                        self.span += 1;
                     }
                     self.outer.push(self.phase);
                     self.enter(phase, row);
@@ -431,6 +435,7 @@ impl Builder {
             self.out.passes.push(row);
         }
         self.end_phase(row);
+        self.span += 1;
         self.phase = phase;
         self.phase_from = row;
     }
@@ -452,9 +457,10 @@ impl Builder {
         if self.out.unseen_births > 0 {
             self.find_peak();
         }
-        for (block, died_in) in self.out.blocks.iter_mut().zip(&self.died_in) {
+        for (block, &(born, died)) in self.out.blocks.iter_mut().zip(&self.lives) {
             if block.known == Known::Inferred && block.category == Category::Other {
-                block.category = by_life(block, *died_in, self.told);
+                let passing = block.died != Holding::ALIVE && born == died;
+                block.category = by_life(block.phase, passing, self.told);
             }
         }
         let fact = |name: &str| {
@@ -484,29 +490,24 @@ impl Builder {
                 continue;
             }
             let first = self.out.blocks.len();
-            let died = (Holding::ALIVE, Phase::Load);
+            let died = (Holding::ALIVE, 0);
             self.there_before(address, bytes, requested, stream, died);
             self.out.blocks[first].stack = stack;
         }
     }
 }
 
-/// The category of a block that nobody named, from when it was born and when it died.
+/// The category of a block that nobody named, from the phase it was born in and whether it died in it.
 ///
 /// Where torch was asked, what outlives a backward pass or a step without a name is neither a
 /// gradient nor optimizer state.
-fn by_life(block: &Holding, died_in: Phase, told: bool) -> Category {
-    let dies = block.died != Holding::ALIVE;
-    match (block.phase, died_in) {
-        (Phase::Forward, Phase::Forward) if dies => Category::Temporaries,
-        (Phase::Forward, _) => Category::Activations,
-        (Phase::Backward | Phase::Step | Phase::Eval | Phase::Save, died)
-            if dies && died == block.phase =>
-        {
-            Category::Temporaries
-        }
-        (Phase::Backward, _) if !told => Category::Gradients,
-        (Phase::Step, _) if !told => Category::OptimizerState,
+fn by_life(born_in: Phase, passing: bool, told: bool) -> Category {
+    match born_in {
+        Phase::Load => Category::Other,
+        _ if passing => Category::Temporaries,
+        Phase::Forward => Category::Activations,
+        Phase::Backward if !told => Category::Gradients,
+        Phase::Step if !told => Category::OptimizerState,
         _ => Category::Other,
     }
 }

@@ -31,6 +31,18 @@ use self::stage::Stage;
 const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
 pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
+    let output = output_file(options);
+    let (verdict, collected) = dry_run(options, &output)?;
+    show(&verdict, &collected, &output, options)?;
+    Ok(match verdict.outcome {
+        Outcome::Fits | Outcome::NoDevice => Answer::Yes,
+        Outcome::DoesNotFit => Answer::No,
+        Outcome::Failed => Answer::Failed,
+    })
+}
+
+/// Runs the command dry, with its recording in `output`.
+pub(crate) fn dry_run(options: &RunOptions, output: &Path) -> Result<(Verdict, Collected)> {
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &options.gpu)?;
     if !gpu.supported {
@@ -45,22 +57,16 @@ pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
     }
     refuse_where_a_gpu_is(&SIGNS_OF_A_GPU, options.even_with_gpu)?;
     let python = python::find(&options.command)?;
-    let output = output_file(options);
     // Before anything runs: a recording that cannot be written is found out now.
-    let file = File::create(&output)
+    let file = File::create(output)
         .with_context(|| format!("cannot write the recording {}", output.display()))?;
     let stage = Stage::set(gpu, options, &python)?;
     let ending = watch::watch(&stage, options, stage.capacity())?;
     let collected = record(&stage, gpu, options, &ending, file)
         .with_context(|| format!("cannot make the recording {}", output.display()))?;
-    let verdict = verdict(|| File::open(&output))
+    let verdict = verdict(|| File::open(output))
         .with_context(|| format!("cannot read the recording {}", output.display()))?;
-    show(&verdict, &collected, &output, options, &catalogue)?;
-    Ok(match verdict.outcome {
-        Outcome::Fits | Outcome::NoDevice => Answer::Yes,
-        Outcome::DoesNotFit => Answer::No,
-        Outcome::Failed => Answer::Failed,
-    })
+    Ok((verdict, collected))
 }
 
 /// What the NVIDIA driver puts on a machine with a device.
@@ -146,7 +152,6 @@ fn show(
     collected: &Collected,
     output: &Path,
     options: &RunOptions,
-    catalogue: &Catalogue,
 ) -> Result<()> {
     if options.json {
         let mut json = serde_json::to_value(verdict)?;
@@ -155,7 +160,12 @@ fn show(
     } else {
         // The script's own output may have ended without a line break.
         tell("");
-        say(&render::text(verdict, collected, output, catalogue));
+        say(&render::text(
+            verdict,
+            collected,
+            output,
+            &Catalogue::embedded(),
+        ));
     }
     Ok(())
 }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage diff`: two recordings side by side.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use tonnage_core::diff::{Change, Diff, Summary};
+use tonnage_core::words::bytes;
+
+use super::explain::read;
+use super::recording::{Recording, plain};
+use crate::arguments::DiffOptions;
+use crate::output::{Answer, BAD, GOOD, hinted, say};
+
+pub(crate) fn run(options: &DiffOptions) -> Result<Answer> {
+    let diff = Diff::of(&summary(&options.before)?, &summary(&options.after)?);
+    if options.json {
+        say(&serde_json::to_string_pretty(&diff)?);
+    } else {
+        say(text(&diff).trim_end());
+    }
+    Ok(Answer::Yes)
+}
+
+fn summary(path: &Path) -> Result<Summary> {
+    let recording = read(&Recording::open(path)?)?;
+    Summary::of(&recording, "").ok_or_else(|| {
+        hinted(
+            format!("{} shows no block of device memory", path.display()),
+            "`tonnage info` says what is in it",
+        )
+    })
+}
+
+/// How many lines are shown.
+const LINES: usize = 10;
+
+fn text(diff: &Diff) -> String {
+    let mut text = String::new();
+    for change in &diff.totals {
+        let _ = writeln!(text, "{}", row(change));
+    }
+    if diff.is_empty() {
+        text.push_str("\nno difference\n");
+        return text;
+    }
+    for (title, changes) in [
+        ("by category, at the peak", &diff.categories),
+        ("by phase, its own peak", &diff.phases),
+        ("by line, at the peak", &diff.lines),
+    ] {
+        if changes.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n{title}");
+        for change in changes.iter().take(LINES) {
+            let _ = writeln!(text, "{}", row(change));
+        }
+        if changes.len() > LINES {
+            let _ = writeln!(text, "  and {} more", changes.len() - LINES);
+        }
+    }
+    text
+}
+
+/// `+64.00 MiB`, `-1.00 GiB`.
+pub(crate) fn signed(delta: i64) -> String {
+    let sign = match delta {
+        0 => "±",
+        1.. => "+",
+        _ => "-",
+    };
+    format!("{sign}{}", bytes(delta.unsigned_abs()))
+}
+
+/// What changed, with the line it is on now.
+pub(crate) fn named(change: &Change) -> String {
+    match change.line {
+        Some(line) => format!("{} line {line}", plain(&change.what)),
+        None => plain(&change.what),
+    }
+}
+
+pub(crate) fn row(change: &Change) -> String {
+    let delta = change.delta();
+    let style = match delta {
+        0 => anstyle::Style::new(),
+        1.. => BAD,
+        _ => GOOD,
+    };
+    let name = named(change);
+    format!(
+        "  {style}{:>13}{style:#}  {:>11} → {:>11}  {name}",
+        signed(delta),
+        bytes(change.before),
+        bytes(change.after),
+    )
+}
