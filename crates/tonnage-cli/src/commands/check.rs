@@ -201,7 +201,7 @@ fn bytes_of(size: &Size) -> Result<u64, String> {
     match size {
         Size::Bytes(bytes) => Ok(*bytes),
         // A growth of nothing is the commonest limit of all.
-        Size::Text(text) if text.trim_start().starts_with('0') && !text.contains('.') => Ok(0),
+        Size::Text(text) if matches!(text.trim(), "0" | "0 B" | "0B") => Ok(0),
         Size::Text(text) => parse_bytes(text),
     }
 }
@@ -581,4 +581,120 @@ fn github(all: &[Checked], config: &Path) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+    use tonnage_core::diff::Diff;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget(name: &str) -> Budget {
+        Budget {
+            name: name.to_owned(),
+            run: CommandLine::Line("train.py --steps 3".to_owned()),
+            gpu: "a100-40gb".to_owned(),
+            gpus: 1,
+            capacity: None,
+            peak: None,
+            reserved: None,
+            growth: None,
+        }
+    }
+
+    fn summary(peak: u64, line: u64) -> Summary {
+        Summary {
+            torch: "2.15.0".to_owned(),
+            peak_allocated: peak,
+            peak_reserved: peak + 2 * MIB,
+            lines: [(
+                "train.py forward in layers.* (activations)".to_owned(),
+                vec![(line, peak)],
+            )]
+            .into(),
+            ..Summary::default()
+        }
+    }
+
+    /// One budget for each answer.
+    fn every_answer() -> Vec<Checked> {
+        let limits = Limits {
+            peak: Some(100 * MIB),
+            reserved: None,
+            growth: Some(0),
+        };
+        let accepted = summary(64 * MIB, 30);
+        let mut old = accepted.clone();
+        old.torch = "2.14.0".to_owned();
+        let judged = |name: &str, measured: &Summary, accepted: Option<&Summary>| {
+            judge(&budget(name), limits, measured, accepted)
+        };
+        let mut all = vec![
+            judged("holds", &accepted, Some(&accepted)),
+            judged("new", &accepted, None),
+            judged("less", &summary(60 * MIB, 30), Some(&accepted)),
+            judged("grew", &summary(72 * MIB, 31), Some(&old)),
+            judged("over | <limit>", &summary(104 * MIB, 31), Some(&accepted)),
+        ];
+        for (name, answer, trouble) in [
+            (
+                "too large",
+                Held::DoesNotFit,
+                "torch.OutOfMemoryError: CUDA out of memory",
+            ),
+            ("broken", Held::Failed, "exit 3"),
+        ] {
+            all.push(Checked {
+                name: name.to_owned(),
+                gpu: "a100-40gb".to_owned(),
+                answer,
+                figures: Vec::new(),
+                diff: None,
+                torch_changed: None,
+                trouble: Some(trouble.to_owned()),
+            });
+        }
+        all
+    }
+
+    #[test]
+    fn every_answer_in_every_form() {
+        let all = every_answer();
+        for (name, format) in [
+            ("text", CheckFormat::Text),
+            ("markdown", CheckFormat::Markdown),
+            ("junit", CheckFormat::Junit),
+            ("github", CheckFormat::Github),
+            ("json", CheckFormat::Json),
+        ] {
+            let said = render(&all, format, Path::new("tonnage.toml")).unwrap();
+            let said = anstream::adapter::strip_str(&said).to_string();
+            assert_snapshot!(format!("check_{name}"), said);
+        }
+        assert!(Diff::of(&Summary::default(), &Summary::default()).is_empty());
+    }
+
+    #[test]
+    fn a_script_alone_is_run_by_python_and_quotes_hold() {
+        assert_eq!(
+            words(&budget("a")).unwrap(),
+            ["python", "train.py", "--steps", "3"]
+        );
+        let quoted = Budget {
+            run: CommandLine::Line("torchrun 'my job.py'".to_owned()),
+            ..budget("a")
+        };
+        assert_eq!(words(&quoted).unwrap(), ["torchrun", "my job.py"]);
+    }
+
+    #[test]
+    fn nothing_is_a_limit_too() {
+        assert_eq!(bytes_of(&Size::Text("0 B".to_owned())), Ok(0));
+        assert_eq!(bytes_of(&Size::Text("0.5 GiB".to_owned())), Ok(512 * MIB));
+        assert_eq!(bytes_of(&Size::Bytes(7)), Ok(7));
+        assert!(bytes_of(&Size::Text("36 GB".to_owned())).is_err());
+    }
 }

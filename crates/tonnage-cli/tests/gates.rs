@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `diff` and `check` as a person sees them before anything runs: every sentence is a snapshot.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+use tonnage_trace::{Event, Kind, Trace};
+
+const MIB: u64 = 1 << 20;
+
+/// A recording of two blocks, made on lines that a change of the script moved.
+fn recording(second: u64, line: u64) -> Vec<u8> {
+    let mut trace = Trace::new("test");
+    let mut at = |line: u64| {
+        let (function, file) = (
+            trace.stacks.intern("forward"),
+            trace.stacks.intern("model.py"),
+        );
+        let frame = trace.stacks.frame(function, file, line);
+        Some(trace.stacks.push(None, frame))
+    };
+    let stacks = [at(line), at(line + 1)];
+    for (index, size) in [4 * MIB, second].into_iter().enumerate() {
+        trace.events.push(Event {
+            address: index as u64 * 64 * MIB,
+            size,
+            requested: size,
+            stack: stacks[index],
+            ..Event::new(Kind::Alloc)
+        });
+    }
+    trace.write(Vec::new()).unwrap()
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    put("before.tonnage", &recording(MIB, 10));
+    put("after.tonnage", &recording(9 * MIB, 20));
+    put("plan.csv", b"id,lower,upper,size\na,0,5,100\n");
+    let budget = "[[budget]]\nname = \"a\"\nrun = \"python a.py\"\ngpu = \"a100-40gb\"\n";
+    put(
+        "unknown_key.toml",
+        format!("{budget}peek = \"1 GiB\"\n").as_bytes(),
+    );
+    put("twice.toml", format!("{budget}{budget}").as_bytes());
+    put(
+        "decimal.toml",
+        format!("{budget}peak = \"1 GB\"\n").as_bytes(),
+    );
+    put(
+        "no_command.toml",
+        budget.replace("python a.py", "").as_bytes(),
+    );
+    put(
+        "no_gpu.toml",
+        budget.replace("a100-40gb", "a100-41gb").as_bytes(),
+    );
+    put("none.toml", b"");
+    put("broken.toml", b"[[budget]\n");
+    folder
+}
+
+/// What the command says: exit code, stdout, stderr.
+fn tonnage(folder: &Path, arguments: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let code = output.status.code().unwrap();
+    let mut text = format!("$ tonnage {arguments}\nexit code {code}\n");
+    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
+        if !bytes.is_empty() {
+            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn all(arguments: &[&str]) -> String {
+    let folder = folder();
+    let said = arguments.iter().map(|line| tonnage(folder.path(), line));
+    said.collect()
+}
+
+#[test]
+fn diff_says_what_grew_and_where() {
+    assert_snapshot!(
+        "diff",
+        all(&[
+            "diff before.tonnage after.tonnage",
+            "diff before.tonnage after.tonnage --json",
+            "diff after.tonnage after.tonnage",
+            "diff before.tonnage nowhere.tonnage",
+            "diff before.tonnage",
+        ])
+    );
+}
+
+#[test]
+fn check_refuses_what_it_cannot_hold() {
+    assert_snapshot!(
+        "check_errors",
+        all(&[
+            "check",
+            "check --config unknown_key.toml",
+            "check --config twice.toml",
+            "check --config decimal.toml",
+            "check --config no_command.toml",
+            "check --config no_gpu.toml",
+            "check --config none.toml",
+            "check --config broken.toml",
+            "check --config nowhere.toml",
+            "check --config no_gpu.toml b",
+            "check --format svg",
+        ])
+    );
+}
