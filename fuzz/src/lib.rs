@@ -11,8 +11,11 @@ pub mod replay;
 pub mod settings;
 pub mod trace;
 
+/// What a target does with an input.
+pub type Target = fn(&[u8]);
+
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, fn(&[u8])); 9] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("pickle", import::pickle),
     ("json", import::json),
     ("rmm", import::rmm),

@@ -56,7 +56,7 @@ fn recording(bytes: &mut Bytes<'_>) -> Vec<u8> {
             size,
             requested: if shape & 8 != 0 { size / 2 } else { size },
             free: size,
-            pool: (shape & 12 == 12).then_some(Pool {
+            pool: (shape & 0x0c == 0x0c).then_some(Pool {
                 first: 0,
                 second: u32::from(shape >> 6),
             }),
