@@ -562,3 +562,135 @@ impl Books {
 fn total(start: u64, most: i128) -> u64 {
     u64::try_from(i128::from(start) + most).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use tonnage_trace::{TextId, Writer};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A recording with these facts and rows, `kind` at `address` with `size` and `requested`.
+    fn recording(facts: &[(&str, &str)], rows: &[(Kind, u64, u64, u64)]) -> Vec<u8> {
+        let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+        for (name, text) in facts {
+            writer.meta(0, name, text).unwrap();
+        }
+        let state = writer.stacks_mut().intern("active_allocated");
+        for &(kind, address, size, requested) in rows {
+            let name: Option<TextId> = (kind == Kind::FinalBlock).then_some(state);
+            let event = Event {
+                address,
+                size,
+                requested,
+                name,
+                ..Event::new(kind)
+            };
+            writer.event(&event).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    fn device(file: &[u8]) -> DeviceInfo {
+        let mut devices = info(file).unwrap().devices;
+        assert_eq!(devices.len(), 1);
+        devices.remove(0)
+    }
+
+    fn bytes(figure: Option<&Figure>) -> Option<(u64, Known)> {
+        figure.map(|figure| (figure.bytes, figure.known))
+    }
+
+    const PICKLE: &[(&str, &str)] = &[(meta::SOURCE, "pytorch-pickle")];
+
+    #[test]
+    fn a_dry_run_is_exact_and_its_peak_is_not_its_end() {
+        let file = recording(
+            &[(meta::GPU_CAPACITY, "1000"), ("gpu.capacity.known", "read")],
+            &[
+                (Kind::SegmentAlloc, MIB, 20 * MIB, 0),
+                (Kind::Alloc, MIB, 2 * MIB, 2 * MIB - 1),
+                (Kind::Alloc, 4 * MIB, 3 * MIB, 3 * MIB),
+                (Kind::FreeRequested, MIB, 2 * MIB, 2 * MIB - 1),
+                (Kind::Alloc, 8 * MIB, MIB, MIB),
+            ],
+        );
+        let shown = info(file.as_slice()).unwrap();
+        assert!(shown.complete);
+        assert_eq!(shown.capacity.map(|capacity| capacity.bytes), Some(1000));
+        assert_eq!((shown.events, shown.span), (5, None));
+        // A dry run without a configuration is known to have had none.
+        assert_eq!(shown.allocator_conf.as_deref(), Some(""));
+        let device = device(&file);
+        let allocated = bytes(device.peak_allocated.as_ref());
+        assert_eq!(allocated, Some((5 * MIB, Known::Exact)));
+        let reserved = bytes(device.peak_reserved.as_ref());
+        assert_eq!(reserved, Some((20 * MIB, Known::Exact)));
+    }
+
+    #[test]
+    fn a_recording_cut_short_is_a_lower_bound() {
+        let file = recording(&[], &[(Kind::Alloc, MIB, MIB, MIB)]);
+        let cut = &file[..file.len() - 8];
+        assert!(!info(cut).unwrap().complete);
+        let figure = device(cut).peak_allocated.unwrap();
+        assert_eq!((figure.bytes, figure.known), (MIB, Known::AtLeast));
+        assert_eq!(figure.how, "the recording stops early");
+    }
+
+    #[test]
+    fn what_a_snapshot_began_with_follows_from_its_frees_and_its_end() {
+        let file = recording(
+            PICKLE,
+            &[
+                (Kind::FinalSegment, MIB, 20 * MIB, 0),
+                // Never allocated in the recording, so it was there all the time.
+                (Kind::FinalBlock, 2 * MIB, 4 * MIB, 4 * MIB),
+                (Kind::SegmentFree, 64 * MIB, 2 * MIB, 0),
+                // Freed without an allocation: it was there at the start.
+                (Kind::FreeRequested, MIB, 0, 1000),
+                (Kind::Alloc, MIB, 0, 513),
+            ],
+        );
+        let device = device(&file);
+        assert_eq!(device.start_allocated, 4 * MIB + 1024);
+        assert_eq!(device.start_reserved, 22 * MIB);
+        let reserved = bytes(device.peak_reserved.as_ref());
+        assert_eq!(reserved, Some((22 * MIB, Known::Exact)));
+        // Requests are rounded to 512 bytes, and the rest of the block is not known.
+        let allocated = bytes(device.peak_allocated.as_ref());
+        assert_eq!(allocated, Some((4 * MIB + 1024, Known::AtLeast)));
+    }
+
+    #[test]
+    fn a_state_that_contradicts_the_events_is_no_exact_figure() {
+        let file = recording(
+            PICKLE,
+            &[
+                (Kind::FinalSegment, MIB, 2 * MIB, 0),
+                (Kind::SegmentAlloc, 64 * MIB, 20 * MIB, 0),
+            ],
+        );
+        let figure = device(&file).peak_reserved.unwrap();
+        assert_eq!((figure.bytes, figure.known), (20 * MIB, Known::AtLeast));
+        assert!(figure.how.contains("disagree"), "{}", figure.how);
+    }
+
+    #[test]
+    fn sums_of_absurd_sizes_do_not_overflow() {
+        let huge = u64::MAX - 1;
+        let rows: Vec<_> = (0..4)
+            .flat_map(|row| {
+                [
+                    (Kind::Alloc, row, huge, huge),
+                    (Kind::FreeRequested, 100 + row, huge, huge),
+                    (Kind::FinalSegment, row, huge, huge),
+                    (Kind::FinalBlock, 200 + row, huge, huge),
+                ]
+            })
+            .collect();
+        let device = device(&recording(&[], &rows));
+        assert_eq!(device.start_allocated, u64::MAX);
+    }
+}

@@ -57,8 +57,10 @@ impl Listed {
         Self { size, rank, block }
     }
 
-    fn key(&self) -> (u64, u64) {
-        (self.size, self.rank)
+    /// Size and rank as one number, which is compared without a branch.
+    #[inline]
+    fn key(&self) -> u128 {
+        u128::from(self.size) << 64 | u128::from(self.rank)
     }
 }
 
@@ -115,8 +117,14 @@ impl FreeSet {
         let new = Listed::new(blocks, block);
         if there & LIST != 0 {
             let list = &mut self.lists[(there & !LIST) as usize];
-            let place = list.partition_point(|there| there.key() > new.key());
-            list.insert(place, new);
+            let key = new.key();
+            // What is freed last is often what comes first in the order.
+            if list.last().is_some_and(|last| last.key() > key) {
+                list.push(new);
+            } else {
+                let place = list.partition_point(|there| there.key() > key);
+                list.insert(place, new);
+            }
             return;
         }
         let old = Listed::new(blocks, there);
@@ -151,7 +159,7 @@ impl FreeSet {
 
     fn place_of(&self, blocks: &Blocks, block: u32, there: u32) -> Option<usize> {
         let list = self.lists.get((there & !LIST) as usize)?;
-        let key = blocks[block].key();
+        let key = Listed::new(blocks, block).key();
         let place = list.partition_point(|there| there.key() > key);
         (list.get(place)?.block == block).then_some(place)
     }
@@ -335,7 +343,7 @@ impl FreeSet {
                 if list.is_some_and(|list| list.len() < 2) {
                     return Err(format!("the list of bin {bin} is too short"));
                 }
-                let old = |there: &Listed| blocks[there.block].key() != there.key();
+                let old = |there: &Listed| Listed::new(blocks, there.block).key() != there.key();
                 if list.is_some_and(|list| list.iter().any(old)) {
                     return Err(format!("the list of bin {bin} has an old key"));
                 }

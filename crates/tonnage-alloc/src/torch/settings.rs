@@ -150,6 +150,35 @@ impl std::str::FromStr for Settings {
     }
 }
 
+/// Every key. The text is read three times, and each reading takes its own keys
+/// and passes over those of the others.
+const KEYS: [&str; 22] = [
+    "large_segment_size_mb",
+    // Of every accelerator.
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "expandable_segments",
+    "pinned_use_background_threads",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+    // Of CUDA.
+    "backend",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_free_catch_all",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+    "throw_on_cudamalloc_oom",
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+];
+
 impl Settings {
     /// Reads `text` over these settings, as a change at run time does: the split
     /// size, the rounding, the divisions and the garbage collection start from
@@ -224,21 +253,7 @@ impl Settings {
             "pinned_max_cached_size_mb" => {
                 tokens.integer("pinned_max_cached_size_mb", value)?;
             }
-            "large_segment_size_mb"
-            | "backend"
-            | "release_lock_on_cudamalloc"
-            | "release_lock_on_hipmalloc"
-            | "pinned_use_cuda_host_register"
-            | "pinned_use_hip_host_register"
-            | "pinned_num_register_threads"
-            | "pinned_reserve_segment_size_mb"
-            | "pinned_free_catch_all"
-            | "graph_capture_record_stream_reuse"
-            | "per_process_memory_fraction"
-            | "throw_on_cudamalloc_oom"
-            | "expandable_segments_reserve"
-            | "expandable_segments_reserve_by_class" => return tokens.skip(at),
-            other => return Err(SettingsError::UnknownKey(other.to_owned())),
+            other => return tokens.skip_known(other, at),
         }
         Ok(value)
     }
@@ -311,17 +326,8 @@ impl Settings {
             "expandable_segments_reserve_by_class" => {
                 return self.read_reserves(tokens, value);
             }
-            "large_segment_size_mb"
-            | "max_split_size_mb"
-            | "max_non_split_rounding_mb"
-            | "garbage_collection_threshold"
-            | "roundup_power2_divisions"
-            | "expandable_segments"
-            | "pinned_use_background_threads"
-            | "pinned_max_round_threshold_mb"
-            | "pinned_max_cached_size_mb" => return tokens.skip(at),
             // Only a bracket where none belongs makes the two readings differ.
-            other => return Err(SettingsError::UnknownKey(other.to_owned())),
+            other => return tokens.skip_known(other, at),
         }
         Ok(value)
     }
@@ -448,6 +454,15 @@ impl<'a> Tokens<'a> {
             at = read(key, at)? + 2;
         }
         Ok(())
+    }
+
+    /// Passes over a key that another reading takes; answers like `skip`.
+    fn skip_known(&self, key: &str, at: usize) -> Result<usize, SettingsError> {
+        if KEYS.contains(&key) {
+            self.skip(at)
+        } else {
+            Err(SettingsError::UnknownKey(key.to_owned()))
+        }
     }
 
     /// The place of the last token of the value of the key at `at`.

@@ -31,7 +31,7 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use thiserror::Error;
-use tonnage_alloc::torch::{BlockState, Rules, Settings, SettingsError, Version};
+use tonnage_alloc::torch::{Rules, Settings, SettingsError, Version};
 use tonnage_alloc::{AddressOrder, Bfc, StreamPool};
 use tonnage_trace::{Ending, Meta, ReadError, Reader, meta};
 
@@ -41,7 +41,7 @@ pub use smallest::Smallest;
 
 use check::Check;
 use facts::RecordedAs;
-use policy::{Approximation, NOWHERE, Plain, Policy as _, Ran, Refusal, Torch, run};
+use policy::{Approximation, NOWHERE, Plain, Policy, Ran, Refusal, Torch, run};
 use requests::{Builder, OpKind, Requests};
 use stage::{Ground, Stage};
 use start::{Learner, Start};
@@ -477,6 +477,7 @@ impl Track {
             total: was.unwrap_or(roomy),
             context: recorded_context,
             order: AddressOrder::Ascending,
+            most_pages: most_pages(&requests),
         };
         let given = options.torch_minor.map(|minor| Version(2, minor));
         let versions = given.map_or_else(|| recorded.versions(), |version| vec![version]);
@@ -726,6 +727,7 @@ impl Track {
             total,
             context: self.context,
             order: self.order,
+            most_pages: most_pages(&self.requests),
         }
     }
 
@@ -761,57 +763,29 @@ impl Track {
         };
         let adopted = self.adopted.clone().filter(fits);
         let start = adopted.unwrap_or_else(|| Start::requested(&self.requests));
-        let mut addrs = vec![NOWHERE; self.requests.slots as usize];
-        let begin = |addrs: &mut [u64]| {
+        self.serve(alloc, closely, |addrs| {
             let stage = Stage::with(self.ground(total), &start.held());
             Torch::new(stage, settings.clone(), self.rules, (), &start, addrs)
-        };
-        let mut result = self.result(alloc, Fidelity::Exact);
-        let mut policy = match begin(&mut addrs) {
-            Ok(policy) => policy,
-            Err(refusal) => {
-                result.outcome = self.outcome_of_start(refusal);
-                return result;
-            }
-        };
-        let ran = run(&mut policy, &self.requests, &mut addrs, None, closely);
-        let stats = policy.torch.stats();
-        self.fill(&mut result, &ran);
-        result.peak_allocated = stats.allocated_bytes.all.peak as u64;
-        result.retries = stats.num_alloc_retries;
-        result.driver = policy.stage_mut().calls;
-        result.undefined = policy
-            .torch
-            .undefined()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        if recorded {
-            result.comparison.clone_from(&self.comparison);
-        }
-        if closely && let Some(peak) = ran.peak_op {
-            addrs.fill(NOWHERE);
-            if let Ok(mut policy) = begin(&mut addrs) {
-                run(&mut policy, &self.requests, &mut addrs, Some(peak), false);
-                let segments = policy.torch.segments();
-                let free = segments
-                    .iter()
-                    .flat_map(|segment| &segment.blocks)
-                    .filter(|block| block.state == BlockState::Inactive)
-                    .map(|block| block.size);
-                result.largest_free_at_peak = Some(free.max().unwrap_or(0));
-            }
-        }
-        result
+        })
     }
 
     fn approximate<A: Plain>(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
         let start = Start::requested(&self.requests);
-        let mut addrs = vec![NOWHERE; self.requests.slots as usize];
-        let begin = |addrs: &mut [u64]| {
+        self.serve(alloc, closely, |addrs| {
             Approximation::<A>::new(Stage::new(self.ground(total)), &start, addrs)
-        };
-        let mut result = self.result(alloc, Fidelity::Approximation);
+        })
+    }
+
+    /// Serves the requests with the allocator that `begin` sets up; `closely`
+    /// serves them again up to the peak, to look at what is free there.
+    fn serve<P: Policy>(
+        &self,
+        alloc: &Alloc,
+        closely: bool,
+        begin: impl Fn(&mut [u64]) -> Result<P, Refusal>,
+    ) -> Replayed {
+        let mut result = self.result(alloc, P::FIDELITY);
+        let mut addrs = vec![NOWHERE; self.requests.slots as usize];
         let mut policy = match begin(&mut addrs) {
             Ok(policy) => policy,
             Err(refusal) => {
@@ -821,17 +795,21 @@ impl Track {
         };
         let ran = run(&mut policy, &self.requests, &mut addrs, None, closely);
         self.fill(&mut result, &ran);
-        result.peak_allocated = policy.pool.peak_used();
-        result.retries = policy.retries;
-        result.driver = policy.stage.calls;
+        result.peak_allocated = policy.peak_allocated();
+        result.retries = policy.retries();
+        result.undefined = policy.undefined();
+        result.driver = policy.stage_mut().calls;
+        if result.recorded && P::FIDELITY == Fidelity::Exact {
+            result.comparison.clone_from(&self.comparison);
+        }
         if closely
-            && policy.pool.largest_free().is_some()
             && let Some(peak) = ran.peak_op
+            && policy.largest_free().is_some()
         {
             addrs.fill(NOWHERE);
             if let Ok(mut policy) = begin(&mut addrs) {
                 run(&mut policy, &self.requests, &mut addrs, Some(peak), false);
-                result.largest_free_at_peak = policy.pool.largest_free();
+                result.largest_free_at_peak = policy.largest_free();
             }
         }
         result
@@ -897,6 +875,12 @@ impl Track {
             Refusal::Broken(reason) => Outcome::Undefined { row: None, reason },
         }
     }
+}
+
+/// How many pages a replay may map. A few rows can ask for terabytes in turn, and
+/// a search replays them hundreds of times; no program that ran comes near.
+fn most_pages(requests: &Requests) -> u64 {
+    (1 << 20) + 64 * requests.allocs
 }
 
 /// Bytes of a device with room for everything, if so much is alive at once.

@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_alloc::torch::{Allocator, Error, PoolId, Rules, Settings, Sink};
+use tonnage_alloc::torch::{Allocator, BlockState, Error, PoolId, Rules, Settings, Sink};
 use tonnage_alloc::{Bfc, Device as _, DeviceAddr, DeviceError, StreamPool};
 
+use super::Fidelity;
 use super::requests::{Lane, Op, OpKind, Requests};
 use super::stage::Stage;
 use super::start::Start;
@@ -31,6 +32,8 @@ pub(crate) enum Refusal {
 
 /// What an allocator must be able to do to be replayed.
 pub(crate) trait Policy {
+    /// How far its answers can be trusted.
+    const FIDELITY: Fidelity;
     /// Serves a request into a slot.
     fn alloc(&mut self, slot: u32, lane: Lane, bytes: u64) -> Result<u64, Refusal>;
     /// Takes the block of a slot back.
@@ -49,6 +52,14 @@ pub(crate) trait Policy {
     fn reserved(&self) -> u64;
     /// Bytes handed out.
     fn allocated(&self) -> u64;
+    /// Most bytes that were ever handed out.
+    fn peak_allocated(&self) -> u64;
+    /// How often everything cached was given back to serve a request.
+    fn retries(&self) -> u64;
+    /// Bytes of the largest free block; `None` if it has no such blocks.
+    fn largest_free(&self) -> Option<u64>;
+    /// Where its behaviour is undefined or not known.
+    fn undefined(&self) -> Vec<String>;
 }
 
 /// A request that could not be served.
@@ -249,11 +260,14 @@ fn refusal(error: Error) -> Refusal {
         Error::Rejected { held, limit, .. } => Refusal::OutOfMemory {
             free: limit.saturating_sub(held),
         },
+        Error::Device(error) => broken(error),
         other => Refusal::Broken(other.to_string()),
     }
 }
 
 impl<S: Sink> Policy for Torch<S> {
+    const FIDELITY: Fidelity = Fidelity::Exact;
+
     #[inline]
     fn alloc(&mut self, _slot: u32, lane: Lane, bytes: u64) -> Result<u64, Refusal> {
         let served = if lane.pool == PoolId::DEFAULT {
@@ -323,14 +337,37 @@ impl<S: Sink> Policy for Torch<S> {
     fn allocated(&self) -> u64 {
         self.torch.stats().allocated_bytes.all.current as u64
     }
+
+    fn peak_allocated(&self) -> u64 {
+        self.torch.stats().allocated_bytes.all.peak as u64
+    }
+
+    fn retries(&self) -> u64 {
+        self.torch.stats().num_alloc_retries
+    }
+
+    fn largest_free(&self) -> Option<u64> {
+        let segments = self.torch.segments();
+        let free = segments
+            .iter()
+            .flat_map(|segment| &segment.blocks)
+            .filter(|block| block.state == BlockState::Inactive)
+            .map(|block| block.size);
+        Some(free.max().unwrap_or(0))
+    }
+
+    fn undefined(&self) -> Vec<String> {
+        let places = self.torch.undefined().iter();
+        places.map(ToString::to_string).collect()
+    }
 }
 
 /// What both approximations are made of: something that serves, and frees that wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Approximation<A> {
-    pub(crate) stage: Stage,
-    pub(crate) pool: A,
-    pub(crate) retries: u64,
+    stage: Stage,
+    pool: A,
+    retries: u64,
     /// By slot: the block whose free is delayed.
     waiting: BTreeMap<u32, u64>,
 }
@@ -438,6 +475,8 @@ fn broken(error: DeviceError) -> Refusal {
 }
 
 impl<A: Plain> Policy for Approximation<A> {
+    const FIDELITY: Fidelity = Fidelity::Approximation;
+
     fn alloc(&mut self, _slot: u32, _lane: Lane, bytes: u64) -> Result<u64, Refusal> {
         let mut served = self.pool.malloc(&mut self.stage, bytes);
         if matches!(served, Err(DeviceError::OutOfMemory { .. })) {
@@ -489,5 +528,21 @@ impl<A: Plain> Policy for Approximation<A> {
 
     fn allocated(&self) -> u64 {
         self.pool.used()
+    }
+
+    fn peak_allocated(&self) -> u64 {
+        self.pool.peak_used()
+    }
+
+    fn retries(&self) -> u64 {
+        self.retries
+    }
+
+    fn largest_free(&self) -> Option<u64> {
+        self.pool.largest_free()
+    }
+
+    fn undefined(&self) -> Vec<String> {
+        Vec::new()
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Ground {
     pub(crate) total: u64,
     pub(crate) context: u64,
     pub(crate) order: AddressOrder,
+    /// Pages that may be mapped in all, so that a hostile recording ends.
+    pub(crate) most_pages: u64,
 }
 
 /// A device for one replay.
@@ -41,6 +43,7 @@ pub(crate) struct Stage {
     outside: u64,
     /// By slot: whether nothing delays its free any more.
     done: Vec<bool>,
+    most_pages: u64,
     pub(crate) calls: DriverCalls,
 }
 
@@ -88,6 +91,7 @@ impl Stage {
             adopted_bytes,
             outside: 0,
             done: Vec::new(),
+            most_pages: ground.most_pages,
             calls: DriverCalls::default(),
         };
         stage.set_outside(0);
@@ -159,6 +163,11 @@ impl Device for Stage {
     }
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
+        if self.calls.map >= self.most_pages {
+            return Err(DeviceError::Invalid(
+                "more pages mapped than a replay counts",
+            ));
+        }
         let result = self.sim.create(size);
         self.calls.refused += u64::from(result.is_err());
         result

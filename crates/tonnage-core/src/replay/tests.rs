@@ -134,6 +134,37 @@ fn the_smallest_device_is_found_and_holds_the_context() {
 }
 
 #[test]
+fn a_recording_that_maps_memory_over_and_over_ends() {
+    let mut hand = Hand::new();
+    for row in 0..40 {
+        for kind in [Kind::Alloc, Kind::FreeRequested, Kind::FreeCompleted] {
+            hand.put(kind, 0x1000_0000, 900 * MIB);
+            // What another stream cached does not serve this one, so it is unmapped.
+            hand.0.events.last_mut().unwrap().stream = row % 2;
+        }
+    }
+    let track = &hand.load(&on(1000)).unwrap().tracks[0];
+    let settings: Settings = "expandable_segments:True".parse().unwrap();
+    let outcome = |most_pages| {
+        let ground = Ground {
+            most_pages,
+            ..track.ground(1000 * MIB)
+        };
+        let made = track.serve(&default_torch(), false, |addrs| {
+            let start = Start::requested(&track.requests);
+            let (stage, settings) = (Stage::new(ground), settings.clone());
+            Torch::new(stage, settings, track.rules, (), &start, addrs)
+        });
+        made.outcome
+    };
+    assert_eq!(outcome(40 * 45), Outcome::Completes);
+    let Outcome::Undefined { reason, .. } = outcome(39 * 45) else {
+        panic!("it goes on");
+    };
+    assert!(reason.contains("more pages"), "{reason}");
+}
+
+#[test]
 fn tune_says_when_memory_is_simply_short() {
     use crate::tune::Advice;
     let tune = |mebibytes| {
