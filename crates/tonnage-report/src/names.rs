@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Paths as short as they can be told apart, and no longer than a stranger may see.
+//!
+//! A report is sent around. The folders above a project name people, customers and machines, so they are left out
+//! unless asked for; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
+
+/// Folders in which libraries live: what follows them is public.
+const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
+/// Parts of a path that name a person, with the folder before them.
+const HOMES: [&str; 2] = ["home", "Users"];
+
+/// A path without what a stranger need not know: at most the folder and the file.
+pub(crate) fn shortened(path: &str) -> String {
+    for library in LIBRARIES {
+        if let Some((_, inside)) = path.rsplit_once(library) {
+            let version = library.ends_with('.');
+            // `/lib/python3.12/json/decoder.py`: the version is no folder of the library.
+            let inside = if version {
+                inside.split_once('/').map_or(inside, |(_, rest)| rest)
+            } else {
+                inside
+            };
+            return inside.to_owned();
+        }
+    }
+    if path.starts_with('<') {
+        return path.to_owned();
+    }
+    let parts: Vec<&str> = path
+        .split(['/', '\\'])
+        .filter(|part| !part.is_empty())
+        .collect();
+    let named = parts
+        .iter()
+        .position(|part| HOMES.contains(part))
+        .map_or(0, |home| home + 2);
+    let absolute = path.starts_with(['/', '\\']) || path.contains(":\\");
+    // A path that was relative already names only the project.
+    let from = if absolute {
+        named.max(parts.len().saturating_sub(2))
+    } else {
+        parts.len().saturating_sub(3)
+    };
+    let from = from.min(parts.len().saturating_sub(1));
+    parts[from..].join("/")
+}
+
+/// A command with its absolute paths shortened.
+pub(crate) fn shortened_command(command: &str) -> String {
+    let words: Vec<String> = command
+        .split(' ')
+        .map(|word| {
+            let (option, path) = match word.split_once('=') {
+                Some((option, path)) if option.starts_with('-') => (Some(option), path),
+                _ => (None, word),
+            };
+            let path = if path.starts_with('/') && path.len() > 1 {
+                path.rsplit('/')
+                    .find(|part| !part.is_empty())
+                    .unwrap_or(path)
+            } else {
+                path
+            };
+            option.map_or_else(|| path.to_owned(), |option| format!("{option}={path}"))
+        })
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_keep_what_helps_and_no_one_s_name() {
+        for (long, short) in [
+            (
+                "/opt/venv/lib/python3.12/site-packages/torch/nn/functional.py",
+                "torch/nn/functional.py",
+            ),
+            ("/usr/lib/python3.12/json/decoder.py", "json/decoder.py"),
+            ("/home/alice/train.py", "train.py"),
+            ("/home/alice/secret/llm/train.py", "llm/train.py"),
+            ("/train.py", "train.py"),
+            ("src/models/llama/attention.py", "models/llama/attention.py"),
+            ("<frozen runpy>", "<frozen runpy>"),
+            ("C:\\Users\\bob\\x.py", "x.py"),
+            ("", ""),
+            ("/", ""),
+        ] {
+            assert_eq!(shortened(long), short, "{long}");
+        }
+    }
+
+    #[test]
+    fn commands_keep_their_options() {
+        assert_eq!(
+            shortened_command("/usr/bin/python /home/alice/train.py --data=/mnt/x/y --lr 1/2"),
+            "python train.py --data=y --lr 1/2"
+        );
+    }
+}
