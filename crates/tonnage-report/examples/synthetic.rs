@@ -235,17 +235,17 @@ fn train(events: u32) -> Training {
         };
         run.enter(if eval { Phase::Eval } else { Phase::Forward });
         let mut kept: Vec<Vec<usize>> = Vec::new();
-        for layer in 0..LAYERS as usize {
+        for of_modules in &modules {
             let mut of_layer = Vec::new();
             for (part, &(_, mib, _)) in PARTS.iter().enumerate() {
                 let bytes = mib * 1024 * length / 4;
                 let block = run.alloc(bytes, Category::Activations, forward[part]);
-                run.blocks[block].module = Some(modules[layer][part]);
+                run.blocks[block].module = Some(of_modules[part]);
                 // Scratch that dies at once.
                 for _ in 0..2 {
                     let size = u64::from(run.random(64) + 1) * 16 * 1024;
                     let scratch = run.alloc(size, Category::Temporaries, softmax);
-                    run.blocks[scratch].module = Some(modules[layer][part]);
+                    run.blocks[scratch].module = Some(of_modules[part]);
                     run.give_back(scratch);
                 }
                 if eval {

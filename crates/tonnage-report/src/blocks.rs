@@ -47,17 +47,12 @@ pub(crate) struct Rest {
 
 /// The ranges of addresses, ascending.
 pub(crate) fn ranges(blocks: &[Holding], segments: &[SegmentSpan]) -> Vec<Range> {
-    let mut spans: Vec<(u64, u64)> = if segments.is_empty() {
-        blocks
-            .iter()
-            .map(|block| (block.address, block.bytes))
-            .collect()
-    } else {
-        segments
-            .iter()
-            .map(|segment| (segment.address, segment.bytes))
-            .collect()
-    };
+    // Blocks too: a recording that begins in the middle does not show all segments.
+    let of_segments = segments
+        .iter()
+        .map(|segment| (segment.address, segment.bytes));
+    let of_blocks = blocks.iter().map(|block| (block.address, block.bytes));
+    let mut spans: Vec<(u64, u64)> = of_segments.chain(of_blocks).collect();
     spans.retain(|&(address, bytes)| address.saturating_add(bytes) > address);
     spans.sort_unstable();
     let mut ranges: Vec<Range> = Vec::new();

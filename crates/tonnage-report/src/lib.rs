@@ -26,5 +26,6 @@ mod page;
 mod timeline;
 
 pub use input::{Fact, Finding, Moment, MomentKind, Racer, Story, Subject, Tone};
+pub use names::own_line;
 pub use page::{Options, Picture, WriteError, Written};
 pub use timeline::{Levels, Stretch};

@@ -4,10 +4,23 @@
 //! A report is sent around. The folders above a project name people, customers and machines, so they are left out
 //! unless asked for; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
 
+use tonnage_trace::{StackId, StackTable};
+
 /// Folders in which libraries live: what follows them is public.
 const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];
 /// Parts of a path that name a person, with the folder before them.
 const HOMES: [&str; 2] = ["home", "Users"];
+
+/// Whether a file is the user's, and not of Python, of an installed package or of a compiled library.
+pub(crate) fn is_own(path: &str) -> bool {
+    let code = path.rsplit(['/', '\\']).next().unwrap_or(path);
+    let extension = code.rsplit_once('.').map(|(_, extension)| extension);
+    let python = extension.is_none_or(|extension| extension == "py");
+    python
+        && !code.is_empty()
+        && !path.starts_with('<')
+        && !LIBRARIES.iter().any(|library| path.contains(library))
+}
 
 /// A path without what a stranger need not know: at most the folder and the file.
 pub(crate) fn shortened(path: &str) -> String {
@@ -43,6 +56,16 @@ pub(crate) fn shortened(path: &str) -> String {
     };
     let from = from.min(parts.len().saturating_sub(1));
     parts[from..].join("/")
+}
+
+/// The line a stack is told by, without its folders: the innermost of the user's code, else the innermost that is known.
+pub fn own_line(stacks: &StackTable, stack: StackId) -> Option<String> {
+    let own = stacks.frames(stack).find(|frame| is_own(frame.file));
+    let known = || stacks.frames(stack).find(|frame| frame.file != "??");
+    let frame = own.or_else(known).or_else(|| stacks.top(stack))?;
+    let file = shortened(frame.file);
+    let file = file.rsplit('/').next().unwrap_or(&file);
+    Some(format!("{file}:{} {}", frame.line, frame.function))
 }
 
 /// A command with its absolute paths shortened.
@@ -89,6 +112,23 @@ mod tests {
             ("/", ""),
         ] {
             assert_eq!(shortened(long), short, "{long}");
+        }
+    }
+
+    #[test]
+    fn own_code_is_told_from_libraries() {
+        for own in ["/home/alice/train.py", "model/attention.py", "script"] {
+            assert!(is_own(own), "{own}");
+        }
+        for other in [
+            "/venv/lib/python3.12/site-packages/torch/nn/functional.py",
+            "/usr/lib/python3.12/runpy.py",
+            "<frozen runpy>",
+            "??",
+            "CUDACachingAllocator.cpp",
+            "",
+        ] {
+            assert!(!is_own(other), "{other}");
         }
     }
 

@@ -17,7 +17,7 @@ use crate::blocks::{Chosen, GRID_COLUMNS, GRID_LINES, Range, choose, ranges};
 use crate::columns::{Columns, base64};
 use crate::input::{Moment, MomentKind, Story, Subject};
 use crate::moments::{Found, MOST_PHASES, find};
-use crate::names::{shortened, shortened_command};
+use crate::names::{is_own, shortened, shortened_command};
 use crate::timeline::{CATEGORIES, Changes, Levels, Stretch, starts};
 
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -26,7 +26,7 @@ const STYLE: &str = include_str!("../assets/report.css");
 /// Version of the data, which the page checks; raised when a column changes its meaning.
 const DATA_VERSION: u32 = 1;
 /// Stretches of equal length; with them a screen of any width is served several times over.
-const STRETCHES: u32 = 24_576;
+const STRETCHES: u32 = 65_536;
 /// Rows shown one by one on each side of a peak.
 const NEAR: u32 = 768;
 /// Blocks drawn one by one, if there is room: what a browser draws in a frame.
@@ -213,6 +213,12 @@ impl<'a> Picture<'a> {
             .stretches(&starts(self.subject.rows, even, &near))
     }
 
+    /// Whether more is handed out than held: then some segments are not in the recording.
+    fn reserved_at_least(&self, stretches: &[Stretch]) -> bool {
+        let more = |one: &Stretch| one.high.allocated > one.high.reserved;
+        !self.subject.segments.is_empty() && stretches.iter().any(more)
+    }
+
     /// The first part: words, timeline, phases, moments.
     fn timeline(
         &self,
@@ -228,7 +234,7 @@ impl<'a> Picture<'a> {
             let of = |one: &Stretch| if levels == 0 { one.high } else { one.low };
             let row = |one: &Stretch| u64::from(of(one).row - one.start);
             columns.plain(names[0], stretches.iter().map(row));
-            columns.deltas(names[1], stretches.iter().map(|one| of(one).reserved));
+            columns.deltas(names[1], stretches.iter().map(|one| of(one).held()));
             for category in 0..CATEGORIES {
                 let bytes = |one: &Stretch| of(one).by_category[category];
                 columns.deltas(names[2 + category], stretches.iter().map(bytes));
@@ -236,7 +242,9 @@ impl<'a> Picture<'a> {
         }
         columns.deltas(
             "most_reserved",
-            stretches.iter().map(|one| one.most_reserved),
+            stretches
+                .iter()
+                .map(|one| one.most_reserved.max(one.high.allocated)),
         );
         let phases = &subject.phases[..subject.phases.len().min(MOST_PHASES)];
         let shown = longest(phases, PHASES, |span| span.to.saturating_sub(span.from));
@@ -285,10 +293,11 @@ impl<'a> Picture<'a> {
                 .map(|found| MomentFacts {
                     moment: &found.moment,
                     allocated: found.levels.allocated,
-                    reserved: found.levels.reserved,
+                    reserved: found.levels.held(),
                 })
                 .collect(),
             steps_left_out: self.steps_left_out,
+            reserved_at_least: self.reserved_at_least(stretches),
         };
         columns.packed(&facts)
     }
@@ -361,6 +370,10 @@ impl<'a> Picture<'a> {
         );
         columns.plain("frame_file", stacks.frames.iter().map(|frame| frame.file));
         columns.plain("frame_line", stacks.frames.iter().map(|frame| frame.line));
+        columns.small(
+            "frame_own",
+            stacks.frames.iter().map(|frame| u8::from(frame.own)),
+        );
         columns.plain(
             "text_bytes",
             texts.list.iter().map(|text| text.len() as u64),
@@ -451,6 +464,7 @@ struct TimelineFacts<'a> {
     phases_left_out: usize,
     moments: Vec<MomentFacts<'a>>,
     steps_left_out: usize,
+    reserved_at_least: bool,
 }
 
 #[derive(Serialize)]
@@ -545,6 +559,7 @@ struct StackNode {
 }
 
 struct FrameTexts {
+    own: bool,
     function: u64,
     file: u64,
     line: u64,
@@ -612,6 +627,7 @@ impl<'a> Stacks<'a> {
             texts.put(&shortened(frame.file))
         };
         self.frames.push(FrameTexts {
+            own: is_own(frame.file),
             function: texts.put(frame.function),
             file,
             line: frame.line,
@@ -672,4 +688,185 @@ fn page(story: &Story, first: &str, second: &str) -> String {
     }
     page.push_str("</body>\n</html>\n");
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+    use crate::input::Fact;
+    use tonnage_core::holdings::{Holding, PhaseSpan};
+
+    const HOSTILE: &str = "</script><img src=x onerror=alert(1)>";
+
+    fn blocks(stacks: &mut StackTable, count: u32) -> Vec<Holding> {
+        let function = stacks.intern("forward");
+        let file = stacks.intern("/home/alice/secret/llm/model.py");
+        let name = stacks.intern(HOSTILE);
+        (0..count)
+            .map(|n| {
+                let frame = stacks.frame(function, file, u64::from(n % 999));
+                Holding {
+                    born: n,
+                    died: n + 2 + n.wrapping_mul(2_654_435_761) % 1000,
+                    address: u64::from(n.wrapping_mul(2_246_822_519)) << 9,
+                    bytes: u64::from(n.wrapping_mul(3_266_489_917)) >> 4,
+                    requested: 1,
+                    stream: u64::from(n % 3),
+                    stack: Some(stacks.push(None, frame)),
+                    module: Some(name),
+                    name: Some(name),
+                    shape: None,
+                    step: n / 100,
+                    category: Category::ALL[n as usize % CATEGORIES],
+                    known: Known::Inferred,
+                    phase: Phase::Forward,
+                }
+            })
+            .collect()
+    }
+
+    fn subject<'a>(blocks: &'a [Holding], stacks: &'a StackTable, rows: u32) -> Subject<'a> {
+        Subject {
+            blocks,
+            segments: &[],
+            phases: &[],
+            stacks,
+            rows,
+            capacity: Some(1 << 40),
+            context: 0,
+            times: &[],
+            moments: &[],
+        }
+    }
+
+    fn story() -> Story {
+        Story {
+            title: HOSTILE.to_owned(),
+            verdict: HOSTILE.to_owned(),
+            facts: vec![Fact {
+                name: "command".to_owned(),
+                text: "python /home/alice/secret/train.py".to_owned(),
+            }],
+            ..Story::default()
+        }
+    }
+
+    fn written(subject: Subject<'_>, options: &Options) -> Result<(String, Written), WriteError> {
+        let mut page = Vec::new();
+        let written = Picture::draw(subject).write(&story(), options, &mut page)?;
+        Ok((String::from_utf8(page).unwrap(), written))
+    }
+
+    /// Everything in the page that is compressed, as bytes in a text.
+    fn unpacked(page: &str) -> String {
+        const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = String::new();
+        for part in page.split("application/octet-stream").skip(1) {
+            let data = part.split_once('>').unwrap().1.split_once('<').unwrap().0;
+            let bits: Vec<u32> = data
+                .chars()
+                .filter_map(|digit| DIGITS.find(digit).map(|at| at as u32))
+                .collect();
+            let mut bytes = Vec::new();
+            for four in bits.chunks(4) {
+                let sum = (0..4).fold(0, |sum, n| sum << 6 | four.get(n).copied().unwrap_or(0));
+                bytes.extend(&sum.to_be_bytes()[1..four.len()]);
+            }
+            let mut plain = Vec::new();
+            flate2::read::GzDecoder::new(bytes.as_slice())
+                .read_to_end(&mut plain)
+                .unwrap();
+            text.push_str(&String::from_utf8_lossy(&plain));
+        }
+        text
+    }
+
+    #[test]
+    fn names_of_the_recording_stay_text_and_folders_stay_at_home() {
+        let mut stacks = StackTable::new();
+        let blocks = blocks(&mut stacks, 300);
+        let subject = subject(&blocks, &stacks, 1500);
+        let (page, _) = written(subject, &Options::default()).unwrap();
+        assert_eq!(page.matches("<script").count(), 3);
+        assert_eq!(page.matches("</script").count(), 3);
+        assert!(!page.contains("<img"));
+        assert!(!page.contains("http://") && !page.contains("https://"));
+        let data = unpacked(&page);
+        assert!(data.contains("llm/model.py") && data.contains(HOSTILE));
+        assert!(
+            !data.contains("alice") && !data.contains("secret"),
+            "{data}"
+        );
+        let options = Options {
+            full_paths: true,
+            ..Options::default()
+        };
+        let (page, _) = written(subject, &options).unwrap();
+        assert!(unpacked(&page).contains("/home/alice/secret/llm/model.py"));
+    }
+
+    #[test]
+    fn the_data_stays_within_what_is_allowed() {
+        let mut stacks = StackTable::new();
+        let blocks = blocks(&mut stacks, 60_000);
+        let subject = subject(&blocks, &stacks, 61_000);
+        let most = Picture::draw(subject)
+            .moments()
+            .map(|(_, levels)| levels.allocated)
+            .max();
+        for max_data in [100_000, 400_000, 10 << 20] {
+            let options = Options {
+                max_data,
+                ..Options::default()
+            };
+            let (page, written) = written(subject, &options).unwrap();
+            assert!(written.data <= max_data, "{written:?}");
+            assert_eq!(written.blocks + written.blocks_summed_up, 60_000);
+            // The peak is in the page to the byte, however coarse it is.
+            let peak = format!("\"allocated\":{}", most.unwrap());
+            assert!(unpacked(&page).contains(&peak), "{max_data}");
+        }
+        let options = Options {
+            max_data: 500,
+            ..Options::default()
+        };
+        assert!(matches!(
+            written(subject, &options),
+            Err(WriteError::TooSmall { needed }) if needed > 500
+        ));
+    }
+
+    #[test]
+    fn nothing_and_nonsense_still_make_a_page() {
+        let stacks = StackTable::new();
+        written(subject(&[], &stacks, 0), &Options::default()).unwrap();
+        let mut other = StackTable::new();
+        let mut blocks = blocks(&mut other, 50);
+        blocks[3].bytes = u64::MAX;
+        blocks[4].address = u64::MAX;
+        blocks[5].born = u32::MAX;
+        blocks[6].died = 0;
+        let phases = [
+            PhaseSpan {
+                phase: Phase::Step,
+                from: 9,
+                to: 3,
+                step: u32::MAX,
+            },
+            PhaseSpan {
+                phase: Phase::Forward,
+                from: 0,
+                to: u32::MAX,
+                step: 0,
+            },
+        ];
+        // Ids of another table, and fewer rows than the blocks say.
+        let subject = Subject {
+            phases: &phases,
+            ..subject(&blocks, &stacks, 20)
+        };
+        written(subject, &Options::default()).unwrap();
+    }
 }

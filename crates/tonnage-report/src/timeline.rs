@@ -19,8 +19,15 @@ pub struct Levels {
     pub by_category: [u64; CATEGORIES],
     /// Bytes of all blocks alive.
     pub allocated: u64,
-    /// Bytes held from the driver.
+    /// Bytes held from the driver, as far as the recording shows.
     pub reserved: u64,
+}
+
+impl Levels {
+    /// Bytes held from the driver, which are at least those handed out.
+    pub fn held(&self) -> u64 {
+        self.reserved.max(self.allocated)
+    }
 }
 
 /// Some rows, from `start` to the start of the next stretch.

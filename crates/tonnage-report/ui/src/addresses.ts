@@ -6,7 +6,7 @@
 
 import { pixelColumns } from "./columns";
 import { upperBound, type Blocks, type Timeline } from "./data";
-import { Surface, type Palette } from "./dom";
+import { Surface, type Palette, type Rgb } from "./dom";
 import { bytes } from "./format";
 import { drag } from "./pointer";
 import { LEFT, RIGHT } from "./timeline";
@@ -14,6 +14,19 @@ import type { View } from "./view";
 
 const TOP = 4;
 const BOTTOM = 4;
+const MOST_OUTLINES = 1200;
+const MOST_NAMES = 120;
+
+/** Black or white, whichever can be read on a colour. */
+function readable([red, green, blue]: Rgb): string {
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 120 ? "#000000" : "#ffffff";
+}
+
+/** A colour as the pixels of a canvas hold it, on machines that put the low byte first. */
+function packed(red: number, green: number, blue: number): number {
+  const clip = (value: number) => (value <= 0 ? 0 : value >= 255 ? 255 : (value + 0.5) | 0);
+  return (255 << 24) | (clip(blue) << 16) | (clip(green) << 8) | clip(red);
+}
 
 export interface AddressHover {
   row: number | null;
@@ -28,6 +41,10 @@ export class AddressPicture {
   selected = -1;
   private readonly image = document.createElement("canvas");
   private sums: Float32Array = new Float32Array();
+  private held: Float32Array = new Float32Array();
+  private touched: Uint8Array = new Uint8Array();
+  private inner: CanvasRenderingContext2D | null = null;
+  private pixels: ImageData | null = null;
   /** Where each range of addresses begins in the picture, in bytes with gaps, and the whole. */
   private offsets = new Float64Array();
   private gap = 0;
@@ -41,6 +58,9 @@ export class AddressPicture {
   private segmentPosition = new Float64Array();
   private rows: Float64Array = new Float64Array();
   private brush: [number, number, number, number] | null = null;
+  /** When it was drawn last, and the timer of the finer picture. */
+  private drawn = -1e9;
+  private refining = 0;
 
   constructor(
     private readonly timeline: Timeline,
@@ -63,7 +83,7 @@ export class AddressPicture {
     const ranges = blocks.rangeBytes.length;
     let sum = 0;
     for (const size of blocks.rangeBytes) sum += size;
-    this.gap = ranges > 1 ? Math.min(sum * 0.008, (sum * 0.2) / ranges) : 0;
+    this.gap = ranges > 1 ? Math.min(sum * 0.008, (sum * 0.05) / ranges) : 0;
     this.offsets = new Float64Array(ranges);
     let at = 0;
     for (let range = 0; range < ranges; range++) {
@@ -99,29 +119,31 @@ export class AddressPicture {
   }
 
   draw(): void {
-    const { surface, view, blocks, timeline } = this;
-    const { width, height } = surface;
-    if (width <= LEFT + RIGHT || height <= 0) return;
-    const colors = this.colors();
-    const context = surface.begin();
-    context.fillStyle = colors.background;
-    context.fillRect(0, 0, width, height);
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    if (!blocks) {
-      context.fillStyle = colors.muted;
-      context.fillText("reading blocks …", LEFT + 10, height / 2);
-      return;
+    if (this.surface.width <= LEFT + RIGHT) return;
+    // While pictures follow each other quickly every other line will do; the full one comes when they rest.
+    const now = performance.now();
+    const moving = now - this.drawn < 120;
+    this.drawn = now;
+    clearTimeout(this.refining);
+    if (moving) {
+      this.refining = window.setTimeout(() => {
+        this.drawBase(this.lines, false, this.colors());
+      }, 160);
     }
-    const plot = Math.floor(width - LEFT - RIGHT);
-    const lines = Math.floor(height - TOP - BOTTOM);
-    const columns = pixelColumns(timeline, view.from, view.to, plot);
-    this.rows = columns.row;
-    this.raster(blocks, columns.row, plot, lines, colors);
-    context.imageSmoothingEnabled = false;
-    context.drawImage(this.image, LEFT, TOP);
-    this.outlines(context, blocks, lines, colors);
-    this.axis(context, blocks, lines, colors);
+    this.drawBase(this.lines, moving, this.colors());
+    this.drawPointer();
+  }
+
+  private get lines(): number {
+    return Math.max(1, Math.floor(this.surface.height - TOP - BOTTOM));
+  }
+
+  /** Draws what moves with the pointer and the chosen moment. */
+  drawPointer(): void {
+    const { surface, view, lines } = this;
+    const { width } = surface;
+    const colors = this.colors();
+    const context = surface.beginAbove();
     const moment = Math.round(this.x(view.moment + 0.5)) + 0.5;
     const cursor = this.hover.row === null ? -1 : Math.round(this.x(this.hover.row)) + 0.5;
     for (const [at, color, dash] of [
@@ -147,6 +169,30 @@ export class AddressPicture {
     }
   }
 
+  private drawBase(lines: number, coarse: boolean, colors: Palette): void {
+    const { surface, view, blocks, timeline } = this;
+    const { width, height } = surface;
+    const context = surface.begin();
+    context.fillStyle = colors.background;
+    context.fillRect(0, 0, width, height);
+    context.font = "11px system-ui, sans-serif";
+    context.textBaseline = "middle";
+    if (!blocks) {
+      context.fillStyle = colors.muted;
+      context.textAlign = "left";
+      context.fillText("reading blocks …", LEFT + 10, height / 2);
+      return;
+    }
+    const plot = Math.floor(width - LEFT - RIGHT);
+    const columns = pixelColumns(timeline, view.from, view.to, plot);
+    this.rows = columns.row;
+    this.raster(blocks, columns.row, plot, coarse ? lines >> 1 : lines, colors);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(this.image, LEFT, TOP, plot, lines);
+    this.outlines(context, blocks, lines, colors);
+    this.axis(context, blocks, lines, colors);
+  }
+
   private x(row: number): number {
     const width = this.surface.width - LEFT - RIGHT;
     return LEFT + ((row - this.view.from) / (this.view.to - this.view.from)) * width;
@@ -156,11 +202,15 @@ export class AddressPicture {
   private raster(blocks: Blocks, rows: Float64Array, plot: number, lines: number, colors: Palette): void {
     const { view, timeline } = this;
     const stride = plot + 1;
-    const layer = stride * lines;
-    // Five layers: red, green, blue and coverage of blocks, coverage of segments.
-    if (this.sums.length < 5 * layer) this.sums = new Float32Array(5 * layer);
-    const sums = this.sums;
-    sums.fill(0, 0, 5 * layer);
+    const size = stride * lines;
+    // Red, green, blue and coverage of blocks lie side by side; coverage of segments apart.
+    // All zero between pictures: what is added is taken away as it is read.
+    if (this.touched.length < size) {
+      this.sums = new Float32Array(4 * size);
+      this.held = new Float32Array(size);
+      this.touched = new Uint8Array(size);
+    }
+    const { sums, held, touched } = this;
     const topBytes = view.top * this.whole;
     const perByte = lines / ((view.bottom - view.top) * this.whole);
     // For each stretch, the first column that stands for a moment in it or later.
@@ -205,18 +255,22 @@ export class AddressPicture {
         const cover = Math.min(lower, line + 1) - Math.max(upper, line);
         const from = line * stride + left;
         const to = line * stride + right;
+        touched[from] = 1;
+        touched[to] = 1;
         if (segment) {
-          sums[4 * layer + from] += cover;
-          sums[4 * layer + to] -= cover;
+          held[from] += cover;
+          held[to] -= cover;
         } else {
-          sums[from] += cover * red;
-          sums[to] -= cover * red;
-          sums[layer + from] += cover * green;
-          sums[layer + to] -= cover * green;
-          sums[2 * layer + from] += cover * blue;
-          sums[2 * layer + to] -= cover * blue;
-          sums[3 * layer + from] += cover;
-          sums[3 * layer + to] -= cover;
+          const at = from * 4;
+          const until = to * 4;
+          sums[at] += cover * red;
+          sums[at + 1] += cover * green;
+          sums[at + 2] += cover * blue;
+          sums[at + 3] += cover;
+          sums[until] -= cover * red;
+          sums[until + 1] -= cover * green;
+          sums[until + 2] -= cover * blue;
+          sums[until + 3] -= cover;
         }
       }
     };
@@ -242,7 +296,7 @@ export class AddressPicture {
       const color = found && !found[block] ? dim[category[block]] : colors.categoryRgb[category[block]];
       add(left, right, this.position[block], sizes[block], color[0], color[1], color[2], false);
     }
-    this.compose(blocks, rows, plot, lines, colors, stride, layer);
+    this.compose(blocks, rows, plot, lines, colors, stride);
   }
 
   private compose(
@@ -252,17 +306,17 @@ export class AddressPicture {
     lines: number,
     colors: Palette,
     stride: number,
-    layer: number,
   ): void {
-    const { image, sums, view, timeline } = this;
-    if (image.width !== plot || image.height !== lines) {
+    const { image, sums, held, touched, view, timeline } = this;
+    if (!this.pixels || image.width !== plot || image.height !== lines) {
       image.width = plot;
       image.height = lines;
+      this.inner = image.getContext("2d", { alpha: false });
+      this.pixels = this.inner?.createImageData(plot, lines) ?? null;
     }
-    const inner = image.getContext("2d", { alpha: false });
-    if (!inner) return;
-    const pixels = inner.createImageData(plot, lines);
-    const out = pixels.data;
+    const { inner, pixels } = this;
+    if (!inner || !pixels) return;
+    const out = new Uint32Array(pixels.data.buffer);
     const [panelRed, panelGreen, panelBlue] = colors.panel;
     const [holeRed, holeGreen, holeBlue] = colors.hole;
     const [lineRed, lineGreen, lineBlue] = colors.holeLine;
@@ -289,29 +343,53 @@ export class AddressPicture {
           gridAt = Math.min(gridLines - 1, Math.floor((flat / total) * gridLines)) * gridColumns;
         }
       }
-      for (let column = 0; column < plot; column++) {
-        const at = line * stride + column;
-        red += sums[at];
-        green += sums[layer + at];
-        blue += sums[2 * layer + at];
-        cover += sums[3 * layer + at];
-        segment += sums[4 * layer + at];
-        let covered = cover < 0.001 ? 0 : cover;
-        // Blocks of a hostile recording may lie over each other.
-        const shrink = covered > 1 ? 1 / covered : 1;
-        covered = Math.min(1, covered);
-        const held = Math.min(1, Math.max(covered, segment < 0.001 ? 0 : segment));
-        let free = held - covered;
-        const rest = gridAt >= 0 ? Math.min(free, blocks.grid[gridAt + gridColumn[column]] / 255) : 0;
-        free -= rest;
-        const none = 1 - held;
-        const dash = ((column + line) & 7) === 0;
-        const to = (line * plot + column) * 4;
-        out[to] = red * shrink + free * (dash ? lineRed : holeRed) + rest * restRed + none * panelRed;
-        out[to + 1] = green * shrink + free * (dash ? lineGreen : holeGreen) + rest * restGreen + none * panelGreen;
-        out[to + 2] = blue * shrink + free * (dash ? lineBlue : holeBlue) + rest * restBlue + none * panelBlue;
-        out[to + 3] = 255;
+      let cell = -1;
+      let plain = 0;
+      let dashed = 0;
+      let at = line * stride;
+      let to = line * plot;
+      for (let column = 0; column < plot; column++, at++, to++) {
+        const grid = gridAt >= 0 ? blocks.grid[gridAt + gridColumn[column]] : 0;
+        // Most pixels are as the one before.
+        if (touched[at] !== 0 || grid !== cell) {
+          cell = grid;
+          if (touched[at] !== 0) {
+            const four = at * 4;
+            red += sums[four];
+            green += sums[four + 1];
+            blue += sums[four + 2];
+            cover += sums[four + 3];
+            segment += held[at];
+            sums[four] = 0;
+            sums[four + 1] = 0;
+            sums[four + 2] = 0;
+            sums[four + 3] = 0;
+            held[at] = 0;
+            touched[at] = 0;
+          }
+          let covered = cover < 0.001 ? 0 : cover;
+          // Blocks of a hostile recording may lie over each other.
+          const shrink = covered > 1 ? 1 / covered : 1;
+          if (covered > 1) covered = 1;
+          let inSegment = segment < 0.001 ? 0 : segment;
+          if (inSegment > 1) inSegment = 1;
+          if (inSegment < covered) inSegment = covered;
+          let free = inSegment - covered;
+          const rest = Math.min(free, grid / 255);
+          free -= rest;
+          const none = 1 - inSegment;
+          const r = red * shrink + rest * restRed + none * panelRed;
+          const g = green * shrink + rest * restGreen + none * panelGreen;
+          const b = blue * shrink + rest * restBlue + none * panelBlue;
+          plain = packed(r + free * holeRed, g + free * holeGreen, b + free * holeBlue);
+          dashed = packed(r + free * lineRed, g + free * lineGreen, b + free * lineBlue);
+        }
+        out[to] = ((column + line) & 7) === 0 ? dashed : plain;
       }
+      // Beyond the last column nothing is shown, but ends are noted there.
+      sums.fill(0, at * 4, at * 4 + 4);
+      held[at] = 0;
+      touched[at] = 0;
     }
     inner.putImageData(pixels, 0, 0);
   }
@@ -324,45 +402,56 @@ export class AddressPicture {
     const smallest = 5 / perByte;
     const rowsPerPixel = (view.to - view.from) / Math.max(1, this.surface.width - LEFT - RIGHT);
     const shortest = rowsPerPixel * 5;
-    let drawn = 0;
+    const large: number[] = [];
+    for (let block = 0; block < blocks.length; block++) {
+      if (blocks.born[block] >= view.to) break;
+      if (blocks.bytes[block] < smallest || blocks.died[block] <= view.from) continue;
+      if (blocks.died[block] - blocks.born[block] < shortest) continue;
+      const upper = (this.position[block] - topBytes) * perByte;
+      if (upper < lines && upper + blocks.bytes[block] * perByte > 0) large.push(block);
+    }
+    if (large.length > MOST_OUTLINES) {
+      const area = (block: number) => blocks.bytes[block] * (blocks.died[block] - blocks.born[block]);
+      large.sort((one, other) => area(other) - area(one));
+      large.length = MOST_OUTLINES;
+    }
     let named = 0;
     context.save();
     context.beginPath();
     context.rect(LEFT, TOP, this.surface.width - LEFT - RIGHT, lines);
     context.clip();
-    context.lineWidth = 1;
     context.textAlign = "left";
-    for (let block = 0; block < blocks.length && drawn < 3000; block++) {
-      if (blocks.born[block] >= view.to) break;
-      if (blocks.bytes[block] < smallest || blocks.died[block] <= view.from) continue;
-      if (blocks.died[block] - blocks.born[block] < shortest) continue;
-      const upper = TOP + (this.position[block] - topBytes) * perByte;
-      const height = blocks.bytes[block] * perByte;
-      if (upper + height < TOP || upper > TOP + lines) continue;
-      const left = Math.max(LEFT - 2, this.x(blocks.born[block]));
-      const right = Math.min(this.surface.width - RIGHT + 2, this.x(blocks.died[block]));
-      if (right - left < 5) continue;
-      drawn++;
-      context.strokeStyle = block === this.selected ? colors.text : colors.background;
-      context.globalAlpha = block === this.selected ? 1 : 0.55;
-      context.strokeRect(Math.round(left) + 0.5, Math.round(upper) + 0.5, Math.round(right - left) - 1, Math.round(height) - 1);
-      context.globalAlpha = 1;
-      if (height >= 14 && right - left > 70 && named < 300) {
-        const name = this.title(blocks, block);
-        const room = Math.floor((right - Math.max(left, LEFT) - 10) / 6);
-        if (room > 6) {
-          named++;
-          const text = name.length > room ? `…${name.slice(name.length - room + 1)}` : name;
-          const at = Math.max(TOP + 8, Math.min(TOP + lines - 8, upper + height / 2));
-          context.lineWidth = 3;
-          context.strokeStyle = colors.background;
-          context.strokeText(text, Math.max(left, LEFT) + 5, at);
-          context.fillStyle = colors.text;
-          context.fillText(text, Math.max(left, LEFT) + 5, at);
-          context.lineWidth = 1;
-        }
-      }
+    context.fillStyle = colors.background;
+    context.globalAlpha = 0.5;
+    const boxes = large.map((block) => {
+      const left = Math.max(LEFT - 2, Math.round(this.x(blocks.born[block])));
+      const right = Math.min(this.surface.width - RIGHT + 2, Math.round(this.x(blocks.died[block])));
+      const upper = Math.round(TOP + (this.position[block] - topBytes) * perByte);
+      return [left, right, upper, Math.round(blocks.bytes[block] * perByte)];
+    });
+    // The upper and the left edge only: the others are those of neighbours.
+    for (const [left, right, upper, height] of boxes) {
+      context.fillRect(left, upper, right - left, 1);
+      context.fillRect(left, upper, 1, height);
     }
+    context.globalAlpha = 1;
+    large.forEach((block, index) => {
+      const [left, right, upper, height] = boxes[index];
+      if (block === this.selected) {
+        context.strokeStyle = colors.text;
+        context.lineWidth = 2;
+        context.strokeRect(left + 1, upper + 1, right - left - 2, height - 2);
+      }
+      const from = Math.max(left, LEFT);
+      const room = Math.floor((right - from - 10) / 6);
+      if (height < 14 || room <= 10 || named >= MOST_NAMES) return;
+      named++;
+      const name = this.title(blocks, block);
+      const dimmed = view.found && !view.found[block];
+      context.fillStyle = dimmed ? colors.muted : readable(colors.categoryRgb[blocks.category[block]]);
+      const at = Math.max(TOP + 8, Math.min(TOP + lines - 8, upper + height / 2));
+      context.fillText(name.length > room ? `…${name.slice(name.length - room + 1)}` : name, from + 5, at);
+    });
     context.restore();
   }
 

@@ -128,6 +128,8 @@ interface TimelineFacts {
   phases_left_out: number;
   moments: Moment[];
   steps_left_out: number;
+  /** Whether some segments are not in the recording. */
+  reserved_at_least: boolean;
 }
 
 /** Bytes at one moment. */
@@ -176,6 +178,8 @@ export class Timeline {
 
   constructor(part: Part<TimelineFacts>) {
     this.facts = part.facts;
+    // The phase of an optimizer's step, told apart from the step that all phases belong to.
+    this.facts.phases = this.facts.phases.map((name) => (name === "step" ? "optimizer" : name));
     this.start = part.numbers("start");
     const all = this.facts.categories.map((_, category) => category);
     const rows = (name: string) => part.numbers(name).map((offset, index) => offset + this.start[index]);
@@ -261,7 +265,7 @@ export class Timeline {
     const phase = this.phaseAt(row);
     if (phase < 0) return "";
     const name = this.facts.phases[this.phase[phase]];
-    return name === "load" ? name : `${name}, step ${this.phaseStep[phase]}`;
+    return name === "load" ? name : `${name}, step ${this.phaseStep[phase].toLocaleString("en-US")}`;
   }
 
   /** Nanoseconds since the start at which a row happened, or none without a clock. */
@@ -296,6 +300,8 @@ export interface Place {
   function: string;
   file: string;
   line: number;
+  /** Whether it is in the user's own code. */
+  own: boolean;
 }
 
 /** Blocks, segments, and what they are called. */
@@ -331,6 +337,7 @@ export class Blocks {
   private readonly frameFunction: Float64Array;
   private readonly frameFile: Float64Array;
   private readonly frameLine: Float64Array;
+  private readonly frameOwn: Uint8Array;
   private readonly textEnd: Float64Array;
   private readonly textBytes: Uint8Array;
   private readonly texts: (string | undefined)[] = [];
@@ -370,6 +377,7 @@ export class Blocks {
     this.frameFunction = part.numbers("frame_function");
     this.frameFile = part.numbers("frame_file");
     this.frameLine = part.numbers("frame_line");
+    this.frameOwn = part.small("frame_own");
     let sum = 0;
     this.textEnd = part.numbers("text_bytes").map((size) => (sum += size));
     this.textBytes = part.small("text");
@@ -404,6 +412,7 @@ export class Blocks {
       function: this.text(this.frameFunction[frame - 1]),
       file: this.text(this.frameFile[frame - 1]),
       line: this.frameLine[frame - 1],
+      own: this.frameOwn[frame - 1] === 1,
     };
   }
 
@@ -414,7 +423,7 @@ export class Blocks {
     let line = this.lines.get(stack);
     if (line === undefined) {
       const places = this.places(stack);
-      const own = places.find((place) => !isLibrary(place.file)) ?? places[0];
+      const own = places.find((place) => place.own) ?? places.find((place) => place.file !== "??") ?? places[0];
       line = own ? placeText(own) : "no stack recorded";
       this.lines.set(stack, line);
     }
@@ -454,15 +463,4 @@ export class Blocks {
 
 export function placeText(place: Place): string {
   return `${place.file}:${place.line}`;
-}
-
-/** By the first folder, which shortened paths of libraries keep. */
-export function isLibrary(file: string): boolean {
-  return (
-    file.startsWith("<") ||
-    /(^|\/)(site-packages|dist-packages)\//.test(file) ||
-    /^(torch|transformers|accelerate|deepspeed|peft|trl|lightning|pytorch_lightning|numpy|triton|flash_attn|xformers|torchvision|diffusers|datasets|runpy|threading|contextlib|functools)[/.]/.test(
-      file,
-    )
-  );
 }

@@ -19,36 +19,45 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** A canvas that follows the size of its box; `draw` is called with its size in CSS pixels. */
+/** A canvas that follows the size of its box, with another above it for what moves with the pointer. */
 export class Surface {
+  readonly element: HTMLElement;
   readonly canvas: HTMLCanvasElement;
-  readonly context: CanvasRenderingContext2D;
+  private readonly above: HTMLCanvasElement;
+  private readonly context: CanvasRenderingContext2D;
+  private readonly aboveContext: CanvasRenderingContext2D;
   width = 0;
   height = 0;
   scale = 1;
 
   constructor(label: string, height: number, changed: () => void) {
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-label": label });
-    this.canvas.style.height = `${height}px`;
+    this.above = el("canvas", { class: "above", "aria-hidden": "true" });
+    this.element = el("div", { class: "surface" }, this.canvas, this.above);
+    this.element.style.height = `${height}px`;
     const context = this.canvas.getContext("2d", { alpha: false });
-    if (!context) throw new Error("this browser draws no canvas");
+    const above = this.above.getContext("2d");
+    if (!context || !above) throw new Error("this browser draws no canvas");
     this.context = context;
+    this.aboveContext = above;
     new ResizeObserver(() => {
       if (this.fit()) changed();
-    }).observe(this.canvas);
+    }).observe(this.element);
   }
 
   /** Takes the size of the box; says whether it changed. */
   fit(): boolean {
-    const width = this.canvas.clientWidth;
-    const height = this.canvas.clientHeight;
+    const width = this.element.clientWidth;
+    const height = this.element.clientHeight;
     const scale = Math.min(2, window.devicePixelRatio || 1);
     if (width === this.width && height === this.height && scale === this.scale) return false;
     this.width = width;
     this.height = height;
     this.scale = scale;
-    this.canvas.width = Math.max(1, Math.round(width * scale));
-    this.canvas.height = Math.max(1, Math.round(height * scale));
+    for (const canvas of [this.canvas, this.above]) {
+      canvas.width = Math.max(1, Math.round(width * scale));
+      canvas.height = Math.max(1, Math.round(height * scale));
+    }
     return true;
   }
 
@@ -56,6 +65,13 @@ export class Surface {
   begin(): CanvasRenderingContext2D {
     this.context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     return this.context;
+  }
+
+  /** Ready to draw what moves with the pointer, on nothing. */
+  beginAbove(): CanvasRenderingContext2D {
+    this.aboveContext.setTransform(this.scale, 0, 0, this.scale, 0, 0);
+    this.aboveContext.clearRect(0, 0, this.width, this.height);
+    return this.aboveContext;
   }
 }
 
@@ -109,8 +125,20 @@ export function palette(): Palette {
   };
 }
 
-/** Diagonal lines on a ground, to fill areas that are told apart without colour. */
+/** Diagonal lines on a ground, to fill areas that are told apart without colour; made once for each theme. */
+const patterns = new Map<string, CanvasPattern | string>();
+
 export function hatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number): CanvasPattern | string {
+  const key = `${ground} ${line} ${scale}`;
+  let pattern = patterns.get(key);
+  if (!pattern) {
+    pattern = makeHatch(context, ground, line, scale);
+    patterns.set(key, pattern);
+  }
+  return pattern;
+}
+
+function makeHatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number): CanvasPattern | string {
   const tile = document.createElement("canvas");
   const size = Math.round(6 * scale);
   tile.width = size;

@@ -48,9 +48,11 @@ export function share(part: number, whole: number): string {
 
 /** A duration since the start of the recording. */
 export function duration(nanoseconds: number): string {
+  // Rounded first, so that no minute has sixty seconds.
   const seconds = nanoseconds / 1e9;
-  if (seconds >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  if (seconds >= 60) return `${Math.floor(seconds / 60)} min ${(seconds % 60).toFixed(1)} s`;
+  const tenths = Math.round(seconds * 10) / 10;
+  if (tenths >= 3600) return `${Math.floor(tenths / 3600)} h ${Math.floor((tenths % 3600) / 60)} min`;
+  if (tenths >= 60) return `${Math.floor(tenths / 60)} min ${(tenths % 60).toFixed(1)} s`;
   if (seconds >= 1) return `${seconds.toFixed(2)} s`;
   return `${(seconds * 1000).toFixed(2)} ms`;
 }

@@ -47,9 +47,14 @@ export function parts(timeline: Timeline, blocks: Blocks, levels: Levels, groupi
     const path: Part[] = [byCategory[blocks.category[block]]];
     const go = (key: string, name: string, kind: Part["kind"]) => path.push(child(path[path.length - 1], key, name, kind));
     const stack = blocks.stack[block];
-    if (grouping === "module") {
+    if (grouping !== "stack") {
       const module = blocks.text(blocks.module[block]);
-      if (module) for (const piece of module.split(".")) go(`m${piece}`, piece, "module");
+      if (module) {
+        for (const piece of module.split(".")) {
+          const name = grouping === "kind" && /^\d+$/.test(piece) ? "*" : piece;
+          go(`m${name}`, name, "module");
+        }
+      }
       const line = blocks.lineOf(stack);
       go(`l${line}`, line, "line");
     } else {

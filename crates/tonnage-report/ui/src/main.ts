@@ -2,7 +2,7 @@
 // The page: reads its own data, puts up the pictures and keeps them in step.
 
 import { AddressPicture } from "./addresses";
-import { Blocks, Part, Timeline } from "./data";
+import { Blocks, Part, Timeline, upperBound, type Moment } from "./data";
 import { el, palette, type Palette } from "./dom";
 import { bytes, count, exact, plural, share } from "./format";
 import { Icicle, parts, sorted, type Part as Piece } from "./icicle";
@@ -10,7 +10,7 @@ import { raceBars, RaceLines, raceTable } from "./race";
 import { Table, type Cell } from "./table";
 import { TimelinePicture } from "./timeline";
 import { blockDetails, levelsList, Tip } from "./tip";
-import { frames, View, type Change } from "./view";
+import { frames, GROUPINGS, View, type Change, type Grouping } from "./view";
 
 const VERSION = 1;
 
@@ -26,8 +26,10 @@ function section(id: string, title: string, sum: HTMLElement | null, tools: HTML
   );
 }
 
+/** A button whose spoken name holds what is written on it. */
 function button(text: string, label: string, click: () => void): HTMLButtonElement {
-  return el("button", { type: "button", "aria-label": label, title: label, click }, text);
+  const spoken = label.toLowerCase().includes(text.toLowerCase()) ? label : `${text}: ${label}`;
+  return el("button", { type: "button", "aria-label": spoken, title: label, click }, text);
 }
 
 class Page {
@@ -44,12 +46,14 @@ class Page {
   private readonly search = el("input", { type: "search", id: "search", placeholder: "stack, line, module, tensor", autocomplete: "off", spellcheck: "false" });
   private readonly searchSum = el("p", { class: "note", role: "status" });
   private readonly legend = el("ul", { class: "legend" });
+  private readonly grouping = el("select", { id: "grouping", "aria-label": "How parts are grouped (g)", title: "How parts are grouped (g)" });
   private readonly momentSum = el("span", { class: "sum" });
   private readonly addressSum = el("span", { class: "sum" });
   private readonly addressNote = el("p", { class: "note" });
   private readonly selection = el("div", { class: "selection", "aria-live": "polite" });
   private readonly partSelection = el("div", { class: "selection" });
   private readonly blockTable: Table;
+  private readonly segmentTable: Table;
   private readonly partTable: Table;
   private readonly findTable: Table;
   private readonly findSection: HTMLElement;
@@ -57,6 +61,8 @@ class Page {
   private blockTableRows: number[] = [];
   private tree: Piece | null = null;
   private momentCells: Cell[][] = [];
+  /** Moments, those of note before those of steps. */
+  private readonly moments: Moment[];
 
   constructor(
     private readonly timeline: Timeline,
@@ -64,6 +70,8 @@ class Page {
   ) {
     const view = new View(timeline);
     this.view = view;
+    const order = ["out_of_memory", "peak", "second_peak", "mark", "step_peak"];
+    this.moments = [...timeline.facts.moments].sort((one, other) => order.indexOf(one.kind) - order.indexOf(other.kind) || one.row - other.row);
     view.read();
     this.applyTheme();
     this.tip = new Tip(timeline, () => view.changed("hover"));
@@ -100,6 +108,16 @@ class Page {
       ],
       (row) => this.pickBlock(this.blockTableRows[row], view.moment),
     );
+    this.segmentTable = new Table("Segments held at the chosen moment; holes are between the drawn blocks", [
+      { name: "address", kind: "hex" },
+      { name: "size", kind: "bytes" },
+      { name: "handed out", kind: "bytes" },
+      { name: "free", kind: "bytes" },
+      { name: "holes", kind: "count" },
+      { name: "largest hole", kind: "bytes" },
+      { name: "blocks", kind: "count" },
+      { name: "stream", kind: "hex" },
+    ]);
     this.partTable = new Table("Parts of the chosen moment", [
       { name: "part", kind: "text" },
       { name: "what", kind: "text" },
@@ -190,8 +208,8 @@ class Page {
       button("↕ scale", "Scale to the peak or to the capacity (y)", () => this.switchScale()),
     ]);
     timelineSection.append(
-      this.timelinePicture.overview.canvas,
-      this.timelinePicture.surface.canvas,
+      this.timelinePicture.overview.element,
+      this.timelinePicture.surface.element,
       this.legend,
       how(
         "Bytes on the device after every row of the recording, stacked by what they are for. The strip on top shows what the program was doing. Above the coloured bands, hatched, is what the allocator holds from the driver without having handed it out; the dark line is the sum of both, the dashed red line the capacity of the device.",
@@ -201,12 +219,12 @@ class Page {
       this.momentTable(),
     );
     const addressSection = section("addresses", "Address space", this.addressSum, [
-      button("− y", "Fewer bytes per pixel: zoom out in addresses (Shift and -)", () => this.addressPicture.zoomAddresses(1.6)),
+      button("− y", "Zoom out in addresses (Shift and -)", () => this.addressPicture.zoomAddresses(1.6)),
       button("+ y", "Zoom in on addresses (Shift and +)", () => this.addressPicture.zoomAddresses(0.625)),
       button("all", "Show all addresses", () => view.showAddresses(0, 1)),
     ]);
     addressSection.append(
-      this.addressPicture.surface.canvas,
+      this.addressPicture.surface.element,
       el(
         "ul",
         { class: "legend" },
@@ -222,21 +240,26 @@ class Page {
         "Each column shows the same moment as the column of the timeline above it. Click a block to see its stack. Shift and drag to zoom into a rectangle.",
       ),
       el("details", {}, el("summary", {}, "Table: blocks alive at the chosen moment"), this.blockTable.element),
+      el("details", {}, el("summary", {}, "Table: segments and their holes"), this.segmentTable.element),
     );
-    const grouping = button("by call stack", "Switch between modules and call stacks (g)", () => this.switchGrouping());
-    grouping.id = "grouping";
+    const { grouping } = this;
+    grouping.append(...GROUPINGS.map(([value, text]) => el("option", { value }, text)));
+    grouping.addEventListener("change", () => {
+      view.grouping = grouping.value as Grouping;
+      view.changed("grouping");
+    });
     const momentSection = section("moment", "Who holds it", el("span", { class: "sum", id: "moment-when" }), [grouping]);
     momentSection.append(
       this.icicle.trail,
       this.icicle.element,
       this.partSelection,
       how(
-        "Everything in use at the chosen moment, as wide as it is large: first what it is for, then the module in whose forward pass it was requested, the source line, the tensor. Click a part to see it at full width; Esc goes back out.",
+        "Everything in use at the chosen moment, as wide as it is large: first what it is for, then the module in whose forward pass it was requested (a * stands for the numbers of layers), the source line, the tensor. Click a part to see it at full width; Esc goes back out.",
         "A category is exact where torch itself named the tensor (parameters, gradients, optimizer state of a dry run), and inferred from phases and stacks elsewhere.",
       ),
       el("details", {}, el("summary", {}, "Table: the same parts"), this.partTable.element),
     );
-    this.app.replaceChildren(header, tools, this.findSection, el("main", {}, ...this.findings(), timelineSection, addressSection, momentSection, ...this.race(), ...this.unknown()), this.footer(), this.help);
+    this.app.replaceChildren(header, el("main", {}, tools, this.findSection, ...this.findings(), timelineSection, addressSection, momentSection, ...this.race(), ...this.unknown()), this.footer(), this.help);
     this.updateTexts();
   }
 
@@ -260,8 +283,8 @@ class Page {
     const part = section("race", "Allocator race", el("span", { class: "sum" }, "what each would have held from the driver"));
     part.append(raceBars(race, this.timeline));
     if (race.some((racer) => racer.series.length > 1)) {
-      this.raceLines = new RaceLines(race, this.timeline, this.view, () => this.colors);
-      part.append(this.raceLines.surface.canvas);
+      this.raceLines = new RaceLines(race, this.view, () => this.colors);
+      part.append(this.raceLines.surface.element);
     }
     part.append(
       how(
@@ -279,6 +302,7 @@ class Page {
     const lines = [...unknown];
     if (facts.phases_left_out > 0) lines.push(`${plural(facts.phases_left_out, "short phase")} that are not drawn`);
     if (facts.steps_left_out > 0) lines.push(`the peaks of ${plural(facts.steps_left_out, "step")} with lower ones are not in the list of moments`);
+    if (facts.reserved_at_least) lines.push("what the allocator held before the recording began; reserved is at least what was handed out");
     if (lines.length === 0) return [];
     const part = section("unknown", "What this does not show", null);
     part.append(el("ul", { class: "unknown" }, ...lines.map((line) => el("li", {}, line))));
@@ -303,7 +327,7 @@ class Page {
       [[",", "."], "previous and next moment"],
       [["p"], "the peak"],
       [["/"], "search stacks, lines, modules and tensors"],
-      [["g"], "parts by module or by call stack"],
+      [["g"], "how parts are grouped: by module or by call stack"],
       [["y"], "scale to the peak or to the capacity"],
       [["t"], "light or dark"],
       [["Esc"], "close, clear the search, go back out"],
@@ -320,11 +344,15 @@ class Page {
   }
 
   private fillMoments(): void {
-    const { moments } = this.timeline.facts;
-    const options = moments.map((moment) =>
-      el("option", { value: moment.row }, `${moment.label.slice(0, 60)}: ${bytes(moment.allocated)} at row ${count(moment.row)}`),
-    );
-    this.momentChoice.replaceChildren(...options, el("option", { value: -1, hidden: true }, ""));
+    const option = (moment: Moment) =>
+      el("option", { value: moment.row }, `${moment.kind === "out_of_memory" ? "out of memory" : moment.label.slice(0, 40)}, ${bytes(moment.allocated)}, row ${count(moment.row)}`);
+    const groups = (["of note", "of steps"] as const).map((label) => {
+      const steps = label === "of steps";
+      const group = el("optgroup", { label });
+      group.append(...this.moments.filter((moment) => (moment.kind === "step_peak") === steps).map(option));
+      return group;
+    });
+    this.momentChoice.replaceChildren(...groups.filter((group) => group.children.length > 0), el("option", { value: -1, hidden: true }, ""));
   }
 
   private momentTable(): HTMLElement {
@@ -345,7 +373,7 @@ class Page {
         this.view.reveal();
       },
     );
-    this.momentCells = facts.moments.map((moment) => {
+    this.momentCells = this.moments.map((moment) => {
       const levels = timeline.levelsNear(moment.row);
       return [
         moment.label,
@@ -384,14 +412,14 @@ class Page {
         this.timelinePicture.draw();
         this.addressPicture.draw();
         this.raceLines?.draw();
-        this.updateTexts();
+        this.updateRange();
         break;
       case "addresses":
         this.addressPicture.draw();
         break;
       case "hover":
-        this.timelinePicture.draw();
-        this.addressPicture.draw();
+        this.timelinePicture.drawPointer();
+        this.addressPicture.drawPointer();
         break;
       case "moment":
         this.timelinePicture.drawOverview();
@@ -441,27 +469,33 @@ class Page {
   }
 
   private switchGrouping(): void {
-    this.view.grouping = this.view.grouping === "module" ? "stack" : "module";
+    const now = GROUPINGS.findIndex(([grouping]) => grouping === this.view.grouping);
+    this.view.grouping = GROUPINGS[(now + 1) % GROUPINGS.length][0];
     this.view.changed("grouping");
+  }
+
+  private updateRange(): void {
+    const { timeline, view } = this;
+    this.rangeText.textContent =
+      view.from === 0 && view.to === timeline.rows
+        ? `all ${count(timeline.rows)} rows`
+        : `rows ${count(Math.round(view.from))} to ${count(Math.round(view.to))}`;
   }
 
   private updateTexts(): void {
     const { timeline, view } = this;
     const { facts } = timeline;
     const levels = timeline.levelsNear(view.moment);
-    this.rangeText.textContent =
-      view.from === 0 && view.to === timeline.rows
-        ? `all ${count(timeline.rows)} rows`
-        : `rows ${count(Math.round(view.from))} to ${count(Math.round(view.to))}`;
-    const moment = facts.moments.find((one) => one.row === view.moment);
-    this.momentSum.textContent = `${moment ? `${moment.label}: ` : ""}${bytes(levels.allocated)} allocated${timeline.hasReserved ? `, ${bytes(levels.reserved)} reserved` : ""}, ${this.tip.when(levels.row)}`;
-    const shown = facts.moments.findIndex((one) => one.row === view.moment);
-    if (shown >= 0) {
-      this.momentChoice.selectedIndex = this.preferred(shown);
+    this.updateRange();
+    const moment = this.moments.find((one) => one.row === view.moment);
+    this.momentSum.textContent = `${moment ? `${moment.label}: ` : ""}${bytes(levels.allocated)} allocated${timeline.hasReserved ? `, ${facts.reserved_at_least ? "at least " : ""}${bytes(levels.reserved)} reserved` : ""}, ${this.tip.when(levels.row)}`;
+    const { options } = this.momentChoice;
+    if (moment) {
+      this.momentChoice.selectedIndex = this.moments.indexOf(moment);
     } else {
-      const other = this.momentChoice.options[this.momentChoice.options.length - 1];
-      other.textContent = `row ${count(view.moment)}: ${bytes(levels.allocated)}`;
-      this.momentChoice.selectedIndex = this.momentChoice.options.length - 1;
+      const other = options[options.length - 1];
+      other.textContent = `row ${count(view.moment)}, ${bytes(levels.allocated)}`;
+      this.momentChoice.selectedIndex = options.length - 1;
     }
     const items: HTMLElement[] = timeline.present.map((category) =>
       el("li", {}, el("span", { class: `swatch c${category}` }), ` ${facts.categories[category]} `, el("span", { class: "value" }, bytes(levels.byCategory[category]))),
@@ -476,20 +510,12 @@ class Page {
     this.legend.replaceChildren(...items);
   }
 
-  /** The most telling of several names of the same moment. */
-  private preferred(index: number): number {
-    const { moments } = this.timeline.facts;
-    const current = this.momentChoice.selectedIndex;
-    return moments[current]?.row === moments[index].row ? current : index;
-  }
-
   private showMoment(): void {
     const { blocks, timeline, view } = this;
     const when = document.getElementById("moment-when");
     const levels = timeline.levelsNear(view.moment);
     if (when) when.textContent = this.tip.when(levels.row);
-    const grouping = document.getElementById("grouping");
-    if (grouping) grouping.textContent = view.grouping === "module" ? "by call stack" : "by module";
+    this.grouping.value = view.grouping;
     if (!blocks) return;
     const tree = parts(timeline, blocks, levels, view.grouping, view.found);
     this.tree = tree;
@@ -515,7 +541,40 @@ class Page {
         blocks.born[block],
       ]),
     );
+    this.fillSegments(blocks, levels.row);
     if (view.found) this.summarise();
+  }
+
+  private fillSegments(blocks: Blocks, row: number): void {
+    const alive: number[] = [];
+    for (let block = 0; block < blocks.length && blocks.born[block] <= row; block++) {
+      if (row < blocks.died[block]) alive.push(block);
+    }
+    alive.sort((one, other) => blocks.address[one] - blocks.address[other]);
+    const starts = Float64Array.from(alive, (block) => blocks.address[block]);
+    const rows: Cell[][] = [];
+    for (let segment = 0; segment < blocks.segmentBorn.length; segment++) {
+      if (row < blocks.segmentBorn[segment] || row >= blocks.segmentDied[segment]) continue;
+      const from = blocks.segmentAddress[segment];
+      const to = from + blocks.segmentBytes[segment];
+      let [at, used, holes, largest, inside] = [from, 0, 0, 0, 0];
+      const hole = (until: number) => {
+        if (until <= at) return;
+        holes += 1;
+        largest = Math.max(largest, until - at);
+      };
+      for (let index = upperBound(starts, from - 1); index < alive.length && starts[index] < to; index++) {
+        hole(starts[index]);
+        const end = Math.min(to, starts[index] + blocks.bytes[alive[index]]);
+        used += end - starts[index];
+        at = Math.max(at, end);
+        inside += 1;
+      }
+      hole(to);
+      rows.push([from, to - from, used, to - from - used, holes, largest, inside, blocks.segmentStream[segment]]);
+    }
+    rows.sort((one, other) => Number(other[3]) - Number(one[3]));
+    this.segmentTable.set(rows);
   }
 
   private fillParts(): void {
@@ -544,7 +603,7 @@ class Page {
     this.addressPicture.selected = block;
     this.selection.replaceChildren(el("div", { class: "picked" }, ...blockDetails(this.timeline, blocks, block, 60)));
     if (row !== this.view.moment) this.view.choose(row);
-    this.view.changed("hover");
+    this.addressPicture.draw();
   }
 
   private pickPart(part: Piece, path: Piece[]): void {
@@ -622,7 +681,7 @@ class Page {
   }
 
   private stepMoment(by: number): void {
-    const rows = [...new Set(this.timeline.facts.moments.map((moment) => moment.row))];
+    const rows = [...new Set(this.moments.map((moment) => moment.row))].sort((one, other) => one - other);
     const { view } = this;
     const next = by > 0 ? rows.find((row) => row > view.moment) : rows.filter((row) => row < view.moment).at(-1);
     if (next === undefined) return;

@@ -80,7 +80,6 @@ export class RaceLines {
 
   constructor(
     private readonly race: Racer[],
-    private readonly timeline: Timeline,
     private readonly view: View,
     private readonly colors: () => Palette,
   ) {
@@ -122,16 +121,23 @@ export class RaceLines {
       context.setLineDash(DASHES[index % DASHES.length]);
       context.beginPath();
       let last = 0;
-      racer.series.forEach(([row, value], point) => {
-        const at = x(row);
-        if (point === 0) context.moveTo(at, y(value));
-        else {
-          context.lineTo(at, y(last));
+      let begun = false;
+      // Only what is shown: dashes of a line that reaches far beyond take the browser long.
+      for (const [row, value] of racer.series) {
+        if (row > this.view.to) break;
+        const at = Math.max(LEFT, x(row));
+        if (!begun) context.moveTo(at, y(value));
+        else if (row >= this.view.from) context.lineTo(at, y(last));
+        if (begun && row < this.view.from) {
+          context.beginPath();
+          context.moveTo(at, y(value));
+        } else if (begun) {
           context.lineTo(at, y(value));
         }
-        if (row <= this.view.to) last = value;
-      });
-      context.lineTo(x(this.timeline.rows), y(last));
+        begun = true;
+        last = value;
+      }
+      context.lineTo(LEFT + plot, y(last));
       context.stroke();
       labels.push([y(last), racer.allocator, strokes[index % strokes.length]]);
     });

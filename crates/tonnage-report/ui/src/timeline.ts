@@ -71,13 +71,35 @@ export class TimelinePicture {
   }
 
   draw(): void {
+    const { width, height } = this.surface;
+    if (width <= LEFT + RIGHT || height <= 0) return;
+    this.drawBase(this.colors(), height - BOTTOM);
+    this.drawPointer();
+  }
+
+  /** Draws what moves with the pointer and the chosen moment. */
+  drawPointer(): void {
+    const { surface, view } = this;
+    const colors = this.colors();
+    const context = surface.beginAbove();
+    const floor = surface.height - BOTTOM;
+    const at = Math.round(this.x(view.moment + 0.5)) + 0.5;
+    if (at >= LEFT && at <= surface.width - RIGHT) {
+      context.strokeStyle = colors.text;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(at, 16);
+      context.lineTo(at, floor);
+      context.stroke();
+    }
+    this.cursor(context, colors, floor);
+  }
+
+  private drawBase(colors: Palette, floor: number): void {
     const { surface, view, timeline } = this;
     const { width, height } = surface;
-    if (width <= LEFT + RIGHT || height <= 0) return;
-    const colors = this.colors();
     const context = surface.begin();
     const plot = Math.floor(width - LEFT - RIGHT);
-    const floor = height - BOTTOM;
     const top = this.top;
     const scale = (floor - TOP) / top;
     const y = (value: number) => floor - value * scale;
@@ -96,13 +118,12 @@ export class TimelinePicture {
     context.restore();
     this.phases(context, columns, colors);
     this.lines(context, colors, plot, floor, y);
-    this.marks(context, colors, floor, y);
-    this.cursor(context, colors, floor);
+    this.marks(context, colors, y);
   }
 
   private axes(context: CanvasRenderingContext2D, colors: Palette, floor: number, top: number, y: (value: number) => number): void {
     const { width } = this.surface;
-    const step = niceStep(top / 6, true);
+    const step = niceStep(top / 7, true);
     context.textAlign = "right";
     context.fillStyle = colors.muted;
     for (let value = 0; value <= top; value += step) {
@@ -122,10 +143,11 @@ export class TimelinePicture {
       context.fillStyle = colors.line;
       context.fillRect(Math.round(at), floor, 1, 5);
       context.fillStyle = colors.muted;
-      const room = Math.min(width - RIGHT - 4, Math.max(LEFT + 4, at));
-      context.fillText(count(row), room, floor + 13);
       const time = timed ? this.timeline.timeAt(row) : null;
-      if (time !== null) context.fillText(duration(time), room, floor + 26);
+      for (const [text, line] of [[count(row), 13], [time === null ? "" : duration(time), 26]] as [string, number][]) {
+        const half = context.measureText(text).width / 2;
+        context.fillText(text, Math.min(width - half, Math.max(LEFT + half - 4, at)), floor + line);
+      }
     }
     context.textAlign = "left";
     context.fillText(timed ? "row, time" : "row", 4, floor + 13);
@@ -271,51 +293,62 @@ export class TimelinePicture {
     const { timeline } = this;
     if (timeline.phaseFrom.length === 0) return;
     const plot = columns.row.length;
-    const phaseOf = (column: number) => timeline.phaseAt(columns.row[column]);
-    let from = 0;
-    let now = phaseOf(0);
-    let labelled = -1e9;
-    let stepShown = -1;
+    const first = Math.max(0, timeline.phaseAt(columns.row[0]));
+    const last = upperBound(timeline.phaseFrom, this.view.to) - 1;
+    const wide = plot / Math.max(1, last - first + 1);
     context.textAlign = "left";
-    for (let column = 1; column <= plot; column++) {
-      const next = column < plot ? phaseOf(column) : -2;
-      if (next === now) continue;
-      if (now >= 0) {
-        const width = column - from;
-        const kind = timeline.phase[now];
+    if (wide < 3) {
+      // Too many to tell apart: the numbers of steps only.
+      context.fillStyle = colors.phases[0];
+      context.fillRect(LEFT, 17, plot, 13);
+      context.fillStyle = colors.text;
+      const text = `${count(last - first + 1)} phases: zoom in to tell them apart`;
+      context.fillText(context.measureText(text).width < plot - 8 ? text : `${count(last - first + 1)} phases`, LEFT + 4, 24);
+    } else {
+      for (let phase = first; phase <= last; phase++) {
+        const left = Math.max(LEFT, this.x(timeline.phaseFrom[phase]));
+        const right = Math.min(LEFT + plot, this.x(timeline.phaseTo[phase]));
+        if (right <= left) continue;
+        const kind = timeline.phase[phase];
         context.fillStyle = colors.phases[kind];
-        context.fillRect(LEFT + from, 17, width, 13);
-        if (width > 3) {
-          context.fillStyle = colors.background;
-          context.fillRect(LEFT + from, 17, 1, 13);
-        }
+        context.fillRect(left, 17, right - left, 13);
+        context.fillStyle = colors.background;
+        context.fillRect(left, 17, 1, 13);
         const name = timeline.facts.phases[kind];
-        const text = width > 7 * name.length + 6 ? name : width > 12 ? name[0].toUpperCase() : "";
+        const text = right - left > 7 * name.length + 6 ? name : right - left > 12 ? name[0].toUpperCase() : "";
         if (text) {
           context.fillStyle = colors.text;
-          context.fillText(text, LEFT + from + 4, 24);
-        }
-        const step = timeline.phaseStep[now];
-        const at = LEFT + from;
-        if (step !== stepShown && at > labelled && kind !== 0) {
-          context.fillStyle = colors.muted;
-          const label = `step ${step}`;
-          const room = context.measureText(label).width;
-          if (at + room < LEFT + plot) {
-            context.fillText(label, at, 9);
-            labelled = at + room + 10;
-          }
-          stepShown = step;
+          context.fillText(text, left + 4, 24);
         }
       }
-      from = column;
-      now = next;
+    }
+    this.steps(context, first, last, plot, colors);
+  }
+
+  /** Numbers of steps where they begin, as many as there is room for. */
+  private steps(context: CanvasRenderingContext2D, first: number, last: number, plot: number, colors: Palette): void {
+    const { timeline } = this;
+    context.fillStyle = colors.muted;
+    let free = LEFT - 1;
+    // With room for every other step only, it is better to leave out the one that began before the picture.
+    for (let phase = first; phase <= last; phase++) {
+      const step = timeline.phaseStep[phase];
+      const begins = phase === 0 || timeline.phaseStep[phase - 1] !== step;
+      if (!begins || timeline.phase[phase] === 0) continue;
+      const at = this.x(timeline.phaseFrom[phase]);
+      if (at < free || at < LEFT - 0.5) continue;
+      const text = `step ${count(step)}`;
+      const room = context.measureText(text).width;
+      if (at + room > LEFT + plot) break;
+      context.fillRect(at, 4, 1, 10);
+      context.fillText(text, at + 4, 9);
+      free = at + room + 16;
     }
   }
 
   private lines(context: CanvasRenderingContext2D, colors: Palette, plot: number, floor: number, y: (value: number) => number): void {
     const { capacity } = this.timeline.facts;
-    context.textAlign = "right";
+    context.textAlign = "left";
     if (capacity !== null) {
       const at = Math.round(y(capacity)) + 0.5;
       if (at >= TOP) {
@@ -327,9 +360,9 @@ export class TimelinePicture {
         context.lineTo(LEFT + plot, at);
         context.stroke();
         context.setLineDash([]);
-        outlined(context, `capacity ${bytes(capacity)}`, LEFT + plot - 4, at + (at - TOP < 16 ? 9 : -8), colors.warn, colors.background);
+        outlined(context, `capacity ${bytes(capacity)}`, LEFT + 6, at + (at - TOP < 16 ? 9 : -8), colors.warn, colors.background);
       } else {
-        outlined(context, `capacity ${bytes(capacity)}, above ↑`, LEFT + plot - 4, TOP + 8, colors.warn, colors.background);
+        outlined(context, `capacity ${bytes(capacity)}, above ↑`, LEFT + 6, TOP + 8, colors.warn, colors.background);
       }
     }
     context.fillStyle = colors.line;
@@ -337,10 +370,14 @@ export class TimelinePicture {
     context.fillRect(LEFT - 1, TOP, 1, floor - TOP + 1);
   }
 
-  private marks(context: CanvasRenderingContext2D, colors: Palette, floor: number, y: (value: number) => number): void {
+  private marks(context: CanvasRenderingContext2D, colors: Palette, y: (value: number) => number): void {
     const { timeline, view } = this;
-    for (const moment of timeline.facts.moments) {
-      if (moment.kind === "step_peak" || moment.row < view.from || moment.row >= view.to) continue;
+    const order = { out_of_memory: 0, peak: 1, second_peak: 2, mark: 3, step_peak: 4 };
+    const shown = timeline.facts.moments
+      .filter((moment) => moment.kind !== "step_peak" && moment.row >= view.from && moment.row < view.to)
+      .sort((one, other) => order[one.kind] - order[other.kind]);
+    const taken: [number, number, number][] = [];
+    for (const moment of shown) {
       const at = this.x(moment.row + 0.5);
       const height = y(moment.allocated + timeline.facts.context);
       const bad = moment.kind === "out_of_memory";
@@ -352,24 +389,19 @@ export class TimelinePicture {
       context.lineTo(at - 5, height - 9);
       context.lineTo(at + 5, height - 9);
       context.closePath();
+      context.stroke();
       context.fill();
-      context.stroke();
-      if (moment.kind !== "mark") {
-        const text = `${bad ? "out of memory" : moment.label} ${bytes(moment.allocated)}`;
-        const half = context.measureText(text).width / 2;
-        const middle = Math.min(this.surface.width - RIGHT - half, Math.max(LEFT + half, at));
-        context.textAlign = "center";
-        outlined(context, text, middle, Math.max(TOP + 6, height - 17), bad ? colors.warn : colors.text, colors.background);
-      }
-    }
-    const at = Math.round(this.x(view.moment + 0.5)) + 0.5;
-    if (at >= LEFT && at <= this.surface.width - RIGHT) {
-      context.strokeStyle = colors.text;
-      context.lineWidth = 1;
-      context.beginPath();
-      context.moveTo(at, 16);
-      context.lineTo(at, floor);
-      context.stroke();
+      const text = bad ? `out of memory at ${bytes(moment.allocated)}` : moment.kind === "mark" ? moment.label.slice(0, 30) : `${moment.label} ${bytes(moment.allocated)}`;
+      // Beside the marker, where the line of the chosen moment does not cross it.
+      const room = context.measureText(text).width;
+      const before = at + 9 + room > this.surface.width - RIGHT;
+      const from = before ? at - 9 - room : at + 9;
+      const line = Math.max(TOP + 8, height - 5);
+      // The more important one keeps its words.
+      if (taken.some(([left, right, level]) => from < right && from + room > left && Math.abs(level - line) < 14)) continue;
+      taken.push([from - 4, from + room + 4, line]);
+      context.textAlign = "left";
+      outlined(context, text, from, line, bad ? colors.warn : colors.text, colors.background);
     }
   }
 

@@ -5,7 +5,12 @@
 import type { Timeline } from "./data";
 
 export type Theme = "system" | "light" | "dark";
-export type Grouping = "module" | "stack";
+export type Grouping = "kind" | "module" | "stack";
+export const GROUPINGS: [Grouping, string][] = [
+  ["kind", "by module, layers together"],
+  ["module", "by module, each layer"],
+  ["stack", "by call stack"],
+];
 
 export class View {
   /** Rows shown: from, and the one after the last. */
@@ -16,7 +21,7 @@ export class View {
   /** The part of the address space shown, as shares of it. */
   top = 0;
   bottom = 1;
-  grouping: Grouping = "module";
+  grouping: Grouping = "kind";
   query = "";
   theme: Theme = "system";
   /** Whether the vertical axis reaches to the capacity. */
@@ -30,7 +35,7 @@ export class View {
   constructor(readonly timeline: Timeline) {
     this.to = timeline.rows;
     this.moment = timeline.firstMoment()?.row ?? 0;
-    this.toCapacity = timeline.facts.capacity === null || timeline.mostUsed > 0.4 * timeline.facts.capacity;
+    this.toCapacity = timeline.facts.capacity === null || timeline.mostUsed > 0.6 * timeline.facts.capacity;
   }
 
   onChange(listener: (what: Change) => void): void {
@@ -104,7 +109,7 @@ export class View {
     }
     if (this.top > 0 || this.bottom < 1) fields.set("addresses", `${this.top.toFixed(6)}-${this.bottom.toFixed(6)}`);
     if (this.moment !== this.timeline.firstMoment()?.row) fields.set("at", String(this.moment));
-    if (this.grouping !== "module") fields.set("by", this.grouping);
+    if (this.grouping !== "kind") fields.set("by", this.grouping);
     if (this.query) fields.set("find", this.query);
     if (this.theme !== "system") fields.set("theme", this.theme);
     const fragment = fields.toString();
@@ -128,7 +133,7 @@ export class View {
     if (addresses) this.showAddresses(...addresses);
     const at = Number(fields.get("at") ?? Number.NaN);
     if (Number.isFinite(at) && at >= 0 && at < this.timeline.rows) this.choose(at);
-    if (fields.get("by") === "stack") this.grouping = "stack";
+    this.grouping = GROUPINGS.find(([grouping]) => grouping === fields.get("by"))?.[0] ?? "kind";
     this.query = fields.get("find") ?? "";
     const theme = fields.get("theme");
     if (theme === "light" || theme === "dark") this.theme = theme;
