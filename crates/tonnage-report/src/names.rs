@@ -68,23 +68,24 @@ pub fn own_line(stacks: &StackTable, stack: StackId) -> Option<String> {
     Some(format!("{file}:{} {}", frame.line, frame.function))
 }
 
-/// A command with its absolute paths shortened.
-pub(crate) fn shortened_command(command: &str) -> String {
-    let words: Vec<String> = command
+/// A sentence or command with the folders of its absolute paths left out.
+pub(crate) fn without_folders(text: &str) -> String {
+    let words: Vec<String> = text
         .split(' ')
         .map(|word| {
-            let (option, path) = match word.split_once('=') {
-                Some((option, path)) if option.starts_with('-') => (Some(option), path),
-                _ => (None, word),
+            let Some(at) = word.find('/') else {
+                return word.to_owned();
             };
-            let path = if path.starts_with('/') && path.len() > 1 {
-                path.rsplit('/')
-                    .find(|part| !part.is_empty())
-                    .unwrap_or(path)
-            } else {
-                path
-            };
-            option.map_or_else(|| path.to_owned(), |option| format!("{option}={path}"))
+            let (before, path) = word.split_at(at);
+            // A path, and not a fraction or a path within a project.
+            let begins = before
+                .chars()
+                .next_back()
+                .is_none_or(|c| "=(['\"`".contains(c));
+            match path.rsplit('/').find(|part| !part.is_empty()) {
+                Some(last) if begins => format!("{before}{last}"),
+                _ => word.to_owned(),
+            }
         })
         .collect();
     words.join(" ")
@@ -133,10 +134,19 @@ mod tests {
     }
 
     #[test]
-    fn commands_keep_their_options() {
-        assert_eq!(
-            shortened_command("/usr/bin/python /home/alice/train.py --data=/mnt/x/y --lr 1/2"),
-            "python train.py --data=y --lr 1/2"
-        );
+    fn commands_and_sentences_keep_all_but_folders() {
+        for (long, short) in [
+            (
+                "/usr/bin/python /home/alice/train.py --data=/mnt/x/y --lr 1/2",
+                "python train.py --data=y --lr 1/2",
+            ),
+            (
+                "28 blocks from `/home/alice/train.py:30` (/srv/b.py) in torch/nn/x.py",
+                "28 blocks from `train.py:30` (b.py) in torch/nn/x.py",
+            ),
+            ("/ and //", "/ and //"),
+        ] {
+            assert_eq!(without_folders(long), short);
+        }
     }
 }

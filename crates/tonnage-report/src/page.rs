@@ -17,7 +17,7 @@ use crate::blocks::{Chosen, GRID_COLUMNS, GRID_LINES, Range, choose, ranges};
 use crate::columns::{Columns, base64};
 use crate::input::{Moment, MomentKind, Story, Subject};
 use crate::moments::{Found, MOST_PHASES, find};
-use crate::names::{is_own, shortened, shortened_command};
+use crate::names::{is_own, shortened, without_folders};
 use crate::timeline::{CATEGORIES, Changes, Levels, Stretch, starts};
 
 const SCRIPT: &str = include_str!("../assets/report.js");
@@ -183,7 +183,12 @@ impl<'a> Picture<'a> {
                 }
                 continue;
             }
-            let page = page(story, &first, &second);
+            let told = if options.full_paths {
+                story.clone()
+            } else {
+                discreet(story)
+            };
+            let page = page(&told, &first, &second);
             destination.write_all(page.as_bytes())?;
             destination.flush()?;
             return Ok(Written {
@@ -262,16 +267,11 @@ impl<'a> Picture<'a> {
         let times = || subject.times.iter().step_by(every);
         columns.deltas("time_row", times().map(|(row, _)| u64::from(*row)));
         columns.deltas("time", times().map(|(_, time)| *time));
-        let mut told = story.clone();
-        if !shared.full_paths {
-            for fact in told
-                .facts
-                .iter_mut()
-                .filter(|fact| fact.name == "command" || fact.name == "recording")
-            {
-                fact.text = shortened_command(&fact.text);
-            }
-        }
+        let mut told = if shared.full_paths {
+            story.clone()
+        } else {
+            discreet(story)
+        };
         for racer in &mut told.race {
             thin(&mut racer.series);
         }
@@ -484,6 +484,26 @@ struct BlockFacts {
     segments_left_out: usize,
     grid_columns: u32,
     grid_lines: u32,
+}
+
+/// The same words without the folders of files.
+fn discreet(story: &Story) -> Story {
+    let mut told = story.clone();
+    let facts = told.facts.iter_mut().map(|fact| &mut fact.text);
+    let findings = told
+        .findings
+        .iter_mut()
+        .flat_map(|finding| [&mut finding.title, &mut finding.text]);
+    let texts = [&mut told.title, &mut told.verdict];
+    let all = texts
+        .into_iter()
+        .chain(facts)
+        .chain(findings)
+        .chain(&mut told.unknown);
+    for text in all {
+        *text = without_folders(text);
+    }
+    told
 }
 
 /// Numbers of the `most` highest, in their order.

@@ -13,7 +13,17 @@ export interface PixelColumns {
   row: Float64Array;
 }
 
+let latest: { timeline: Timeline; from: number; to: number; width: number; columns: PixelColumns } | null = null;
+
+/** The columns of a range; both pictures ask for the same ones. */
 export function pixelColumns(timeline: Timeline, from: number, to: number, width: number): PixelColumns {
+  if (!latest || latest.timeline !== timeline || latest.from !== from || latest.to !== to || latest.width !== width) {
+    latest = { timeline, from, to, width, columns: makeColumns(timeline, from, to, width) };
+  }
+  return latest.columns;
+}
+
+function makeColumns(timeline: Timeline, from: number, to: number, width: number): PixelColumns {
   const high = new Int32Array(width).fill(-1);
   const low = new Int32Array(width).fill(-1);
   const row = new Float64Array(width);

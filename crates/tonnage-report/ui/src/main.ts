@@ -704,6 +704,8 @@ class Page {
       }
       return;
     }
+    // A table that is wider than the screen scrolls by the arrows.
+    if (event.key.startsWith("Arrow") && target.closest(".table")) return;
     if (typing || event.ctrlKey || event.metaKey || event.altKey || this.help.open) return;
     const onAddresses = event.shiftKey && target === this.addressPicture.surface.canvas;
     const { view } = this;

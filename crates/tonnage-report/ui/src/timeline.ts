@@ -119,6 +119,20 @@ export class TimelinePicture {
     this.phases(context, columns, colors);
     this.lines(context, colors, plot, floor, y);
     this.marks(context, colors, y);
+    this.coarseness(context, columns, colors);
+  }
+
+  /** Says so where the page has less detail than the screen has room for. */
+  private coarseness(context: CanvasRenderingContext2D, columns: PixelColumns, colors: Palette): void {
+    const plot = columns.high.length;
+    let [changes, longest] = [1, 1];
+    for (let column = 0; column < plot; column++) {
+      if (column > 0 && columns.high[column] !== columns.high[column - 1]) changes++;
+      longest = Math.max(longest, this.timeline.lengthOf(columns.high[column]));
+    }
+    if (longest <= 1 || plot / changes < 4) return;
+    context.textAlign = "right";
+    outlined(context, `each bar is the highest of up to ${count(longest)} rows`, LEFT + plot - 6, TOP + 9, colors.muted, colors.background);
   }
 
   private axes(context: CanvasRenderingContext2D, colors: Palette, floor: number, top: number, y: (value: number) => number): void {
@@ -396,7 +410,9 @@ export class TimelinePicture {
       const room = context.measureText(text).width;
       const before = at + 9 + room > this.surface.width - RIGHT;
       const from = before ? at - 9 - room : at + 9;
-      const line = Math.max(TOP + 8, height - 5);
+      const limit = y(timeline.facts.capacity ?? -1);
+      const beside = Math.max(TOP + 8, height - 5);
+      const line = Math.abs(beside - limit) < 10 ? limit + 11 : beside;
       // The more important one keeps its words.
       if (taken.some(([left, right, level]) => from < right && from + room > left && Math.abs(level - line) < 14)) continue;
       taken.push([from - 4, from + room + 4, line]);

@@ -6,12 +6,14 @@
 
 mod text;
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
+use tonnage_core::explain::explain;
 use tonnage_core::facts;
 use tonnage_core::holdings::{self, Holdings, HoldingsError, Recording as Held};
 use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
@@ -267,18 +269,20 @@ fn story(
     );
     put("CUDA", fact(facts::CUDA_VERSION));
     put("Python", fact(facts::PYTHON_VERSION));
+    // What cannot be replayed can be drawn all the same, without a race.
+    let job = if options.no_race {
+        None
+    } else {
+        Job::load(|| recording.trace(), &ReplayOn::default()).ok()
+    };
     let (verdict, tone) = sentence(options, recording, held, track, picture)?;
     Ok(Story {
         title: title(path, fact(meta::COMMAND).as_deref()),
         verdict,
         tone,
         facts: lines,
-        findings: findings(held, track),
-        race: if options.no_race {
-            Vec::new()
-        } else {
-            race(recording, track)
-        },
+        findings: findings(held, track, job.as_ref()),
+        race: race(job.as_ref(), track),
         unknown: unknown(held, track),
         producer: PRODUCER.to_owned(),
     })
@@ -365,13 +369,33 @@ fn capitalised(text: &str) -> String {
     })
 }
 
-fn findings(_held: &Held, _track: &Holdings) -> Vec<Finding> {
-    Vec::new()
+/// What `tonnage explain` finds, with what helps against it.
+fn findings(held: &Held, track: &Holdings, job: Option<&Job>) -> Vec<Finding> {
+    let explanation = explain(held, job);
+    let ours = explanation.filter(|one| (one.process, one.device) == (track.process, track.device));
+    let Some(explanation) = ours else {
+        return Vec::new();
+    };
+    let all = explanation.findings.iter().map(|finding| {
+        let mut text = plain(&finding.sentence);
+        let helps = explanation.fixes.iter();
+        for fix in helps.filter(|fix| fix.code == finding.code.code) {
+            let advice = plain(&fix.advice);
+            let (before, after) = (bytes(fix.peak_before), bytes(fix.peak_after));
+            let _ = write!(text, " What helps: {advice}: {before} → {after}.");
+        }
+        Finding {
+            code: finding.code.code.to_owned(),
+            title: finding.code.title.to_owned(),
+            text,
+        }
+    });
+    all.collect()
 }
 
 /// What other allocators would have made of it; nothing for recordings that cannot be replayed.
-fn race(recording: &Recording, track: &Holdings) -> Vec<Racer> {
-    let Ok(job) = Job::load(|| recording.trace(), &ReplayOn::default()) else {
+fn race(job: Option<&Job>, track: &Holdings) -> Vec<Racer> {
+    let Some(job) = job else {
         return Vec::new();
     };
     let report = job.replay(&Alloc::usual(), false);
@@ -432,7 +456,7 @@ fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
         sentences
             .push("what came after the last whole batch, because the file was cut off".to_owned());
     }
-    if !track.phases_told && !track.phases.is_empty() {
+    if !track.phases_told && track.phases.len() > 1 {
         sentences.push(
             "phases and steps as the program saw them; they are inferred from stacks".to_owned(),
         );

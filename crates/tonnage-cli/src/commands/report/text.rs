@@ -141,7 +141,7 @@ fn timeline(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &
 
 /// A letter for each column, where phases are long enough to be told apart.
 fn phases(text: &mut String, stretches: &[Stretch], track: &Holdings) {
-    if track.phases.is_empty() || track.phases.len() > 3 * WIDE as usize {
+    if track.phases.len() < 2 || track.phases.len() > 3 * WIDE as usize {
         return;
     }
     let letter = |stretch: &Stretch| {
@@ -217,7 +217,7 @@ struct Part {
 
 impl Part {
     fn add(&mut self, path: &[String], size: u64) {
-        self.bytes += size;
+        self.bytes = self.bytes.saturating_add(size);
         self.blocks += 1;
         if let Some((first, rest)) = path.split_first() {
             self.parts.entry(first.clone()).or_default().add(rest, size);
@@ -242,13 +242,19 @@ fn holders(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &H
     }
     let _ = writeln!(text, "\n{DIM}who holds it{DIM:#}");
     let mut left = TREE;
-    tree(text, &root, root.bytes, 0, &mut left);
-    let cached = levels.held().saturating_sub(levels.allocated);
+    let cached = if track.segments.is_empty() {
+        0
+    } else {
+        levels.held().saturating_sub(levels.allocated)
+    };
+    let whole = root.bytes.saturating_add(cached);
+    let whole = whole.saturating_add(track.context);
+    tree(text, &root, whole, 0, &mut left);
     if cached > 0 {
-        part_line(text, "held, not handed out", cached, root.bytes, 0);
+        part_line(text, "held, not handed out", cached, whole, 0);
     }
     if track.context > 0 {
-        part_line(text, "context", track.context, root.bytes, 0);
+        part_line(text, "context", track.context, whole, 0);
     }
 }
 
@@ -349,11 +355,12 @@ fn race(text: &mut String, story: &Story, capacity: Option<u64>) {
             let _ = writeln!(text, "  {BAD}{}{BAD:#}", racer.outcome);
         }
     }
-    let limit = capacity.map_or(String::new(), |capacity| {
-        format!("; the device has {}", bytes(capacity))
-    });
     let _ = writeln!(
         text,
-        "{DIM}█ handed out, ░ held beside it, * recorded, ~ approximation{limit}{DIM:#}\n"
+        "{DIM}█ handed out, ░ held beside it, * recorded, ~ approximation{DIM:#}"
     );
+    if let Some(capacity) = capacity {
+        let _ = writeln!(text, "{DIM}the device has {}{DIM:#}", bytes(capacity));
+    }
+    text.push('\n');
 }
