@@ -13,10 +13,22 @@ use crate::moments::{Found, span_at};
 
 /// Ranges of addresses that are told apart; beyond it, neighbours are joined.
 const MOST_RANGES: usize = 2000;
-/// Cells of the grid over time.
-pub(crate) const GRID_COLUMNS: u32 = 1024;
-/// Cells of the grid over addresses.
-pub(crate) const GRID_LINES: u32 = 256;
+/// Cells of the grid over time and over addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cells {
+    pub(crate) columns: u32,
+    pub(crate) lines: u32,
+}
+
+impl Cells {
+    /// As fine as befits a timeline of so many stretches.
+    pub(crate) fn beside(stretches: u32) -> Self {
+        Self {
+            columns: (stretches / 64).clamp(32, 1024),
+            lines: (stretches / 256).clamp(16, 256),
+        }
+    }
+}
 
 /// A stretch of addresses that held memory at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +110,7 @@ pub(crate) fn choose(
     moments: &[Found],
     ranges: &[Range],
     most: usize,
+    cells: Cells,
 ) -> Chosen {
     let blocks = subject.blocks;
     let mut chosen = vec![false; blocks.len()];
@@ -142,7 +155,7 @@ pub(crate) fn choose(
         .map(|(index, _)| index)
         .collect();
     kept.sort_by_key(|&index| blocks[index as usize].born);
-    let rest = sum_up(subject, &chosen, ranges);
+    let rest = sum_up(subject, &chosen, ranges, cells);
     Chosen { kept, rest }
 }
 
@@ -189,7 +202,7 @@ fn take(
 }
 
 /// Counts what is not chosen, and where it lies.
-fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range]) -> Rest {
+fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range], cells: Cells) -> Rest {
     let mut rest = Rest::default();
     let mut offsets = Vec::with_capacity(ranges.len());
     let mut total = 0_u64;
@@ -198,7 +211,7 @@ fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range]) -> Rest {
         total = total.saturating_add(range.bytes);
     }
     let rows = f64::from(subject.rows.max(1));
-    let (columns, lines) = (GRID_COLUMNS as usize, GRID_LINES as usize);
+    let (columns, lines) = (cells.columns as usize, cells.lines as usize);
     let line_bytes = total as f64 / lines as f64;
     let column_rows = rows / columns as f64;
     // Cells of a line that a block covers from end to end are added as a difference at its ends.
@@ -343,7 +356,13 @@ mod tests {
             levels: Levels::default(),
         };
         let ranges = ranges(&blocks, &[]);
-        let some = choose(&subject, std::slice::from_ref(&peak), &ranges, 90);
+        let some = choose(
+            &subject,
+            std::slice::from_ref(&peak),
+            &ranges,
+            90,
+            Cells::beside(1 << 16),
+        );
         assert_eq!(some.kept.len(), 90);
         assert_eq!(some.rest.blocks, 51);
         assert_eq!(some.rest.bytes, 51);
@@ -355,7 +374,7 @@ mod tests {
             .map(|share| f64::from(*share) / 255.0)
             .sum();
         assert!(covered > 0.0);
-        let all = choose(&subject, &[peak], &ranges, 1000);
+        let all = choose(&subject, &[peak], &ranges, 1000, Cells::beside(0));
         assert_eq!((all.kept.len(), all.rest.blocks), (141, 0));
         assert!(all.rest.grid.is_empty());
     }

@@ -16,10 +16,9 @@ pub(crate) fn is_own(path: &str) -> bool {
     let code = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let extension = code.rsplit_once('.').map(|(_, extension)| extension);
     let python = extension.is_none_or(|extension| extension == "py");
-    python
-        && !code.is_empty()
-        && !path.starts_with('<')
-        && !LIBRARIES.iter().any(|library| path.contains(library))
+    // `??` is how C++ says that it does not know.
+    let known = !code.is_empty() && code != "??" && !path.starts_with('<');
+    python && known && !LIBRARIES.iter().any(|library| path.contains(library))
 }
 
 /// A path without what a stranger need not know: at most the folder and the file.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use tonnage_core::holdings::{Category, Known, Phase, SegmentSpan};
 use tonnage_trace::{StackId, StackTable, TextId};
 
-use crate::blocks::{Chosen, GRID_COLUMNS, GRID_LINES, Range, choose, ranges};
+use crate::blocks::{Cells, Chosen, Range, choose, ranges};
 use crate::columns::{Columns, base64};
 use crate::input::{Moment, MomentKind, Story, Subject};
 use crate::moments::{Found, MOST_PHASES, find};
@@ -162,9 +162,10 @@ impl<'a> Picture<'a> {
         let (mut even, mut most) = (STRETCHES, BLOCKS);
         loop {
             let stretches = self.detailed(even);
-            let chosen = choose(&self.subject, &self.moments, &shared.ranges, most);
+            let cells = Cells::beside(even);
+            let chosen = choose(&self.subject, &self.moments, &shared.ranges, most, cells);
             let first = base64(&self.timeline(story, &stretches, &chosen, &shared)?);
-            let second = base64(&self.blocks(&chosen, &shared)?);
+            let second = base64(&self.blocks(&chosen, &shared, cells)?);
             let data = (first.len() + second.len()) as u64;
             if data > options.max_data {
                 if even <= 64 && most == 0 {
@@ -303,7 +304,7 @@ impl<'a> Picture<'a> {
     }
 
     /// The second part: blocks, segments, stacks, texts.
-    fn blocks(&self, chosen: &Chosen, shared: &Shared) -> io::Result<Vec<u8>> {
+    fn blocks(&self, chosen: &Chosen, shared: &Shared, cells: Cells) -> io::Result<Vec<u8>> {
         let subject = &self.subject;
         let kept: Vec<_> = chosen
             .kept
@@ -411,8 +412,8 @@ impl<'a> Picture<'a> {
             rest_bytes: chosen.rest.bytes,
             rest_largest: chosen.rest.largest,
             segments_left_out: subject.segments.len() - segments.len(),
-            grid_columns: GRID_COLUMNS,
-            grid_lines: GRID_LINES,
+            grid_columns: cells.columns,
+            grid_lines: cells.lines,
         })
     }
 }
@@ -830,20 +831,20 @@ mod tests {
     #[test]
     fn the_data_stays_within_what_is_allowed() {
         let mut stacks = StackTable::new();
-        let blocks = blocks(&mut stacks, 60_000);
-        let subject = subject(&blocks, &stacks, 61_000);
+        let blocks = blocks(&mut stacks, 8_000);
+        let subject = subject(&blocks, &stacks, 9_000);
         let most = Picture::draw(subject)
             .moments()
             .map(|(_, levels)| levels.allocated)
             .max();
-        for max_data in [100_000, 400_000, 10 << 20] {
+        for max_data in [50_000, 200_000, 10 << 20] {
             let options = Options {
                 max_data,
                 ..Options::default()
             };
             let (page, written) = written(subject, &options).unwrap();
             assert!(written.data <= max_data, "{written:?}");
-            assert_eq!(written.blocks + written.blocks_summed_up, 60_000);
+            assert_eq!(written.blocks + written.blocks_summed_up, 8_000);
             // The peak is in the page to the byte, however coarse it is.
             let peak = format!("\"allocated\":{}", most.unwrap());
             assert!(unpacked(&page).contains(&peak), "{max_data}");
