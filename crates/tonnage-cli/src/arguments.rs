@@ -49,6 +49,7 @@ pub(crate) enum Command {
     Explain(ExplainOptions),
     Diff(DiffOptions),
     Check(CheckOptions),
+    Report(ReportOptions),
 }
 
 /// Dry-run a PyTorch script on a GPU that is not there
@@ -383,4 +384,64 @@ pub(crate) enum CheckFormat {
     Github,
     /// For programs.
     Json,
+}
+
+/// Draw a recording: one HTML page that needs no network
+///
+/// The page shows bytes over time by category, the address space over time,
+/// who holds the memory at any moment, and what other allocators would have
+/// held; every picture has its table. It keeps no source text, no environment
+/// and no full paths. Reads everything `tonnage info` reads.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage report train.tonnage
+  tonnage report snapshot.pickle -o oom.html --force
+  tonnage report train.tonnage --text")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches that do not depend on each other"
+)]
+pub(crate) struct ReportOptions {
+    /// The recording.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where to write; `-` is stdout [default: the file's name, with .html].
+    #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) force: bool,
+    /// Draw in the terminal instead, as far as text can.
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// The process to show, by its number in the recording [default: the one that failed or used most].
+    #[arg(long, value_name = "N")]
+    pub(crate) process: Option<u32>,
+    /// The device to show, by its number.
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<i32>,
+    /// Most data in the page.
+    #[arg(long, value_name = "SIZE", default_value = "10MiB", value_parser = crate::output::parse_bytes)]
+    pub(crate) max_data: u64,
+    /// Keep the folders of files, which may name people and machines.
+    #[arg(long)]
+    pub(crate) full_paths: bool,
+    /// Leave out the replay under other allocators.
+    #[arg(long)]
+    pub(crate) no_race: bool,
+    /// Whether to open the page in a browser.
+    #[arg(long, value_enum, default_value_t = OpenPage::No, value_name = "WHETHER", conflicts_with = "text")]
+    pub(crate) open: OpenPage,
+    /// Print what was written, or with --text the figures, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OpenPage {
+    /// With the desktop's browser.
+    Yes,
+    /// Only write it.
+    No,
 }

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Explain(options) => commands::explain::run(&options),
         Command::Diff(options) => commands::diff::run(&options),
         Command::Check(options) => commands::check::run(&options),
+        Command::Report(options) => commands::report::run(&options),
     };
     match result {
         Ok(answer) => ExitCode::from(answer as u8),

@@ -10,5 +10,6 @@ pub(crate) mod import;
 pub(crate) mod info;
 mod recording;
 pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod tune;

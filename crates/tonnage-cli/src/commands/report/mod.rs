@@ -1,0 +1,498 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage report`: a recording as pictures, in one HTML page or in the terminal.
+//!
+//! Gathers what others know (holdings, verdict, replays) and hands it on; the
+//! page is `tonnage-report`'s, the text is in `text`.
+
+mod text;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use tonnage_core::explain::explain;
+use tonnage_core::facts;
+use tonnage_core::holdings::{self, Holdings, HoldingsError, Recording as Held};
+use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
+use tonnage_core::verdict::{self, verdict};
+use tonnage_report::{
+    Fact, Finding, Levels, Moment, MomentKind, Options, Picture, Racer, Story, Subject, Tone,
+    WriteError, Written,
+};
+use tonnage_trace::meta;
+
+use crate::arguments::{OpenPage, ReportOptions};
+use crate::commands::recording::{
+    Output, PRODUCER, Recording, derived, explained, plain, unreadable_trace, words,
+};
+use crate::output::{Answer, HINT, bytes, count, hinted, say, tell};
+
+/// Version of the JSON; raised when a field changes its meaning.
+const SCHEMA_VERSION: u32 = 1;
+
+pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
+    let path = &options.file;
+    let target = options.output.clone();
+    let target = target.unwrap_or_else(|| derived(path, ".html"));
+    let output = if options.text {
+        None
+    } else {
+        Some(Output::create(&target, options.force)?)
+    };
+    let recording = Recording::open(path)?;
+    let held = holdings::read(recording.trace()?).map_err(|error| match error {
+        HoldingsError::Read(error) => unreadable_trace(path, &error),
+        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+    })?;
+    let track = choose(&held, options)?;
+    let moments = moments(track);
+    let picture = Picture::draw(Subject {
+        blocks: &track.blocks,
+        segments: &track.segments,
+        phases: &track.phases,
+        stacks: &held.stacks,
+        rows: held.rows,
+        capacity: track.capacity,
+        context: track.context,
+        times: &held.times,
+        moments: &moments,
+    });
+    let story = story(options, &recording, &held, track, &picture)?;
+    let Some(output) = output else {
+        if options.json {
+            say(&serde_json::to_string_pretty(&figures(&picture, &story))?);
+        } else {
+            say(&text::render(&picture, &story, &held, track));
+        }
+        return Ok(Answer::Yes);
+    };
+    let shape = Options {
+        max_data: options.max_data,
+        full_paths: options.full_paths,
+    };
+    let mut destination = output.writer()?;
+    let written = picture
+        .write(&story, &shape, &mut destination)
+        .map_err(|error| not_written(&target, error))?;
+    destination
+        .flush()
+        .with_context(|| format!("cannot write {}", target.display()))?;
+    drop(destination);
+    let is_file = output.finish()?.is_some();
+    told(options, &target, written, &picture, &story)?;
+    if options.open == OpenPage::Yes && is_file {
+        open(&target)?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// The process and device that are asked for, else the one that matters.
+fn choose<'a>(held: &'a Held, options: &ReportOptions) -> Result<&'a Holdings> {
+    let (process, device) = (options.process, options.device);
+    if process.is_none() && device.is_none() {
+        return held.worst().ok_or_else(|| {
+            hinted(
+                format!("{} shows nothing of a device", options.file.display()),
+                "`tonnage info` says what is in it",
+            )
+        });
+    }
+    let asked = |track: &&Holdings| {
+        process.is_none_or(|process| process == track.process)
+            && device.is_none_or(|device| device == track.device)
+    };
+    held.tracks.iter().find(asked).ok_or_else(|| {
+        let list: Vec<String> = held
+            .tracks
+            .iter()
+            .take(16)
+            .map(|track| format!("--process {} --device {}", track.process, track.device))
+            .collect();
+        hinted(
+            "the recording has no such process on such a device",
+            format!("it has: {}", list.join(", ")),
+        )
+    })
+}
+
+fn not_written(target: &Path, error: WriteError) -> anyhow::Error {
+    let context = format!("cannot write {}", target.display());
+    match error {
+        WriteError::TooSmall { needed } => hinted(
+            format!("even the coarsest pictures take {} of data", bytes(needed)),
+            "allow more with --max-data",
+        ),
+        WriteError::Io(error) => anyhow::Error::new(error).context(context),
+        error => anyhow::Error::new(error).context(context),
+    }
+}
+
+#[derive(Serialize)]
+struct Figures<'a> {
+    schema_version: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    written: Option<Written>,
+    title: &'a str,
+    verdict: &'a str,
+    moments: Vec<MomentFigures<'a>>,
+}
+
+#[derive(Serialize)]
+struct MomentFigures<'a> {
+    #[serde(flatten)]
+    moment: &'a Moment,
+    allocated: u64,
+    reserved: u64,
+}
+
+fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story) -> Figures<'a> {
+    let moment = |(moment, levels): (&'a Moment, &Levels)| MomentFigures {
+        moment,
+        allocated: levels.allocated,
+        reserved: levels.held(),
+    };
+    Figures {
+        schema_version: SCHEMA_VERSION,
+        file: None,
+        written: None,
+        title: &story.title,
+        verdict: &story.verdict,
+        moments: picture.moments().map(moment).collect(),
+    }
+}
+
+/// Says what was written, and what of the recording is summed up in it.
+fn told(
+    options: &ReportOptions,
+    target: &Path,
+    written: Written,
+    picture: &Picture<'_>,
+    story: &Story,
+) -> Result<()> {
+    let is_stdout = target == Path::new("-");
+    if options.json && !is_stdout {
+        let figures = Figures {
+            file: Some(target.display().to_string()),
+            written: Some(written),
+            ..figures(picture, story)
+        };
+        say(&serde_json::to_string_pretty(&figures)?);
+    }
+    if !is_stdout {
+        tell(&format!(
+            "wrote {HINT}{}{HINT:#} ({})",
+            target.display(),
+            bytes(written.bytes)
+        ));
+    }
+    if written.blocks_summed_up > 0 {
+        tell(&format!(
+            "  {} blocks are drawn one by one, {} smaller or short-lived ones as sums",
+            count(written.blocks),
+            count(written.blocks_summed_up)
+        ));
+    }
+    Ok(())
+}
+
+/// Moments that only the recording knows.
+fn moments(track: &Holdings) -> Vec<Moment> {
+    let failure = track.failure.iter().map(|failure| Moment {
+        row: failure.row,
+        kind: MomentKind::OutOfMemory,
+        label: format!(
+            "out of memory: {} asked for, {} free",
+            bytes(failure.requested),
+            bytes(failure.free)
+        ),
+    });
+    failure.collect()
+}
+
+fn story(
+    options: &ReportOptions,
+    recording: &Recording,
+    held: &Held,
+    track: &Holdings,
+    picture: &Picture<'_>,
+) -> Result<Story> {
+    let path = &options.file;
+    let fact = |name: &str| held.fact(track.process, name).map(plain);
+    let mut lines: Vec<Fact> = Vec::new();
+    let mut put = |name: &str, text: Option<String>| {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let name = name.to_owned();
+            lines.push(Fact { name, text });
+        }
+    };
+    put("command", fact(meta::COMMAND));
+    let file = path.file_name().unwrap_or(path.as_os_str());
+    let kind = recording
+        .foreign
+        .map(|format| format!(", {}", words(format)));
+    put(
+        "recording",
+        Some(format!("{}{}", file.display(), kind.unwrap_or_default())),
+    );
+    put("device", device(held, track));
+    if held.tracks.len() > 1 {
+        let rank = fact(meta::PROCESS_RANK).map_or(String::new(), |rank| format!(", rank {rank}"));
+        put(
+            "process",
+            Some(format!(
+                "{}{rank}, one of {} on their devices",
+                track.process,
+                held.tracks.len()
+            )),
+        );
+    }
+    let conf = fact(meta::ALLOCATOR_CONF).filter(|conf| !conf.is_empty());
+    let torch = fact(meta::TORCH_VERSION);
+    put("PyTorch", torch.clone());
+    put(
+        "allocator",
+        torch.map(|_| {
+            conf.unwrap_or_else(|| {
+                // A dry run writes settings down where there are any.
+                if recording.foreign.is_none() {
+                    "PyTorch's, with its defaults".to_owned()
+                } else {
+                    "PyTorch's, settings not recorded".to_owned()
+                }
+            })
+        }),
+    );
+    put("CUDA", fact(facts::CUDA_VERSION));
+    put("Python", fact(facts::PYTHON_VERSION));
+    // What cannot be replayed can be drawn all the same, without a race.
+    let job = if options.no_race {
+        None
+    } else {
+        Job::load(|| recording.trace(), &ReplayOn::default()).ok()
+    };
+    let (verdict, tone) = sentence(options, recording, held, track, picture)?;
+    Ok(Story {
+        title: title(path, fact(meta::COMMAND).as_deref()),
+        verdict,
+        tone,
+        facts: lines,
+        findings: findings(held, track, job.as_ref()),
+        race: race(job.as_ref(), track),
+        unknown: unknown(held, track),
+        producer: PRODUCER.to_owned(),
+    })
+}
+
+/// The script's name, or the recording's.
+fn title(path: &Path, command: Option<&str>) -> String {
+    let script = command.and_then(|command| {
+        let mut words = command.split_whitespace();
+        let script = words.find(|word| Path::new(word).extension().is_some_and(|e| e == "py"))?;
+        script.rsplit(['/', '\\']).next()
+    });
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    script.map_or_else(|| stem.display().to_string(), str::to_owned)
+}
+
+fn device(held: &Held, track: &Holdings) -> Option<String> {
+    let name = held.fact(track.process, meta::GPU_NAME).map(plain);
+    let capacity = track.capacity.map(bytes);
+    match (name, capacity) {
+        (Some(name), Some(capacity)) => Some(format!("{name}, {capacity}")),
+        (name, capacity) => name.or(capacity),
+    }
+}
+
+/// The verdict in one sentence.
+fn sentence(
+    options: &ReportOptions,
+    recording: &Recording,
+    held: &Held,
+    track: &Holdings,
+    picture: &Picture<'_>,
+) -> Result<(String, Tone)> {
+    let most = |of: fn(&Levels) -> u64| picture.moments().map(|(_, levels)| of(levels)).max();
+    let allocated = most(|levels| levels.allocated).unwrap_or(0);
+    let reserved = most(Levels::held).unwrap_or(0).max(track.peak_reserved);
+    let peak = if track.segments.is_empty() {
+        format!("{} allocated at most", bytes(allocated))
+    } else {
+        let allocated = bytes(allocated);
+        format!(
+            "{allocated} allocated and {} reserved at most",
+            bytes(reserved)
+        )
+    };
+    let of = track.capacity.map_or(String::new(), |capacity| {
+        format!(", of {}", bytes(capacity))
+    });
+    let failed = |tone| {
+        track.failure.filter(|failure| failure.last).map(|failure| {
+            let asked = bytes(failure.requested);
+            let free = bytes(failure.free);
+            (
+                format!("Out of memory: {asked} asked for, {free} free; {peak}{of}."),
+                tone,
+            )
+        })
+    };
+    // Only a dry run knows how the program ended.
+    let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
+    if own {
+        let verdict = verdict(|| recording.trace()).map_err(|error| match error {
+            verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
+            error => explained(&error, "check the file"),
+        })?;
+        return Ok(match verdict.outcome {
+            verdict::Outcome::Fits => (format!("Fits: {peak}{of}."), Tone::Good),
+            verdict::Outcome::DoesNotFit => failed(Tone::Bad)
+                .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad)),
+            verdict::Outcome::Failed => (
+                format!("The program failed for another reason; until then {peak}{of}."),
+                Tone::Plain,
+            ),
+            verdict::Outcome::NoDevice => ("The program used no device.".to_owned(), Tone::Plain),
+        });
+    }
+    Ok(failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain)))
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
+}
+
+/// What `tonnage explain` finds, with what helps against it.
+fn findings(held: &Held, track: &Holdings, job: Option<&Job>) -> Vec<Finding> {
+    let explanation = explain(held, job);
+    let ours = explanation.filter(|one| (one.process, one.device) == (track.process, track.device));
+    let Some(explanation) = ours else {
+        return Vec::new();
+    };
+    let all = explanation.findings.iter().map(|finding| {
+        let mut text = plain(&finding.sentence);
+        let helps = explanation.fixes.iter();
+        for fix in helps.filter(|fix| fix.code == finding.code.code) {
+            let advice = plain(&fix.advice);
+            let (before, after) = (bytes(fix.peak_before), bytes(fix.peak_after));
+            let _ = write!(text, " What helps: {advice}: {before} → {after}.");
+        }
+        Finding {
+            code: finding.code.code.to_owned(),
+            title: finding.code.title.to_owned(),
+            text,
+        }
+    });
+    all.collect()
+}
+
+/// What other allocators would have made of it; nothing for recordings that cannot be replayed.
+fn race(job: Option<&Job>, track: &Holdings) -> Vec<Racer> {
+    let Some(job) = job else {
+        return Vec::new();
+    };
+    let report = job.replay(&Alloc::usual(), false);
+    let ours = report
+        .tracks
+        .into_iter()
+        .find(|one| (one.process, one.device) == (track.process, track.device));
+    let mut rows: Vec<Racer> = Vec::new();
+    for result in ours.into_iter().flat_map(|one| one.allocators) {
+        // The recorded setting is often one of the usual ones.
+        let again = rows.iter().any(|racer| racer.allocator == result.allocator);
+        if !again {
+            rows.push(racer(result));
+        }
+    }
+    rows
+}
+
+fn racer(result: Replayed) -> Racer {
+    let outcome = match &result.outcome {
+        Outcome::Completes => "completes".to_owned(),
+        Outcome::OutOfMemory { request, .. } => {
+            format!("out of memory at request {}", count(*request))
+        }
+        Outcome::Undefined { reason, .. } => format!("not known: {reason}"),
+    };
+    Racer {
+        completes: result.completes(),
+        outcome,
+        recorded: result.recorded,
+        exact: result.fidelity == Fidelity::Exact,
+        peak_reserved: result.peak_reserved,
+        peak_allocated: result.peak_allocated,
+        cached_at_peak: result.cached_at_peak,
+        smallest: result.smallest.map(|found| found.bytes),
+        calls: result.driver.sum(),
+        retries: result.retries,
+        series: Vec::new(),
+        allocator: result.allocator,
+    }
+}
+
+/// What the recording cannot say.
+fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
+    let prefix = format!("{}.", meta::UNKNOWN);
+    let mut sentences: Vec<String> = Vec::new();
+    for fact in held
+        .meta
+        .iter()
+        .filter(|fact| fact.name.starts_with(&prefix))
+    {
+        let sentence = plain(&fact.text);
+        if sentences.len() < 50 && !sentences.contains(&sentence) {
+            sentences.push(sentence);
+        }
+    }
+    if held.truncated {
+        sentences
+            .push("what came after the last whole batch, because the file was cut off".to_owned());
+    }
+    if !track.phases_told && track.phases.len() > 1 {
+        sentences.push(
+            "phases and steps as the program saw them; they are inferred from stacks".to_owned(),
+        );
+    }
+    if track.unseen_births > 0 {
+        sentences.push(format!(
+            "when {} of the final blocks were handed out; they are shown from the start",
+            count(track.unseen_births)
+        ));
+    }
+    let said = |word: &str, sentences: &[String]| sentences.iter().any(|one| one.contains(word));
+    if track.capacity.is_none() && !said("capacity", &sentences) {
+        sentences.push("the capacity of the device".to_owned());
+    }
+    if track.context == 0 {
+        sentences.push("the size of the context".to_owned());
+    }
+    sentences
+}
+
+/// Shows the page with the desktop's browser.
+fn open(page: &Path) -> Result<()> {
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let page = page.canonicalize()?;
+    let mut command = Command::new(program);
+    command.arg(page);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.spawn().map(drop).map_err(|error| {
+        let reason = explained(&error, "open the file yourself, or leave --open out");
+        reason.context(format!("cannot start {program}"))
+    })
+}

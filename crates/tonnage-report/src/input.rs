@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a report is made of: borrowed lists of what lived when, and the words around them.
+//!
+//! The lists are those of `tonnage_core::holdings`; the words are plain texts, so that whoever knows the answer (the
+//! verdict, the findings, the replays) says it, and this crate only sets it.
+
+use serde::Serialize;
+use tonnage_core::holdings::{Holding, PhaseSpan, SegmentSpan};
+use tonnage_trace::StackTable;
+
+/// One process on one device, from the first row of its recording to the last.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Every block that ever lived.
+    pub blocks: &'a [Holding],
+    /// What the allocator held from the driver.
+    pub segments: &'a [SegmentSpan],
+    /// What the program was doing, in the order of rows.
+    pub phases: &'a [PhaseSpan],
+    /// What the ids in blocks refer to.
+    pub stacks: &'a StackTable,
+    /// Rows of the recording.
+    pub rows: u32,
+    /// Bytes of the device.
+    pub capacity: Option<u64>,
+    /// Bytes of the context.
+    pub context: u64,
+    /// When some rows happened: row and nanoseconds since the first, ascending. Empty without a clock.
+    pub times: &'a [(u32, u64)],
+    /// Moments that only the recording knows, such as an out-of-memory.
+    pub moments: &'a [Moment],
+}
+
+/// A moment worth looking at: just after a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// The row, from 0.
+    pub row: u32,
+    /// Why it is worth it.
+    pub kind: MomentKind,
+    /// What happened, in a few words.
+    pub label: String,
+}
+
+/// Why a moment is worth looking at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MomentKind {
+    /// The allocator could not serve a request.
+    OutOfMemory,
+    /// Most bytes alive.
+    Peak,
+    /// What would be the peak without the first one.
+    SecondPeak,
+    /// Something the recording marks.
+    Mark,
+    /// Most bytes alive in one step.
+    StepPeak,
+}
+
+/// The words of a report.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Story {
+    /// What the page is about: the script's or the recording's name.
+    pub title: String,
+    /// The verdict in one sentence.
+    pub verdict: String,
+    /// Whether the verdict is good news.
+    pub tone: Tone,
+    /// Command, recording, device, policy, versions: name and text each.
+    pub facts: Vec<Fact>,
+    /// What is wrong, and what helps.
+    pub findings: Vec<Finding>,
+    /// What other allocators would have made of it.
+    pub race: Vec<Racer>,
+    /// What the recording cannot say.
+    pub unknown: Vec<String>,
+    /// The program that wrote the page.
+    pub producer: String,
+}
+
+/// Whether a verdict is good news.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tone {
+    /// It fits.
+    Good,
+    /// It does not.
+    Bad,
+    /// Neither.
+    #[default]
+    Plain,
+}
+
+/// A line of the header.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fact {
+    /// What it is about.
+    pub name: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// Something that was found out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Its stable code, `TN101`.
+    pub code: String,
+    /// The finding in one line.
+    pub title: String,
+    /// What follows from it.
+    pub text: String,
+}
+
+/// One allocator's run through the recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Racer {
+    /// The allocator, as it can be typed.
+    pub allocator: String,
+    /// Whether it is the recorded one.
+    pub recorded: bool,
+    /// Whether the replay is exact, rather than an approximation.
+    pub exact: bool,
+    /// Whether every request was served.
+    pub completes: bool,
+    /// How it ended, in a few words.
+    pub outcome: String,
+    /// Most that was held from the driver.
+    pub peak_reserved: u64,
+    /// Most that was handed out.
+    pub peak_allocated: u64,
+    /// Held and not handed out at the fullest moment.
+    pub cached_at_peak: u64,
+    /// The smallest device on which it completes.
+    pub smallest: Option<u64>,
+    /// Calls of the driver.
+    pub calls: u64,
+    /// How often everything cached was given back to serve a request.
+    pub retries: u64,
+    /// What was held over time: row and bytes, ascending; empty if not known.
+    pub series: Vec<(u32, u64)>,
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A recording as pictures: one HTML file that needs no network.
+//!
+//! [`Picture::draw`] boils a recording down to what a screen can show; [`Picture::write`] puts that into a page.
+//!
+//! * `timeline` keeps the highest and the lowest moment of every stretch of rows, each with its exact parts, so that no
+//!   peak is lost however long the recording is;
+//! * `moments` finds the moments worth looking at: the peak, the one behind it, that of every step;
+//! * `blocks` chooses the blocks that are drawn one by one, and sums up the others;
+//! * `names` shortens paths, so that a report can be shown to others;
+//! * `columns` and `page` are the file: compressed columns inside HTML.
+//!
+//! The page itself is written in TypeScript (`ui/`); its built form is in `assets/` so that building tonnage needs no
+//! other toolchain. The alternative, a report drawn in Rust as SVG, would either be too large or could not be zoomed.
+//!
+//! **Invariant:** a number on the page is exact, or says what it leaves out. Nothing here prints, and nothing panics,
+//! whatever the recording says.
+#![forbid(unsafe_code)]
+
+mod blocks;
+mod columns;
+mod input;
+mod moments;
+mod names;
+mod page;
+mod timeline;
+
+pub use input::{Fact, Finding, Moment, MomentKind, Racer, Story, Subject, Tone};
+pub use names::own_line;
+pub use page::{Options, Picture, WriteError, Written};
+pub use timeline::{Levels, Stretch};
