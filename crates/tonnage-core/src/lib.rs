@@ -3,6 +3,7 @@
 //!
 //! * [`collect`] makes a recording of what the processes of a dry run left behind;
 //! * [`info`] says what is in a recording, and how well it is known;
+//! * [`plan`] places the blocks of a recording, whose lives are known now, as low as they can lie;
 //! * [`replay`] says what another allocator or device would have made of a recording;
 //! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
 //! * [`verdict`] says from a recording whether the run fits, by how much, and
@@ -15,6 +16,7 @@
 pub mod collect;
 pub mod facts;
 pub mod info;
+pub mod plan;
 pub mod replay;
 pub mod tune;
 pub mod verdict;

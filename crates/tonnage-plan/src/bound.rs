@@ -21,7 +21,10 @@ pub(crate) struct Bound {
 
 /// The least end of `load` bytes that lie outside of the forbidden ranges.
 pub(crate) fn lift(load: u64, forbidden: &[Range<u64>]) -> u64 {
-    let mut ranges: Vec<&Range<u64>> = forbidden.iter().filter(|range| range.start < range.end).collect();
+    let mut ranges: Vec<&Range<u64>> = forbidden
+        .iter()
+        .filter(|range| range.start < range.end)
+        .collect();
     ranges.sort_unstable_by_key(|range| range.start);
     let (mut end, mut at) = (load, 0);
     for range in ranges {
@@ -35,8 +38,14 @@ pub(crate) fn lift(load: u64, forbidden: &[Range<u64>]) -> u64 {
     end
 }
 
+/// Below a forbidden range a buffer loses nothing to rounding, so with any the bytes alone count.
+fn unit_among(unit: u64, space: &Space) -> u64 {
+    let is_free = space.forbidden.iter().all(|range| range.start >= range.end);
+    if is_free { unit } else { 1 }
+}
+
 /// Everything that lives, moment by moment.
-fn sweep(view: &View<'_>, mut at: impl FnMut(i64, &[(u32, bool)], bool)) {
+fn sweep(view: &View<'_>, mut at: impl FnMut(i64, &[(u32, bool)])) {
     let mut events: Vec<(i64, bool, u32)> = Vec::new();
     for index in 0..view.len() {
         let head = view.head(index);
@@ -44,13 +53,7 @@ fn sweep(view: &View<'_>, mut at: impl FnMut(i64, &[(u32, bool)], bool)) {
             events.push((start, true, head));
             events.push((end, false, head));
         };
-        match view.families.get(&head) {
-            Some(family) => family.pieces.iter().for_each(|piece| add(piece.0, piece.1)),
-            None => {
-                let hull = view.hull(head);
-                add(hull.0, hull.1);
-            }
-        }
+        view.each_piece(head, |start, end, _| add(start, end));
     }
     events.sort_unstable();
     let mut changes = Vec::new();
@@ -62,19 +65,19 @@ fn sweep(view: &View<'_>, mut at: impl FnMut(i64, &[(u32, bool)], bool)) {
             changes.push((events[index].2, events[index].1));
             index += 1;
         }
-        at(moment, &changes, index < events.len());
+        at(moment, &changes);
     }
 }
 
 /// The size of a head at a moment.
 fn size_at(view: &View<'_>, head: u32, moment: i64) -> u64 {
-    match view.families.get(&head) {
-        Some(family) => {
-            let after = family.pieces.partition_point(|piece| piece.0 <= moment);
-            after.checked_sub(1).map_or(0, |piece| family.pieces[piece].2)
+    let mut found = 0;
+    view.each_piece(head, |start, end, size| {
+        if start <= moment && moment < end {
+            found = size;
         }
-        None => view.problem.sizes[head as usize],
-    }
+    });
+    found
 }
 
 /// The bound of shapes that are not all plain, or whose sizes are not all multiples of the unit.
@@ -82,18 +85,15 @@ pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
     let mut best = Bound::default();
     for index in 0..view.len() {
         let head = view.head(index);
-        let size = view.hull(head).2;
-        let lowest = match view.fixed(head) {
-            Some(fixed) => fixed + size,
-            None => lift(size, &space.forbidden),
-        };
-        best.bytes = best.bytes.max(if view.fixed(head).is_some() { lowest } else { size });
+        let top = view.fixed(head).unwrap_or(0) + view.hull(head).2;
+        best.bytes = best.bytes.max(top);
     }
+    let unit = unit_among(unit, space);
     let mut load = 0_u64;
     let mut now: BTreeMap<u32, u64> = BTreeMap::new();
     // What the topmost may keep: it needs no rounding.
     let mut spare: BTreeMap<u64, u32> = BTreeMap::new();
-    sweep(view, |moment, changes, _| {
+    sweep(view, |moment, changes| {
         // Ends come before starts in the order of events.
         for &(head, starts) in changes {
             if !starts && let Some(size) = now.remove(&head) {
@@ -118,7 +118,10 @@ pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
         let most = spare.last_key_value().map_or(0, |(over, _)| *over);
         let needs = lift(load.saturating_sub(most), &space.forbidden);
         if needs > best.bytes && load > 0 {
-            best = Bound { bytes: needs, moment: Some(moment) };
+            best = Bound {
+                bytes: needs,
+                moment: Some(moment),
+            };
         }
     });
     best
@@ -127,17 +130,29 @@ pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
 /// The smallest set of buffers that live at one moment and need more than the capacity, by count.
 ///
 /// A Fenwick tree over the buffers by size says at each moment how many of the largest are needed.
-pub(crate) fn conflict(view: &View<'_>, number: usize, space: &Space, unit: u64) -> Option<Conflict> {
+pub(crate) fn conflict(
+    view: &View<'_>,
+    number: usize,
+    space: &Space,
+    unit: u64,
+) -> Option<Conflict> {
     let capacity = space.capacity?;
+    let unit = unit_among(unit, space);
     let rounded = |size: u64| size.next_multiple_of(unit);
-    let mut ranks: Vec<(u64, u32)> = (0..view.len()).map(|index| (view.hull(view.head(index)).2, view.head(index))).collect();
+    let mut ranks: Vec<(u64, u32)> = (0..view.len())
+        .map(|index| (view.hull(view.head(index)).2, view.head(index)))
+        .collect();
     ranks.sort_unstable_by(|one, other| other.cmp(one));
-    let rank: BTreeMap<u32, usize> = ranks.iter().enumerate().map(|(rank, entry)| (entry.1, rank)).collect();
+    let rank: BTreeMap<u32, usize> = ranks
+        .iter()
+        .enumerate()
+        .map(|(rank, entry)| (entry.1, rank))
+        .collect();
     let mut sums = Sums::new(ranks.len());
     let mut now: BTreeMap<u32, u64> = BTreeMap::new();
     let mut best: Option<(usize, i64)> = None;
     let needs = |load: u64| lift(load.saturating_sub(unit - 1), &space.forbidden);
-    sweep(view, |moment, changes, _| {
+    sweep(view, |moment, changes| {
         for &(head, starts) in changes {
             if !starts && let Some(size) = now.remove(&head) {
                 sums.add(rank[&head], rounded(size), false);
@@ -160,22 +175,30 @@ pub(crate) fn conflict(view: &View<'_>, number: usize, space: &Space, unit: u64)
     let (count, moment) = best?;
     let mut live: Vec<(u64, u32)> = (0..view.len())
         .map(|index| view.head(index))
-        .filter(|head| match view.families.get(head) {
-            Some(family) => family.pieces.iter().any(|piece| piece.0 <= moment && moment < piece.1),
-            None => {
-                let hull = view.hull(*head);
-                hull.0 <= moment && moment < hull.1
-            }
+        .filter(|head| {
+            let mut lives = false;
+            view.each_piece(*head, |start, end, _| {
+                lives |= start <= moment && moment < end;
+            });
+            lives
         })
         .map(|head| (size_at(view, head, moment), head))
         .collect();
-    live.sort_unstable_by_key(|&(size, head)| (std::cmp::Reverse(view.hull(head).2), std::cmp::Reverse(head), size));
+    live.sort_unstable_by_key(|&(size, head)| {
+        (
+            std::cmp::Reverse(view.hull(head).2),
+            std::cmp::Reverse(head),
+            size,
+        )
+    });
     live.truncate(count);
     let load: u64 = live.iter().map(|(size, _)| rounded(*size)).sum();
     // Of a family the member that is as large then stands for all.
     let member = |size: u64, head: u32| {
         let family = view.families.get(&head);
-        let members = family.map_or(std::slice::from_ref(&head), |family| family.members.as_slice());
+        let members = family.map_or(std::slice::from_ref(&head), |family| {
+            family.members.as_slice()
+        });
         let found = members.iter().find(|member| {
             let buffer = view.problem.buffer(**member as usize);
             buffer.size == size && buffer.start <= moment && moment < buffer.end
@@ -185,7 +208,10 @@ pub(crate) fn conflict(view: &View<'_>, number: usize, space: &Space, unit: u64)
     Some(Conflict {
         space: number,
         moment: Some(moment),
-        buffers: live.iter().map(|&(size, head)| member(size, head)).collect(),
+        buffers: live
+            .iter()
+            .map(|&(size, head)| member(size, head))
+            .collect(),
         bytes: needs(load),
         smallest: view.is_plain(),
     })
@@ -199,11 +225,18 @@ struct Sums {
 
 impl Sums {
     fn new(len: usize) -> Self {
-        Self { sums: vec![(0, 0); len + 1], total: 0 }
+        Self {
+            sums: vec![(0, 0); len + 1],
+            total: 0,
+        }
     }
 
     fn add(&mut self, rank: usize, size: u64, starts: bool) {
-        self.total = if starts { self.total + size } else { self.total - size };
+        self.total = if starts {
+            self.total + size
+        } else {
+            self.total - size
+        };
         let mut at = rank + 1;
         while at < self.sums.len() {
             let (sum, count) = &mut self.sums[at];

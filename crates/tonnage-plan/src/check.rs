@@ -84,18 +84,33 @@ impl fmt::Display for Fault {
         match self {
             Self::Incomplete => write!(formatter, "the plan does not cover every buffer and space"),
             Self::Alignment { buffer } => write!(formatter, "buffer {buffer} is not aligned"),
-            Self::Fixed { buffer } => write!(formatter, "buffer {buffer} is not at its fixed offset"),
-            Self::Space { buffer } => write!(formatter, "buffer {buffer} is in a space it may not be in"),
-            Self::Forbidden { buffer } => write!(formatter, "buffer {buffer} is in a forbidden range"),
-            Self::Capacity { buffer } => write!(formatter, "buffer {buffer} ends above the capacity"),
+            Self::Fixed { buffer } => {
+                write!(formatter, "buffer {buffer} is not at its fixed offset")
+            }
+            Self::Space { buffer } => {
+                write!(formatter, "buffer {buffer} is in a space it may not be in")
+            }
+            Self::Forbidden { buffer } => {
+                write!(formatter, "buffer {buffer} is in a forbidden range")
+            }
+            Self::Capacity { buffer } => {
+                write!(formatter, "buffer {buffer} ends above the capacity")
+            }
             Self::Overlap { one, other, moment } => {
                 write!(formatter, "buffers {one} and {other} overlap at {moment}")
             }
             Self::Alias { one, other } => {
-                write!(formatter, "buffers {one} and {other} do not start at the same byte")
+                write!(
+                    formatter,
+                    "buffers {one} and {other} do not start at the same byte"
+                )
             }
-            Self::Peak { space, actual } => write!(formatter, "the peak of space {space} is {actual}"),
-            Self::Bound { space } => write!(formatter, "the bound of space {space} is above its peak"),
+            Self::Peak { space, actual } => {
+                write!(formatter, "the peak of space {space} is {actual}")
+            }
+            Self::Bound { space } => {
+                write!(formatter, "the bound of space {space} is above its peak")
+            }
             Self::Cost { actual } => write!(formatter, "the cost is {actual}"),
             Self::Conflict => write!(formatter, "the buffers in conflict are not in conflict"),
         }
@@ -123,7 +138,8 @@ pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         let Some(space) = spaces.get(place) else {
             return Err(Fault::Space { buffer: number });
         };
-        if !buffer.spaces.is_empty() && !buffer.spaces.iter().any(|one| usize::from(*one) == place) {
+        if !buffer.spaces.is_empty() && !buffer.spaces.iter().any(|one| usize::from(*one) == place)
+        {
             return Err(Fault::Space { buffer: number });
         }
         if offset % buffer.alignment != 0 {
@@ -133,13 +149,18 @@ pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
             return Err(Fault::Fixed { buffer: number });
         }
         cost += u128::from(buffer.size) * u128::from(space.cost);
-        if buffer.size == 0 {
+        // What has no bytes, or is never there, is in nobody's way.
+        if buffer.size == 0 || times(problem, number).is_empty() {
             continue;
         }
         let Some(end) = offset.checked_add(buffer.size) else {
             return Err(Fault::Capacity { buffer: number });
         };
-        if space.forbidden.iter().any(|range| offset < range.end && range.start < end && range.start < range.end) {
+        if space
+            .forbidden
+            .iter()
+            .any(|range| offset < range.end && range.start < end && range.start < range.end)
+        {
             return Err(Fault::Forbidden { buffer: number });
         }
         if fits && space.capacity.is_some_and(|capacity| end > capacity) {
@@ -222,7 +243,13 @@ fn overlaps(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     for (moment, starts, number) in events {
         let number = number as usize;
         let (size, offset) = (problem.buffer(number).size, plan.offsets[number]);
-        let entry = (plan.space(number), offset, kin(number), offset + size, number);
+        let entry = (
+            plan.space(number),
+            offset,
+            kin(number),
+            offset + size,
+            number,
+        );
         if !starts {
             live.remove(&entry);
             continue;
@@ -234,7 +261,11 @@ fn overlaps(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         let mut below = live.range(..entry).rev().filter(|other| other.2 != entry.2);
         let above = live.range(entry..).find(|other| other.2 != entry.2);
         let below = below.next();
-        if let Some(other) = [below, above].into_iter().flatten().find(|other| clash(other)) {
+        if let Some(other) = [below, above]
+            .into_iter()
+            .flatten()
+            .find(|other| clash(other))
+        {
             return Err(Fault::Overlap {
                 one: number,
                 other: other.4,
@@ -252,11 +283,31 @@ fn conflict(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     };
     let spaces = problem.spaces();
     let capacity = spaces.get(conflict.space).and_then(|space| space.capacity);
-    if plan.status != Status::Infeasible || conflict.buffers.iter().any(|number| *number >= problem.len()) {
+    if plan.status != Status::Infeasible
+        || conflict
+            .buffers
+            .iter()
+            .any(|number| *number >= problem.len())
+    {
         return Err(Fault::Conflict);
     }
     let distinct: BTreeSet<_> = conflict.buffers.iter().collect();
-    if distinct.len() != conflict.buffers.len() || capacity.is_none_or(|capacity| conflict.bytes <= capacity) {
+    if distinct.len() != conflict.buffers.len()
+        || capacity.is_none_or(|capacity| conflict.bytes <= capacity)
+    {
+        return Err(Fault::Conflict);
+    }
+    // Each takes its size and what alignment adds; forbidden ranges below them take the rest.
+    let taken = |number: &usize| {
+        let buffer = problem.buffer(*number);
+        buffer.size.next_multiple_of(buffer.alignment)
+    };
+    let forbidden: u64 = spaces[conflict.space]
+        .forbidden
+        .iter()
+        .map(|range| range.end.saturating_sub(range.start))
+        .sum();
+    if conflict.buffers.iter().map(taken).sum::<u64>() + forbidden < conflict.bytes {
         return Err(Fault::Conflict);
     }
     if let Some(moment) = conflict.moment {

@@ -25,7 +25,11 @@ pub(crate) struct Rule {
 }
 
 const fn rule(size_power: f32, life_power: f32, tightest: bool) -> Rule {
-    Rule { size_power, life_power, tightest }
+    Rule {
+        size_power,
+        life_power,
+        tightest,
+    }
 }
 
 /// The rules, in the order in which they are tried.
@@ -65,6 +69,8 @@ pub(crate) struct Dive<'a> {
     steps: Vec<Step>,
     free: Vec<u32>,
     pub(crate) offsets: Vec<u64>,
+    /// The sections in which the last dive gave up.
+    pub(crate) trouble: (u32, u32),
 }
 
 impl<'a> Dive<'a> {
@@ -76,27 +82,46 @@ impl<'a> Dive<'a> {
             steps: Vec::new(),
             free: Vec::new(),
             offsets: vec![0; items.len()],
+            trouble: (0, 0),
         }
     }
 
     /// Dives; the peak, unless it would not be below `give_up`.
-    pub(crate) fn run(&mut self, target: u64, give_up: u64, rule: Rule, mut boost: impl FnMut(u32) -> f32, clock: &Clock<'_>) -> Option<u64> {
+    pub(crate) fn run(
+        &mut self,
+        target: u64,
+        give_up: u64,
+        rule: Rule,
+        mut boost: impl FnMut(u32) -> f32,
+        clock: &Clock<'_>,
+    ) -> Option<u64> {
         let items = self.items;
         self.tree.fill(|item| {
             let it = &items[item as usize];
-            let mut key = rule.size_power * (it.size as f32).ln() + rule.life_power * ((it.end - it.start) as f32).ln();
+            let mut key = rule.size_power * (it.size as f32).ln()
+                + rule.life_power * ((it.end - it.start) as f32).ln();
             key += boost(item);
             key
         });
         let sections = self.load.len() as u32;
         let mut slack = rule.tightest.then(|| {
-            let slack: Vec<i64> = self.load.iter().map(|load| target as i64 - *load as i64).collect();
+            let slack: Vec<i64> = self
+                .load
+                .iter()
+                .map(|load| target as i64 - *load as i64)
+                .collect();
             Slack::new(&slack)
         });
         let most_lost = (give_up - 1).min(i64::MAX as u64) as i64 - target as i64;
         self.steps.clear();
         self.free.clear();
-        self.steps.push(Step { start: 0, end: sections, floor: 0, left: NONE, right: NONE });
+        self.steps.push(Step {
+            start: 0,
+            end: sections,
+            floor: 0,
+            left: NONE,
+            right: NONE,
+        });
         let mut now = 0_u32;
         let mut peak = 0;
         let mut left_items = items.len();
@@ -116,10 +141,16 @@ impl<'a> Dive<'a> {
             let mut found = None;
             if let Some(slack) = &slack {
                 let t = slack.tightest(step.start as usize, step.end as usize) as u32;
-                found = self.tree.take(Area { start: (step.start, t), end: (t + 1, step.end) });
+                found = self.tree.take(Area {
+                    start: (step.start, t),
+                    end: (t + 1, step.end),
+                });
             }
             if found.is_none() {
-                found = self.tree.take(Area { start: (step.start, step.end), end: (step.start, step.end) });
+                found = self.tree.take(Area {
+                    start: (step.start, step.end),
+                    end: (step.start, step.end),
+                });
             }
             if let Some(item) = found {
                 let it = &items[item as usize];
@@ -127,10 +158,11 @@ impl<'a> Dive<'a> {
                 let top = step.floor + it.size;
                 peak = peak.max(top);
                 if peak >= give_up {
+                    self.trouble = (it.start, it.end);
                     return None;
                 }
                 left_items -= 1;
-                if left_items % 4096 == 0 && clock.is_over() {
+                if left_items.is_multiple_of(4096) && clock.is_over() {
                     return None;
                 }
                 if left_items == 0 {
@@ -146,6 +178,7 @@ impl<'a> Dive<'a> {
             if let Some(slack) = &mut slack {
                 let lost = (wall - step.floor) as i64;
                 if slack.lose(step.start as usize, step.end as usize, lost) < -most_lost {
+                    self.trouble = (step.start, step.end);
                     return None;
                 }
             }
@@ -155,7 +188,9 @@ impl<'a> Dive<'a> {
     }
 
     fn floor(&self, step: u32) -> u64 {
-        self.steps.get(step as usize).map_or(u64::MAX, |step| step.floor)
+        self.steps
+            .get(step as usize)
+            .map_or(u64::MAX, |step| step.floor)
     }
 
     fn make(&mut self, step: Step) -> u32 {
@@ -198,7 +233,13 @@ impl<'a> Dive<'a> {
         let step = self.steps[now as usize];
         let mut next = now;
         if end < step.end {
-            let rest = self.make(Step { start: end, end: step.end, floor: step.floor, left: now, right: step.right });
+            let rest = self.make(Step {
+                start: end,
+                end: step.end,
+                floor: step.floor,
+                left: now,
+                right: step.right,
+            });
             if step.right != NONE {
                 self.steps[step.right as usize].left = rest;
             }
@@ -207,7 +248,13 @@ impl<'a> Dive<'a> {
             next = rest;
         }
         if start > step.start {
-            let rest = self.make(Step { start: step.start, end: start, floor: step.floor, left: step.left, right: now });
+            let rest = self.make(Step {
+                start: step.start,
+                end: start,
+                floor: step.floor,
+                left: step.left,
+                right: now,
+            });
             if step.left != NONE {
                 self.steps[step.left as usize].right = rest;
             }

@@ -28,7 +28,11 @@ pub(crate) type Families = BTreeMap<u32, Family>;
 /// Finds the families of a problem.
 pub(crate) fn families(problem: &Problem) -> Result<Families, Invalid> {
     let mut first: BTreeMap<u32, u32> = BTreeMap::new();
-    for (&buffer, _) in problem.extras.iter().filter(|(_, extra)| !extra.gaps.is_empty() || extra.offset.is_some()) {
+    for (&buffer, _) in problem
+        .extras
+        .iter()
+        .filter(|(_, extra)| !extra.gaps.is_empty() || extra.offset.is_some())
+    {
         first.insert(buffer, buffer);
     }
     for &(one, other) in &problem.aliases {
@@ -77,7 +81,9 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
             None => return refuse("their alignments have no common multiple below 2^60"),
         }
         match (family.fixed, buffer.offset) {
-            (Some(fixed), Some(offset)) if fixed != offset => return refuse("their fixed offsets differ"),
+            (Some(fixed), Some(offset)) if fixed != offset => {
+                return refuse("their fixed offsets differ");
+            }
             (None, offset) => family.fixed = offset,
             _ => {}
         }
@@ -106,9 +112,16 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
             at = at.max(gap.end);
         }
     }
-    if family.fixed.is_some_and(|fixed| fixed % family.alignment != 0) {
+    if family
+        .fixed
+        .is_some_and(|fixed| fixed % family.alignment != 0)
+    {
         let other = family.members.last().map_or(one, |member| *member as usize);
-        return Err(Invalid::Alias { one, other, reason: "a fixed offset is no multiple of the other's alignment" });
+        return Err(Invalid::Alias {
+            one,
+            other,
+            reason: "a fixed offset is no multiple of the other's alignment",
+        });
     }
     times.sort_unstable();
     let mut live: BTreeMap<u64, u32> = BTreeMap::new();
@@ -157,12 +170,31 @@ pub(crate) struct View<'a> {
 
 impl<'a> View<'a> {
     /// Everything that `wanted` wants, by first member.
-    pub(crate) fn new(problem: &'a Problem, families: &'a Families, wanted: impl Fn(u32) -> bool) -> Self {
+    pub(crate) fn new(
+        problem: &'a Problem,
+        families: &'a Families,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Self {
         let all = 0..problem.len() as u32;
-        if families.is_empty() && all.clone().all(|buffer| problem.sizes[buffer as usize] > 0 && wanted(buffer)) {
-            return Self { problem, families, heads: None };
+        if families.is_empty()
+            && all
+                .clone()
+                .all(|buffer| problem.sizes[buffer as usize] > 0 && wanted(buffer))
+        {
+            return Self {
+                problem,
+                families,
+                heads: None,
+            };
         }
-        let mut follows = vec![false; if families.is_empty() { 0 } else { problem.len() }];
+        let mut follows = vec![
+            false;
+            if families.is_empty() {
+                0
+            } else {
+                problem.len()
+            }
+        ];
         for (&head, family) in families {
             for &member in &family.members {
                 follows[member as usize] = member != head;
@@ -170,10 +202,19 @@ impl<'a> View<'a> {
         }
         let has_size = |buffer: &u32| match families.get(buffer) {
             Some(family) => !family.pieces.is_empty(),
-            None => problem.sizes[*buffer as usize] > 0 && !follows.get(*buffer as usize).copied().unwrap_or(false),
+            None => {
+                problem.sizes[*buffer as usize] > 0
+                    && !follows.get(*buffer as usize).copied().unwrap_or(false)
+            }
         };
-        let heads = all.filter(|buffer| has_size(buffer) && wanted(*buffer)).collect();
-        Self { problem, families, heads: Some(heads) }
+        let heads = all
+            .filter(|buffer| has_size(buffer) && wanted(*buffer))
+            .collect();
+        Self {
+            problem,
+            families,
+            heads: Some(heads),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -181,37 +222,49 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn head(&self, index: usize) -> u32 {
-        self.heads.as_ref().map_or(index as u32, |heads| heads[index])
+        self.heads
+            .as_ref()
+            .map_or(index as u32, |heads| heads[index])
     }
 
     pub(crate) fn alignment(&self, head: u32) -> u64 {
         let family = self.families.get(&head);
-        family.map_or_else(|| self.problem.alignment(head as usize), |family| family.alignment)
+        family.map_or_else(
+            || self.problem.alignment(head as usize),
+            |family| family.alignment,
+        )
     }
 
     pub(crate) fn fixed(&self, head: u32) -> Option<u64> {
         self.families.get(&head).and_then(|family| family.fixed)
     }
 
+    /// Times and sizes of a head.
+    pub(crate) fn each_piece(&self, head: u32, mut piece: impl FnMut(i64, i64, u64)) {
+        if let Some(family) = self.families.get(&head) {
+            for &(start, end, size) in &family.pieces {
+                piece(start, end, size);
+            }
+        } else {
+            let buffer = head as usize;
+            let (start, end) = (self.problem.starts[buffer], self.problem.ends[buffer]);
+            piece(start, end, self.problem.sizes[buffer]);
+        }
+    }
+
     /// First and last moment and greatest size.
     pub(crate) fn hull(&self, head: u32) -> (i64, i64, u64) {
-        match self.families.get(&head) {
-            Some(family) => family
-                .pieces
-                .iter()
-                .copied()
-                .reduce(|hull, piece| (hull.0.min(piece.0), hull.1.max(piece.1), hull.2.max(piece.2)))
-                .unwrap_or((0, 1, 0)),
-            None => {
-                let buffer = head as usize;
-                (self.problem.starts[buffer], self.problem.ends[buffer], self.problem.sizes[buffer])
-            }
-        }
+        let mut hull = (i64::MAX, i64::MIN, 0);
+        self.each_piece(head, |start, end, size| {
+            hull = (hull.0.min(start), hull.1.max(end), hull.2.max(size));
+        });
+        hull
     }
 
     /// Whether no head is a family.
     pub(crate) fn is_plain(&self) -> bool {
-        self.families.is_empty() || (0..self.len()).all(|index| !self.families.contains_key(&self.head(index)))
+        self.families.is_empty()
+            || (0..self.len()).all(|index| !self.families.contains_key(&self.head(index)))
     }
 
     /// The shapes, with their sections, and a moment of each section.
@@ -220,20 +273,22 @@ impl<'a> View<'a> {
         let mut shapes = Vec::with_capacity(self.len());
         for index in 0..self.len() {
             let head = self.head(index);
-            match self.families.get(&head) {
-                Some(family) => {
-                    pieces.extend(family.pieces.iter().map(|piece| (index as u32, piece.0, piece.1, piece.2)));
-                }
-                None => {
-                    let (start, end, size) = self.hull(head);
-                    pieces.push((index as u32, start, end, size));
-                }
-            }
-            shapes.push(Shape { pieces: Vec::new(), alignment: self.alignment(head), fixed: self.fixed(head) });
+            self.each_piece(head, |start, end, size| {
+                pieces.push((index as u32, start, end, size));
+            });
+            shapes.push(Shape {
+                pieces: Vec::new(),
+                alignment: self.alignment(head),
+                fixed: self.fixed(head),
+            });
         }
         let rigid = Rigid::new(pieces.len(), |piece| pieces[piece]);
         for (item, &shape) in rigid.items.iter().zip(&rigid.buffers) {
-            let piece = Piece { start: item.start, end: item.end, size: item.size };
+            let piece = Piece {
+                start: item.start,
+                end: item.end,
+                size: item.size,
+            };
             shapes[shape as usize].pieces.push(piece);
         }
         (shapes, rigid.moments)

@@ -30,7 +30,11 @@ pub(crate) struct Shape {
 
 impl Shape {
     fn height(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.size).max().unwrap_or(0)
+        self.pieces
+            .iter()
+            .map(|piece| piece.size)
+            .max()
+            .unwrap_or(0)
     }
 
     fn area(&self) -> u128 {
@@ -39,7 +43,10 @@ impl Shape {
     }
 
     fn life(&self) -> u32 {
-        self.pieces.iter().map(|piece| piece.end - piece.start).sum()
+        self.pieces
+            .iter()
+            .map(|piece| piece.end - piece.start)
+            .sum()
     }
 }
 
@@ -93,7 +100,8 @@ impl<'a> Placed<'a> {
 
     fn add(&mut self, shape: &Shape, offset: u64) {
         for piece in &shape.pieces {
-            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width {
+            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width
+            {
                 self.buckets[bucket].push((*piece, offset));
             }
         }
@@ -102,7 +110,8 @@ impl<'a> Placed<'a> {
     fn remove(&mut self, shape: &Shape) {
         // What was added last is at the end of its lists.
         for piece in &shape.pieces {
-            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width {
+            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width
+            {
                 self.buckets[bucket].pop();
             }
         }
@@ -112,11 +121,13 @@ impl<'a> Placed<'a> {
     fn lowest(&mut self, shape: &Shape) -> u64 {
         self.blocked.clear();
         for piece in &shape.pieces {
-            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width {
+            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width
+            {
                 for (other, offset) in &self.buckets[bucket] {
                     if other.start < piece.end && piece.start < other.end {
                         // Offsets in this range, without its ends, would overlap; the lower end counts from 1.
-                        self.blocked.push(((offset + 1).saturating_sub(piece.size), offset + other.size));
+                        self.blocked
+                            .push(((offset + 1).saturating_sub(piece.size), offset + other.size));
                     }
                 }
             }
@@ -124,7 +135,8 @@ impl<'a> Placed<'a> {
         let height = shape.height();
         for range in self.flexible.forbidden {
             if range.start < range.end {
-                self.blocked.push(((range.start + 1).saturating_sub(height), range.end));
+                self.blocked
+                    .push(((range.start + 1).saturating_sub(height), range.end));
             }
         }
         self.blocked.sort_unstable();
@@ -144,13 +156,20 @@ impl<'a> Placed<'a> {
 impl Flexible<'_> {
     /// The least top of the shapes that cannot move.
     fn fixed_peak(&self) -> u64 {
-        let tops = self.shapes.iter().filter_map(|shape| Some(shape.fixed? + shape.height()));
+        let tops = self
+            .shapes
+            .iter()
+            .filter_map(|shape| Some(shape.fixed? + shape.height()));
         tops.max().unwrap_or(0)
     }
 
     fn first_fit(&self, order: &[u32], clock: &Clock<'_>) -> Option<Found> {
         let mut placed = Placed::new(self);
-        let mut offsets: Vec<u64> = self.shapes.iter().map(|shape| shape.fixed.unwrap_or(0)).collect();
+        let mut offsets: Vec<u64> = self
+            .shapes
+            .iter()
+            .map(|shape| shape.fixed.unwrap_or(0))
+            .collect();
         let mut peak = self.fixed_peak();
         for (&index, step) in order.iter().zip(1_u32..) {
             if step % 256 == 0 && clock.is_over() {
@@ -162,18 +181,32 @@ impl Flexible<'_> {
             offsets[index as usize] = offset;
             peak = peak.max(offset + shape.height());
         }
-        Some(Found { offsets, peak, exhausted: false })
+        Some(Found {
+            offsets,
+            peak,
+            exhausted: false,
+        })
     }
 
     /// Plans: the best of what the attempts find, or the first with a peak of at most `target`.
     ///
     /// The first order is always carried through, whatever the clock says: an answer there must be.
-    pub(crate) fn solve(&self, target: u64, attempts: u64, seed: u64, complete: bool, blame: bool, clock: &Clock<'_>) -> Found {
+    pub(crate) fn solve(
+        &self,
+        target: u64,
+        attempts: u64,
+        seed: u64,
+        complete: bool,
+        blame: bool,
+        clock: &Clock<'_>,
+    ) -> Found {
         let mut movable: Vec<u32> = (0..self.shapes.len() as u32)
             .filter(|index| self.shapes[*index as usize].fixed.is_none())
             .collect();
         let shape = |index: &u32| &self.shapes[*index as usize];
-        movable.sort_by_cached_key(|index| std::cmp::Reverse((shape(index).height(), shape(index).life())));
+        movable.sort_by_cached_key(|index| {
+            std::cmp::Reverse((shape(index).height(), shape(index).life()))
+        });
         let never = Clock::never();
         let mut best = self.first_fit(&movable, &never).unwrap_or(Found {
             offsets: Vec::new(),
@@ -183,7 +216,9 @@ impl Flexible<'_> {
         let mut orders = vec![movable.clone()];
         movable.sort_by_cached_key(|index| std::cmp::Reverse(shape(index).area()));
         orders.push(movable.clone());
-        movable.sort_by_cached_key(|index| std::cmp::Reverse((shape(index).life(), shape(index).height())));
+        movable.sort_by_cached_key(|index| {
+            std::cmp::Reverse((shape(index).life(), shape(index).height()))
+        });
         orders.push(movable.clone());
         movable.sort_by_cached_key(|index| shape(index).pieces.first().map(|piece| piece.start));
         orders.push(movable);
@@ -231,7 +266,15 @@ impl Flexible<'_> {
     }
 
     /// First fit again and again, with what lay too high moved forward.
-    fn blame(&self, orders: &[Vec<u32>], target: u64, attempts: u64, seed: u64, best: &mut Found, clock: &Clock<'_>) {
+    fn blame(
+        &self,
+        orders: &[Vec<u32>],
+        target: u64,
+        attempts: u64,
+        seed: u64,
+        best: &mut Found,
+        clock: &Clock<'_>,
+    ) {
         let mut random = Random::new(seed);
         let mut rank = vec![0.0_f32; self.shapes.len()];
         for (attempt, order) in (0..attempts).zip(orders.iter().cycle()) {
@@ -290,7 +333,11 @@ impl Complete<'_> {
             return false;
         }
         *self.nodes -= 1;
-        if self.remaining.iter().any(|load| *load > 0 && last + load >= self.best.peak) {
+        if self
+            .remaining
+            .iter()
+            .any(|load| *load > 0 && last + load >= self.best.peak)
+        {
             return true;
         }
         let shapes = self.flexible.shapes;

@@ -20,7 +20,10 @@ pub struct Progress {
 
 /// Heuristics, each of which can be turned off: none may change whether an answer is right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch, and all combinations are meant")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch, and all combinations are meant"
+)]
 pub struct Switches {
     /// Plan parts that share no moment on their own, and lay aside what lives all the time.
     pub decompose: bool,
@@ -116,8 +119,6 @@ impl fmt::Debug for Options<'_> {
 pub(crate) struct Clock<'a> {
     end: Option<Instant>,
     cancel: Option<&'a AtomicBool>,
-    /// Set when another thread has made the work needless.
-    other: Option<&'a AtomicBool>,
 }
 
 impl<'a> Clock<'a> {
@@ -128,7 +129,6 @@ impl<'a> Clock<'a> {
                 .deadline
                 .and_then(|deadline| Instant::now().checked_add(deadline)),
             cancel: options.cancel,
-            other: None,
         }
     }
 
@@ -137,24 +137,11 @@ impl<'a> Clock<'a> {
         Clock {
             end: None,
             cancel: None,
-            other: None,
-        }
-    }
-
-    /// The same, which also stops when `flag` is set.
-    pub(crate) fn until<'b>(&self, flag: &'b AtomicBool) -> Clock<'b>
-    where
-        'a: 'b,
-    {
-        Clock {
-            end: self.end,
-            cancel: self.cancel,
-            other: Some(flag),
         }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        let set = |flag: Option<&AtomicBool>| flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
-        set(self.cancel) || set(self.other) || self.end.is_some_and(|end| Instant::now() >= end)
+        let cancelled = self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        cancelled || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }

@@ -17,6 +17,9 @@ const MOST_EXACT: usize = 4000;
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
 
+/// Dives under one rule before blame starts anew with the next.
+const ROUNDS: u64 = 12;
+
 /// Who is told of progress.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
@@ -27,7 +30,12 @@ pub(crate) struct Told<'a> {
 impl Told<'_> {
     fn tell(&self, peak: u64, lower_bound: u64, attempts: u64) {
         if let Some(progress) = self.options.progress {
-            progress(&Progress { space: self.space, peak, lower_bound, attempts });
+            progress(&Progress {
+                space: self.space,
+                peak,
+                lower_bound,
+                attempts,
+            });
         }
     }
 }
@@ -54,14 +62,27 @@ pub(crate) fn pack(
     order.sort_by_key(|part| std::cmp::Reverse(bounds[*part]));
     for index in order {
         let part = &mut parts[index];
-        let Part { from, to, start, end, base } = *part;
+        let Part {
+            from,
+            to,
+            start,
+            end,
+            base,
+        } = *part;
         let items = &mut rigid.items[from..to];
         for item in &mut *items {
             item.start -= start;
             item.end -= start;
         }
         let load = Rigid::load(items, 0, end - start);
-        let job = Job { items, load: &load, target: goal - base, told, clock, base };
+        let job = Job {
+            items,
+            load: &load,
+            target: goal - base,
+            told,
+            clock,
+            base,
+        };
         let done = job.solve();
         goal = goal.max(base + done.peak);
         lower = lower.max(base + done.lower);
@@ -95,7 +116,11 @@ impl Job<'_> {
         let options = self.told.options;
         let switches = options.switches;
         let lower = self.load.iter().max().copied().unwrap_or(0);
-        let mut done = Done { offsets: vec![0; self.items.len()], peak: u64::MAX, lower };
+        let mut done = Done {
+            offsets: vec![0; self.items.len()],
+            peak: u64::MAX,
+            lower,
+        };
         if self.items.len() == 1 {
             done.peak = self.items[0].size;
             return done;
@@ -136,14 +161,23 @@ impl Job<'_> {
     /// The complete search, with restarts, on all threads.
     fn search(&self, done: &mut Done) {
         let options = self.told.options;
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
+        let goal = exact::Goal {
+            target: self.target,
+            peak: done.peak,
+            lower: done.lower,
         };
-        let goal = exact::Goal { target: self.target, peak: done.peak, lower: done.lower };
-        let found = exact::search(self.items, self.load, goal, options, threads, self.clock, &|peak, lower, attempts| {
-            self.told.tell(self.base + peak, self.base + lower, attempts);
-        });
+        let tell = |peak: u64, lower: u64, attempts: u64| {
+            self.told
+                .tell(self.base + peak, self.base + lower, attempts);
+        };
+        let found = exact::search(
+            self.items,
+            self.load.len(),
+            goal,
+            options,
+            self.clock,
+            &tell,
+        );
         done.lower = found.lower;
         if let Some(offsets) = found.offsets {
             done.offsets = offsets;
@@ -151,29 +185,40 @@ impl Job<'_> {
         }
     }
 
-    /// Dives again and again; what lay too high comes earlier in the next one.
+    /// Dives again and again. What lives where a dive gave up comes earlier in the next ones.
     fn blame(&self, dive: &mut Dive<'_>, done: &mut Done) {
         let options = self.told.options;
+        let switches = options.switches;
         let mut random = Random::new(options.seed);
         let mut boost = vec![0.0_f32; self.items.len()];
+        let rules: Vec<Rule> = RULES
+            .iter()
+            .copied()
+            .filter(|rule| switches.tightest || !rule.tightest)
+            .collect();
         for attempt in 0..options.attempts {
             if self.clock.is_over() || done.peak <= self.target {
                 return;
             }
-            let rule = RULES[random.below(RULES.len() as u64) as usize];
-            if rule.tightest && !options.switches.tightest {
-                continue;
+            // A rule is kept for some rounds, so that blame can work on it.
+            let rule = rules[(attempt / ROUNDS) as usize % rules.len()];
+            if attempt % ROUNDS == 0 {
+                boost.fill(0.0);
             }
-            let noise = if options.switches.noise { 0.2 } else { 0.0 };
-            let peak = dive.run(self.target, done.peak, rule, |item| boost[item as usize] + noise * random.unit(), self.clock);
-            if let Some(peak) = peak {
+            let noise = if switches.noise { 0.05 } else { 0.0 };
+            let moved = |item: u32| boost[item as usize] + noise * random.unit();
+            if let Some(peak) = dive.run(self.target, done.peak, rule, moved, self.clock) {
                 done.peak = peak;
                 done.offsets.copy_from_slice(&dive.offsets);
-                self.told.tell(self.base + peak, self.base + done.lower, attempt);
+                let (peak, lower) = (self.base + peak, self.base + done.lower);
+                self.told.tell(peak, lower, attempt);
+                continue;
             }
+            let (start, end) = dive.trouble;
             for (item, boost) in self.items.iter().zip(&mut boost) {
-                let _ = item;
-                *boost *= 0.9;
+                if item.start < end && start < item.end {
+                    *boost += 0.2 * random.unit();
+                }
             }
         }
     }

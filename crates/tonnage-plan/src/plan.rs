@@ -62,7 +62,9 @@ pub struct Plan {
 impl Plan {
     /// The space that a buffer lies in.
     pub fn space(&self, buffer: usize) -> usize {
-        self.spaces.get(buffer).map_or(0, |space| usize::from(*space))
+        self.spaces
+            .get(buffer)
+            .map_or(0, |space| usize::from(*space))
     }
 
     /// The peak of the first space.

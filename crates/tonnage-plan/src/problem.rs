@@ -263,7 +263,11 @@ impl Problem {
                 }
             }
             let spaces = self.spaces.len().max(1);
-            if extra.spaces.iter().any(|space| usize::from(*space) >= spaces) {
+            if extra
+                .spaces
+                .iter()
+                .any(|space| usize::from(*space) >= spaces)
+            {
                 return bad("it may lie in a space that does not exist");
             }
         }
@@ -320,10 +324,16 @@ impl fmt::Display for Invalid {
         match self {
             Self::Buffer { number, reason } => write!(formatter, "buffer {number}: {reason}"),
             Self::NoSuchBuffer { number } => {
-                write!(formatter, "an alias names buffer {number}, which is not there")
+                write!(
+                    formatter,
+                    "an alias names buffer {number}, which is not there"
+                )
             }
             Self::Alias { one, other, reason } => {
-                write!(formatter, "buffers {one} and {other} cannot start at the same byte: {reason}")
+                write!(
+                    formatter,
+                    "buffers {one} and {other} cannot start at the same byte: {reason}"
+                )
             }
             Self::TooMany => write!(formatter, "more than 2^30 buffers or 65,535 spaces"),
             Self::TooLarge => write!(formatter, "more than 2^60 bytes"),

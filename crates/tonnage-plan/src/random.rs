@@ -24,9 +24,4 @@ impl Random {
     pub(crate) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1_u64 << 24) as f32
     }
-
-    /// A number below `bound`, which is not 0.
-    pub(crate) const fn below(&mut self, bound: u64) -> u64 {
-        ((self.next() as u128 * bound as u128) >> 64) as u64
-    }
 }

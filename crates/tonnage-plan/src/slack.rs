@@ -31,7 +31,15 @@ impl Slack {
         self.change(1, 0, self.width, from, to, loss)
     }
 
-    fn change(&mut self, node: usize, low: usize, high: usize, from: usize, to: usize, loss: i64) -> i64 {
+    fn change(
+        &mut self,
+        node: usize,
+        low: usize,
+        high: usize,
+        from: usize,
+        to: usize,
+        loss: i64,
+    ) -> i64 {
         if from <= low && high <= to {
             self.nodes[node].0 -= loss;
             self.nodes[node].1 -= loss;
@@ -58,7 +66,16 @@ impl Slack {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the way down a tree")]
-    fn seek(&self, node: usize, low: usize, high: usize, from: usize, to: usize, added: i64, best: &mut (i64, usize)) {
+    fn seek(
+        &self,
+        node: usize,
+        low: usize,
+        high: usize,
+        from: usize,
+        to: usize,
+        added: i64,
+        best: &mut (i64, usize),
+    ) {
         if self.nodes[node].0 + added >= best.0 {
             return;
         }

@@ -6,7 +6,7 @@
 //! engine; where nothing is fixed it starts from the rigid plan of the hulls, which is never wrong, only wasteful.
 
 use crate::bound::{self, Bound};
-use crate::family::{self, View, gcd};
+use crate::family::{self, Families, View, gcd};
 use crate::flexible::Flexible;
 use crate::options::{Clock, Options, Progress};
 use crate::pack::{Told, pack};
@@ -27,9 +27,10 @@ pub fn plan(problem: &Problem, options: &Options<'_>) -> Result<Plan, Invalid> {
         return Ok(spaces::plan(problem, &families, &spaces, options, &clock));
     }
     let view = View::new(problem, &families, |_| true);
-    let mut offsets = lowest(problem);
+    let mut offsets = lowest(problem, &families);
     let part = solve(&view, 0, &spaces[0], &mut offsets, options, &clock);
-    let conflict = (part.status == Status::Infeasible).then(|| bound::conflict(&view, 0, &spaces[0], unit(&view).0));
+    let conflict = (part.status == Status::Infeasible)
+        .then(|| bound::conflict(&view, 0, &spaces[0], unit(&view).0));
     Ok(Plan {
         offsets,
         spaces: Vec::new(),
@@ -41,10 +42,12 @@ pub fn plan(problem: &Problem, options: &Options<'_>) -> Result<Plan, Invalid> {
 }
 
 /// Offsets before anything is planned: 0, or where a buffer must be.
-pub(crate) fn lowest(problem: &Problem) -> Vec<u64> {
+pub(crate) fn lowest(problem: &Problem, families: &Families) -> Vec<u64> {
     let mut offsets = vec![0; problem.len()];
-    for (&buffer, extra) in &problem.extras {
-        offsets[buffer as usize] = extra.offset.unwrap_or(0);
+    for family in families.values() {
+        for &member in &family.members {
+            offsets[member as usize] = family.fixed.unwrap_or(0);
+        }
     }
     offsets
 }
@@ -58,7 +61,8 @@ pub(crate) fn unit(view: &View<'_>) -> (u64, Option<u64>) {
     for index in 0..view.len() {
         let alignment = view.alignment(view.head(index));
         unit = gcd(unit, alignment);
-        multiple = multiple.and_then(|multiple| (multiple / gcd(multiple, alignment)).checked_mul(alignment));
+        multiple = multiple
+            .and_then(|multiple| (multiple / gcd(multiple, alignment)).checked_mul(alignment));
     }
     let most = MOST_BYTES / (view.len() as u64 + 1);
     (unit.max(1), multiple.filter(|multiple| *multiple <= most))
@@ -79,7 +83,7 @@ pub(crate) fn solve(
     let plain = is_free && multiple == Some(unit) && view.is_plain();
     // Families and trimmed tops need the careful bound; for plain multiples of the unit the load is all there is.
     let whole = |index: usize| view.problem.sizes[view.head(index) as usize].is_multiple_of(unit);
-    let mut known = if plain && (unit == 1 || (0..view.len()).all(whole)) {
+    let known = if plain && (unit == 1 || (0..view.len()).all(whole)) {
         None
     } else {
         Some(bound::bound(view, space, unit))
@@ -94,9 +98,11 @@ pub(crate) fn solve(
         });
         if known.is_none() {
             bound = load_bound(&rigid);
-            known = Some(bound);
         }
-        let told = Told { options, space: number };
+        let told = Told {
+            options,
+            space: number,
+        };
         let target = space.capacity.unwrap_or(0).max(bound.bytes);
         let place = |head: u32, offset: u64| put(view, offsets, head, offset);
         let lower = pack(rigid, target, place, &told, clock);
@@ -105,13 +111,28 @@ pub(crate) fn solve(
             proved = lower.saturating_sub(step - 1);
         }
     }
-    let mut peak = if is_free && multiple.is_some() { peak_of(view, offsets) } else { u64::MAX };
+    let mut peak = if is_free && multiple.is_some() {
+        peak_of(view, offsets)
+    } else {
+        u64::MAX
+    };
     let target = space.capacity.unwrap_or(0).max(bound.bytes);
     if peak > target && (!plain || (unit > 1 && view.len() <= 64)) {
         let (shapes, moments) = view.shapes();
-        let flexible = Flexible { shapes: &shapes, sections: moments.len() as u32, forbidden: &space.forbidden };
+        let flexible = Flexible {
+            shapes: &shapes,
+            sections: moments.len() as u32,
+            forbidden: &space.forbidden,
+        };
         let switches = options.switches;
-        let found = flexible.solve(target, options.attempts, options.seed, switches.exact, switches.blame, clock);
+        let found = flexible.solve(
+            target,
+            options.attempts,
+            options.seed,
+            switches.exact,
+            switches.blame,
+            clock,
+        );
         if found.peak < peak {
             for (index, &offset) in found.offsets.iter().enumerate() {
                 put(view, offsets, view.head(index), offset);
@@ -131,25 +152,47 @@ pub(crate) fn solve(
         _ => Status::Fits,
     };
     if let Some(progress) = options.progress {
-        progress(&Progress { space: number, peak, lower_bound, attempts: 0 });
+        progress(&Progress {
+            space: number,
+            peak,
+            lower_bound,
+            attempts: 0,
+        });
     }
-    SpacePlan { peak, lower_bound, moment: bound.moment, status }
+    SpacePlan {
+        peak,
+        lower_bound,
+        moment: bound.moment,
+        status,
+    }
 }
 
 fn load_bound(rigid: &Rigid) -> Bound {
     let load = Rigid::load(&rigid.items, 0, rigid.moments.len() as u32);
-    let most = load.iter().zip(&rigid.moments).max_by_key(|(load, moment)| (**load, std::cmp::Reverse(**moment)));
-    most.map_or_else(Bound::default, |(load, moment)| Bound { bytes: *load, moment: Some(*moment) })
+    let most = load
+        .iter()
+        .zip(&rigid.moments)
+        .max_by_key(|(load, moment)| (**load, std::cmp::Reverse(**moment)));
+    most.map_or_else(Bound::default, |(load, moment)| Bound {
+        bytes: *load,
+        moment: Some(*moment),
+    })
 }
 
 fn put(view: &View<'_>, offsets: &mut [u64], head: u32, offset: u64) {
     match view.families.get(&head) {
-        Some(family) => family.members.iter().for_each(|member| offsets[*member as usize] = offset),
+        Some(family) => family
+            .members
+            .iter()
+            .for_each(|member| offsets[*member as usize] = offset),
         None => offsets[head as usize] = offset,
     }
 }
 
 fn peak_of(view: &View<'_>, offsets: &[u64]) -> u64 {
     let heads = (0..view.len()).map(|index| view.head(index));
-    heads.map(|head| offsets[head as usize] + view.hull(head).2).max().unwrap_or(0)
+    heads
+        .map(|head| offsets[head as usize] + view.hull(head).2)
+        .max()
+        .unwrap_or(0)
 }

@@ -93,10 +93,13 @@ impl Tree {
             return;
         }
         let middle = entries.len() / 2;
-        if level % 2 == 0 {
-            entries.select_nth_unstable_by_key(middle, |entry| (entry.start, entry.end, entry.item));
+        if level.is_multiple_of(2) {
+            entries
+                .select_nth_unstable_by_key(middle, |entry| (entry.start, entry.end, entry.item));
         } else {
-            entries.select_nth_unstable_by_key(middle, |entry| (entry.end - entry.start, entry.start, entry.item));
+            entries.select_nth_unstable_by_key(middle, |entry| {
+                (entry.end - entry.start, entry.start, entry.item)
+            });
         }
         let (left, right) = entries.split_at_mut(middle);
         self.shape(left, 2 * node + 1, level + 1);
@@ -153,12 +156,22 @@ impl Tree {
                 break;
             }
             node = (node - 1) / 2;
-            now = self.nodes[2 * node + 1].best.max(self.nodes[2 * node + 2].best);
+            now = self.nodes[2 * node + 1]
+                .best
+                .max(self.nodes[2 * node + 2].best);
         }
         Some(item)
     }
 
-    fn seek(&self, area: &Area, node: usize, level: u32, from: usize, to: usize, best: &mut (f32, usize, usize)) {
+    fn seek(
+        &self,
+        area: &Area,
+        node: usize,
+        level: u32,
+        from: usize,
+        to: usize,
+        best: &mut (f32, usize, usize),
+    ) {
         if level == self.depth {
             for (entry, at) in self.entries[from..to].iter().zip(from..) {
                 if entry.key > best.0
@@ -176,7 +189,11 @@ impl Tree {
         let (left, right) = (2 * node + 1, 2 * node + 2);
         let left_first = self.nodes[left].best >= self.nodes[right].best;
         for is_left in [left_first, !left_first] {
-            let (child, from, to) = if is_left { (left, from, middle) } else { (right, middle, to) };
+            let (child, from, to) = if is_left {
+                (left, from, middle)
+            } else {
+                (right, middle, to)
+            };
             let bounds = &self.nodes[child];
             if bounds.best > best.0
                 && bounds.start_max >= area.start.0
