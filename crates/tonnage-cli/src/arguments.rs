@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Import(ImportOptions),
     Export(ExportOptions),
     Replay(ReplayOptions),
+    Plan(PlanOptions),
     Tune(TuneOptions),
     Explain(ExplainOptions),
     Diff(DiffOptions),
@@ -249,7 +250,8 @@ pub(crate) struct ReplayOptions {
     /// The recording.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc; may be repeated
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for the
+    /// placement of one who knows all lives; may be repeated
     /// [default: all of them, with PyTorch's defaults and with expandable segments].
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Vec<tonnage_core::replay::Alloc>,
@@ -444,4 +446,68 @@ pub(crate) enum OpenPage {
     Yes,
     /// Only write it.
     No,
+}
+
+/// Place buffers whose lives are known, so that the peak is least or a capacity suffices
+///
+/// Reads planning problems (CSV with id, lower, upper and size, as minimalloc
+/// has them) and recordings: the blocks of each process, device and pool are
+/// then a problem of their own. Says offsets, the peak, what it cannot be below,
+/// and whether the plan is proved to be the best. Every plan is checked before
+/// it is shown.
+///
+/// Exit code: 0 there is a plan, 1 none that fits in the capacity was found.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage plan buffers.csv --capacity 1MiB -o offsets.csv
+  tonnage plan train.tonnage --step --svg step.svg
+  tonnage plan train.tonnage --deadline 60 --json > plan.json")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct PlanOptions {
+    /// The planning problem, or the recording.
+    #[arg(value_name = "INPUT")]
+    pub(crate) file: PathBuf,
+    /// Memory that must suffice, e.g. 1MiB [default: as little as possible].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) capacity: Option<u64>,
+    /// Seconds after which the best plan so far is the answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds)]
+    pub(crate) deadline: f64,
+    /// Threads that search [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) threads: Option<u8>,
+    /// The same seed gives the same plan, unless the deadline strikes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Offsets are multiples of this [default: 512 for recordings, 1 for planning problems].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) alignment: Option<u64>,
+    /// Plan one step of a recording, found by what repeats in it.
+    #[arg(long)]
+    pub(crate) step: bool,
+    /// Where to write the offsets, as CSV; `-` is stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Where to write a picture of the packing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Overwrite outputs that are there.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Show no progress.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads a time that can be waited for.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
+        _ => Err("say seconds, such as 2.5".to_owned()),
+    }
 }

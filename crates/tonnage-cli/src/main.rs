@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Command::Import(options) => commands::import::run(&options),
         Command::Export(options) => commands::export::run(&options),
         Command::Replay(options) => commands::replay::run(&options),
+        Command::Plan(options) => commands::plan::run(&options),
         Command::Tune(options) => commands::tune::run(&options),
         Command::Explain(options) => commands::explain::run(&options),
         Command::Diff(options) => commands::diff::run(&options),

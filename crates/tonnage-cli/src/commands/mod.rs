@@ -8,6 +8,7 @@ pub(crate) mod export;
 pub(crate) mod gpus;
 pub(crate) mod import;
 pub(crate) mod info;
+pub(crate) mod plan;
 mod recording;
 pub(crate) mod replay;
 pub(crate) mod report;

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage plan`: offsets for buffers whose lives are known.
+
+mod svg;
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use tonnage_core::plan::{GroupReport, PlanError, Report, Wanted, plan, problems};
+use tonnage_plan::{Options, Progress, Switches};
+
+use crate::arguments::PlanOptions;
+use crate::commands::recording::{Output, Recording, explained, plain, unreadable_trace};
+use crate::commands::replay::plural;
+use crate::output::{Answer, BAD, DIM, GOOD, WARN, bytes, count, hinted, say, tell};
+
+/// Buffers of a conflict that are named; the rest is counted.
+const MOST_NAMED: usize = 8;
+
+/// Set by Ctrl-C: the best plan so far is then the answer.
+static CANCEL: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
+    let path = &options.file;
+    let create = |path: &Path| Output::create(path, options.force);
+    let output = options.output.as_deref().map(create).transpose()?;
+    let svg = options.svg.as_deref().map(create).transpose()?;
+    if options.json && matches!(output, Some(Output::Stdout)) {
+        return Err(hinted(
+            "both JSON and CSV would go to stdout",
+            "name a file with -o, or leave out --json",
+        ));
+    }
+    let recording = Recording::open(path)?;
+    let wanted = Wanted {
+        capacity: options.capacity,
+        alignment: options.alignment,
+        step: options.step,
+    };
+    let problems =
+        problems(recording.trace()?, &wanted).map_err(|error| unreadable_trace(path, &error))?;
+    if problems.groups.iter().all(|group| group.names.is_empty()) {
+        return Err(hinted(
+            format!("{} has no blocks to plan", path.display()),
+            "tonnage info says what is in it",
+        ));
+    }
+    // A second command in one process cannot be; if the handler is taken, Ctrl-C ends the process as ever.
+    let _ = ctrlc::set_handler(|| CANCEL.store(true, Ordering::Relaxed));
+    let line = Line::new(options.no_progress);
+    let report = plan(
+        &problems,
+        &wanted,
+        &Options {
+            seed: options.seed,
+            threads: options.threads.map_or(0, usize::from),
+            deadline: Some(Duration::from_secs_f64(options.deadline)),
+            attempts: u64::MAX,
+            cancel: Some(&CANCEL),
+            progress: Some(&|progress| line.show(progress)),
+            switches: Switches::ALL,
+        },
+    );
+    line.clear();
+    let report = report.map_err(|error| refused(path, &error))?;
+    if let Some(output) = output {
+        let name = options.output.as_deref().unwrap_or(path);
+        write(output, name, |writer| csv(&report, writer))?;
+    }
+    if let (Some(output), Some(name)) = (svg, &options.svg) {
+        write(output, name, |writer| svg::draw(&report, writer))?;
+    }
+    if options.json {
+        say(&serde_json::to_string_pretty(&report)?);
+    } else if options.output.as_deref() != Some(Path::new("-")) {
+        say(text(&report, options).trim_end());
+    }
+    let fits = |group: &GroupReport| matches!(group.status, "optimal" | "fits");
+    Ok(if report.groups.iter().all(fits) {
+        Answer::Yes
+    } else {
+        Answer::No
+    })
+}
+
+fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
+    let hint = match error {
+        PlanError::Wrong { .. } => "this is a fault of tonnage; please report it with the file",
+        _ => "tonnage info says what is in the file",
+    };
+    explained(error, hint).context(format!("cannot plan {}", path.display()))
+}
+
+fn write(
+    output: Output,
+    path: &Path,
+    content: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>,
+) -> Result<()> {
+    let mut writer = output.writer()?;
+    let written = content(&mut writer).and_then(|()| writer.flush());
+    written.with_context(|| format!("cannot write {}", path.display()))?;
+    drop(writer);
+    if let Some(size) = output.finish()? {
+        tell(&format!("wrote {} ({})", path.display(), bytes(size)));
+    }
+    Ok(())
+}
+
+/// minimalloc's columns; with several groups, before them which one a buffer belongs to.
+fn csv(report: &Report, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+    let several = report.groups.len() > 1;
+    writeln!(
+        writer,
+        "{}id,lower,upper,size,offset",
+        if several { "process,device,pool," } else { "" }
+    )?;
+    for group in &report.groups {
+        for buffer in &group.buffers {
+            if several {
+                write!(
+                    writer,
+                    "{},{},{},",
+                    group.process,
+                    group.device,
+                    pool(group).unwrap_or_default()
+                )?;
+            }
+            // A name with a comma or a line break would be another row.
+            let id = plain(&buffer.id).replace([',', '"'], "_");
+            writeln!(
+                writer,
+                "{id},{},{},{},{}",
+                buffer.lower, buffer.upper, buffer.size, buffer.offset
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn pool(group: &GroupReport) -> Option<String> {
+    group
+        .pool
+        .map(|(first, second)| format!("{first}.{second}"))
+}
+
+fn text(report: &Report, options: &PlanOptions) -> String {
+    let mut text = String::new();
+    let unit = if report.is_problem { "time" } else { "row" };
+    for group in &report.groups {
+        if report.groups.len() > 1 || !report.is_problem {
+            let device = if group.device < 0 {
+                "pinned host memory".to_owned()
+            } else {
+                format!("device {}", group.device)
+            };
+            let pool = pool(group)
+                .filter(|pool| pool != "0.0")
+                .map_or(String::new(), |pool| format!(", pool {pool}"));
+            let _ = writeln!(text, "process {}, {device}{pool}", group.process);
+        }
+        if let Some(step) = &group.step {
+            let _ = writeln!(
+                text,
+                "  {:<12} rows {} to {}, {}",
+                "step",
+                count(step.first_row.unsigned_abs()),
+                count(step.end_row.unsigned_abs()),
+                plural(step.requests as u64, "request"),
+            );
+        } else if options.step {
+            let _ = writeln!(
+                text,
+                "  {WARN}no step found{WARN:#}: nothing repeats, so the whole was planned"
+            );
+        }
+        let _ = writeln!(
+            text,
+            "  {:<12} {}",
+            "buffers",
+            count(group.buffers.len() as u64)
+        );
+        let moment = group
+            .moment
+            .map_or(String::new(), |moment| format!(", at {unit} {moment}"));
+        let _ = writeln!(
+            text,
+            "  {:<12} {}{moment}",
+            "lower bound",
+            bytes(group.lower_bound)
+        );
+        let over = group.peak - group.lower_bound;
+        let over = if over == 0 {
+            String::new()
+        } else {
+            format!(
+                ", {} or {:.3} % above the bound",
+                bytes(over),
+                over as f64 * 100.0 / group.lower_bound as f64
+            )
+        };
+        let _ = writeln!(text, "  {:<12} {}{over}", "peak", bytes(group.peak));
+        if group.streams > 1 {
+            let _ = writeln!(
+                text,
+                "  {DIM}{} are one time line here, in the order of the rows{DIM:#}",
+                plural(group.streams as u64, "stream")
+            );
+        }
+        let _ = writeln!(text, "  {}\n", headline(group, report, unit));
+    }
+    if report.passed_over > 0 {
+        let _ = writeln!(
+            text,
+            "{DIM}{} made no sense and went uncounted{DIM:#}",
+            plural(report.passed_over, "row")
+        );
+    }
+    text
+}
+
+fn headline(group: &GroupReport, report: &Report, unit: &str) -> String {
+    let capacity = bytes(report.capacity.unwrap_or(0));
+    match (group.status, report.capacity) {
+        ("optimal", None) => format!("{GOOD}optimal{GOOD:#}: no plan has a lower peak"),
+        ("optimal", Some(_)) => {
+            format!("{GOOD}fits{GOOD:#} in {capacity}, and no plan has a lower peak")
+        }
+        ("fits", Some(_)) => format!("{GOOD}fits{GOOD:#} in {capacity}"),
+        ("fits", None) => format!(
+            "{GOOD}planned{GOOD:#}; a lower peak is not excluded, and a longer --deadline may find one"
+        ),
+        ("infeasible", _) => conflict(group, &capacity, unit),
+        _ => format!(
+            "{BAD}no plan found{BAD:#} that fits in {capacity}; none is excluded, and a longer --deadline may find one"
+        ),
+    }
+}
+
+fn conflict(group: &GroupReport, capacity: &str, unit: &str) -> String {
+    let Some(conflict) = &group.conflict else {
+        return format!("{BAD}does not fit{BAD:#} in {capacity}: every arrangement was excluded");
+    };
+    let named: Vec<String> = conflict
+        .buffers
+        .iter()
+        .take(MOST_NAMED)
+        .filter_map(|buffer| group.buffers.get(*buffer))
+        .map(|buffer| format!("{} ({})", plain(&buffer.id), bytes(buffer.size)))
+        .collect();
+    let more = conflict.buffers.len() - named.len();
+    let more = if more == 0 {
+        String::new()
+    } else {
+        format!(" and {} more", count(more as u64))
+    };
+    let moment = conflict
+        .moment
+        .map_or(String::new(), |moment| format!(" at {unit} {moment}"));
+    format!(
+        "{BAD}does not fit{BAD:#} in {capacity}: {} live{moment} and need {}: {}{more}",
+        plural(conflict.buffers.len() as u64, "buffer"),
+        bytes(conflict.bytes),
+        named.join(", "),
+    )
+}
+
+/// One line on stderr that is written over, where someone is watching.
+struct Line {
+    shown: Option<Mutex<Option<Instant>>>,
+}
+
+impl Line {
+    fn new(off: bool) -> Self {
+        let watched = std::io::stderr().is_terminal() && !off;
+        Self {
+            shown: watched.then(|| Mutex::new(None)),
+        }
+    }
+
+    fn show(&self, progress: &Progress) {
+        let Some(shown) = &self.shown else {
+            return;
+        };
+        if let Ok(mut last) = shown.try_lock()
+            && last.is_none_or(|last| last.elapsed() > Duration::from_millis(100))
+        {
+            *last = Some(Instant::now());
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[Kpeak {}, bound {}; Ctrl-C keeps the best so far",
+                bytes(progress.peak),
+                bytes(progress.lower_bound),
+            );
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}

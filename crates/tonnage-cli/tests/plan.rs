@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `plan` as a person sees it: every sentence is a snapshot, and every file it writes is read back.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+use tonnage_trace::{Event, Kind, Pool, Writer};
+
+const MIB: u64 = 1 << 20;
+
+/// Three steps of a small training, with weights, two streams and a pool of its own.
+fn training() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    let row = |kind, address: u64, size: u64, stream, pool| Event {
+        address: address * MIB,
+        size: size * MIB,
+        requested: size * MIB - 100,
+        stream,
+        pool: Some(Pool {
+            first: 0,
+            second: pool,
+        }),
+        ..Event::new(kind)
+    };
+    let mut events = vec![
+        row(Kind::Alloc, 900, 7, 0, 0),
+        row(Kind::Alloc, 999, 2, 0, 1),
+    ];
+    for _ in 0..3 {
+        for layer in 1..=9 {
+            events.push(row(Kind::Alloc, layer * 10, layer, layer % 2, 0));
+        }
+        for layer in (1..=9).rev() {
+            events.push(row(Kind::FreeRequested, layer * 10, layer, layer % 2, 0));
+            events.push(row(Kind::FreeCompleted, layer * 10, layer, layer % 2, 0));
+        }
+    }
+    for event in events {
+        writer.event(&event).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
+    put(
+        "toy.csv",
+        b"id,lower,upper,size\nb1,0,3,4\nb2,3,9,4\nb3,0,9,4\nb4,9,21,4\nb5,0,21,4\n",
+    );
+    put(
+        "graph.csv",
+        b"buffer,start,end,size\na,0,5,100\n\"b\",2,9,50\nc,4,9,60\n",
+    );
+    put("bad.csv", b"id,lower,upper,size\na,5,5,100\n");
+    put("blockless.csv", b"id,lower,upper,size\n");
+    put("training.tonnage", &training());
+    folder
+}
+
+/// What the command says: exit code, stdout, stderr.
+fn tonnage(folder: &Path, arguments: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let mut text = format!(
+        "$ tonnage {arguments}\nexit code {}\n",
+        output.status.code().unwrap()
+    );
+    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
+        if !bytes.is_empty() {
+            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+    text + "\n"
+}
+
+#[test]
+fn problems_and_recordings() {
+    let folder = folder();
+    let mut text = String::new();
+    for arguments in [
+        "plan toy.csv --capacity 12 -o -",
+        "plan toy.csv --capacity 11",
+        "plan graph.csv",
+        "plan graph.csv --alignment 64 -o aligned.csv",
+        "plan graph.csv --alignment 64 -o aligned.csv",
+        "plan graph.csv --capacity 120",
+        "plan training.tonnage",
+        "plan training.tonnage --step",
+        "plan training.tonnage --capacity 40MiB",
+        "plan graph.csv --json -o -",
+        "plan bad.csv",
+        "plan blockless.csv",
+        "plan graph.csv --deadline 0",
+        "plan nowhere.csv",
+    ] {
+        text += &tonnage(folder.path(), arguments);
+    }
+    assert_snapshot!("plan", text);
+}
+
+#[test]
+fn json() {
+    let folder = folder();
+    assert_snapshot!(
+        "plan_json",
+        tonnage(folder.path(), "plan graph.csv --json --capacity 120")
+    );
+}
+
+#[test]
+fn what_is_written_can_be_planned_again_and_looked_at() {
+    let folder = folder();
+    let text = tonnage(
+        folder.path(),
+        "plan training.tonnage -o all.csv --svg all.svg --step",
+    );
+    assert!(text.contains("exit code 0"), "{text}");
+    let csv = std::fs::read_to_string(folder.path().join("all.csv")).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(
+        lines.next(),
+        Some("process,device,pool,id,lower,upper,size,offset")
+    );
+    assert!(lines.all(|line| line.split(',').count() == 8), "{csv}");
+    let svg = std::fs::read_to_string(folder.path().join("all.svg")).unwrap();
+    assert!(
+        svg.starts_with("<svg ") && svg.ends_with("</svg>\n"),
+        "{svg}"
+    );
+    assert_eq!(
+        svg.matches("<title>").count(),
+        csv.lines().count() - 1,
+        "a rectangle for each buffer"
+    );
+    let text = tonnage(folder.path(), "plan all.csv");
+    assert!(text.contains("exit code 0"), "{text}");
+}
+
+/// The walk of the README: from a CSV to offsets that another program reads.
+#[test]
+fn from_buffers_to_offsets() {
+    let folder = folder();
+    let text = tonnage(folder.path(), "plan toy.csv --capacity 12 -o offsets.csv");
+    assert!(text.contains("exit code 0"), "{text}");
+    let csv = std::fs::read_to_string(folder.path().join("offsets.csv")).unwrap();
+    let rows: Vec<Vec<u64>> = csv
+        .lines()
+        .skip(1)
+        .map(|line| {
+            line.split(',')
+                .skip(1)
+                .map(|field| field.parse().unwrap())
+                .collect()
+        })
+        .collect();
+    assert_eq!(rows.len(), 5);
+    for (index, one) in rows.iter().enumerate() {
+        assert!(one[3] + one[2] <= 12, "{csv}");
+        for other in &rows[..index] {
+            let together = one[0] < other[1] && other[0] < one[1];
+            let apart = one[3] + one[2] <= other[3] || other[3] + other[2] <= one[3];
+            assert!(!together || apart, "{csv}");
+        }
+    }
+}

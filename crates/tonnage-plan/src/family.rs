@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What must be placed as one: buffers that share their first byte, and buffers that are not there all the time.
+//!
+//! A family has one offset, and a size that changes with time: the greatest of its members that live then, none in
+//! gaps. A plain buffer is no family, so that a problem without such wishes costs nothing here.
+
+use std::collections::BTreeMap;
+
+use crate::flexible::{Piece, Shape};
+use crate::problem::{Invalid, MOST_BYTES, Problem};
+use crate::rigid::Rigid;
+
+/// Buffers with one offset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub(crate) members: Vec<u32>,
+    /// Times and sizes, ascending, none empty.
+    pub(crate) pieces: Vec<(i64, i64, u64)>,
+    pub(crate) alignment: u64,
+    pub(crate) fixed: Option<u64>,
+    /// The spaces all of them may lie in; `None` means any.
+    pub(crate) spaces: Option<Vec<u16>>,
+}
+
+/// Families by their first member.
+pub(crate) type Families = BTreeMap<u32, Family>;
+
+/// Finds the families of a problem.
+pub(crate) fn families(problem: &Problem) -> Result<Families, Invalid> {
+    let mut first: BTreeMap<u32, u32> = BTreeMap::new();
+    for (&buffer, _) in problem
+        .extras
+        .iter()
+        .filter(|(_, extra)| !extra.gaps.is_empty() || extra.offset.is_some())
+    {
+        first.insert(buffer, buffer);
+    }
+    for &(one, other) in &problem.aliases {
+        let (one, other) = (root(&mut first, one), root(&mut first, other));
+        first.insert(one.max(other), one.min(other));
+    }
+    let mut families = Families::new();
+    let members: Vec<u32> = first.keys().copied().collect();
+    for buffer in members {
+        let head = root(&mut first, buffer);
+        families.entry(head).or_default().members.push(buffer);
+    }
+    for family in families.values_mut() {
+        join(problem, family)?;
+    }
+    Ok(families)
+}
+
+fn root(first: &mut BTreeMap<u32, u32>, buffer: u32) -> u32 {
+    let mut head = buffer;
+    while let Some(&next) = first.get(&head) {
+        if next == head {
+            break;
+        }
+        head = next;
+    }
+    first.entry(head).or_insert(head);
+    // Shorten the way for the next one.
+    let mut at = buffer;
+    while at != head {
+        at = first.insert(at, head).unwrap_or(head);
+    }
+    head
+}
+
+fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
+    family.alignment = 1;
+    let mut times: Vec<(i64, bool, u64)> = Vec::new();
+    let one = family.members[0] as usize;
+    for &member in &family.members {
+        let other = member as usize;
+        let refuse = |reason| Err(Invalid::Alias { one, other, reason });
+        let buffer = problem.buffer(other);
+        match common_multiple(family.alignment, buffer.alignment) {
+            Some(multiple) => family.alignment = multiple,
+            None => return refuse("their alignments have no common multiple below 2^60"),
+        }
+        match (family.fixed, buffer.offset) {
+            (Some(fixed), Some(offset)) if fixed != offset => {
+                return refuse("their fixed offsets differ");
+            }
+            (None, offset) => family.fixed = offset,
+            _ => {}
+        }
+        if !buffer.spaces.is_empty() {
+            let mut both = buffer.spaces.clone();
+            if let Some(spaces) = &family.spaces {
+                both.retain(|space| spaces.contains(space));
+            }
+            if both.is_empty() {
+                return refuse("there is no space both may lie in");
+            }
+            family.spaces = Some(both);
+        }
+        if buffer.size == 0 {
+            continue;
+        }
+        let mut gaps = buffer.gaps.clone();
+        gaps.sort_unstable_by_key(|gap| gap.start);
+        let mut at = buffer.start;
+        for gap in gaps.iter().chain(std::iter::once(&(buffer.end..i64::MAX))) {
+            let end = gap.start.min(buffer.end);
+            if at < end {
+                times.push((at, true, buffer.size));
+                times.push((end, false, buffer.size));
+            }
+            at = at.max(gap.end);
+        }
+    }
+    if family
+        .fixed
+        .is_some_and(|fixed| fixed % family.alignment != 0)
+    {
+        let other = family.members.last().map_or(one, |member| *member as usize);
+        return Err(Invalid::Alias {
+            one,
+            other,
+            reason: "a fixed offset is no multiple of the other's alignment",
+        });
+    }
+    times.sort_unstable();
+    let mut live: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut index = 0;
+    while index < times.len() {
+        let moment = times[index].0;
+        while index < times.len() && times[index].0 == moment {
+            let (_, starts, size) = times[index];
+            let count = live.entry(size).or_default();
+            // Ends come first, but a piece that ends where its own next begins may be counted down to nothing.
+            *count = if starts { *count + 1 } else { *count - 1 };
+            index += 1;
+        }
+        live.retain(|_, count| *count > 0);
+        if let (Some((&size, _)), Some(&(end, _, _))) = (live.last_key_value(), times.get(index)) {
+            match family.pieces.last_mut() {
+                Some(last) if last.1 == moment && last.2 == size => last.1 = end,
+                _ => family.pieces.push((moment, end, size)),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn common_multiple(one: u64, other: u64) -> Option<u64> {
+    let multiple = (one / gcd(one, other)).checked_mul(other)?;
+    (multiple <= MOST_BYTES).then_some(multiple)
+}
+
+/// The greatest common divisor; that of 0 and anything is the other.
+pub(crate) const fn gcd(mut one: u64, mut other: u64) -> u64 {
+    while other != 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
+/// What is planned in one space: some of the buffers, families by their first member.
+#[derive(Clone, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) problem: &'a Problem,
+    pub(crate) families: &'a Families,
+    /// First members, ascending; `None` if all buffers are plain and of some size.
+    pub(crate) heads: Option<Vec<u32>>,
+}
+
+impl<'a> View<'a> {
+    /// Everything that `wanted` wants, by first member.
+    pub(crate) fn new(
+        problem: &'a Problem,
+        families: &'a Families,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Self {
+        let all = 0..problem.len() as u32;
+        if families.is_empty()
+            && all
+                .clone()
+                .all(|buffer| problem.sizes[buffer as usize] > 0 && wanted(buffer))
+        {
+            return Self {
+                problem,
+                families,
+                heads: None,
+            };
+        }
+        let mut follows = vec![
+            false;
+            if families.is_empty() {
+                0
+            } else {
+                problem.len()
+            }
+        ];
+        for (&head, family) in families {
+            for &member in &family.members {
+                follows[member as usize] = member != head;
+            }
+        }
+        let has_size = |buffer: &u32| match families.get(buffer) {
+            Some(family) => !family.pieces.is_empty(),
+            None => {
+                problem.sizes[*buffer as usize] > 0
+                    && !follows.get(*buffer as usize).copied().unwrap_or(false)
+            }
+        };
+        let heads = all
+            .filter(|buffer| has_size(buffer) && wanted(*buffer))
+            .collect();
+        Self {
+            problem,
+            families,
+            heads: Some(heads),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.heads.as_ref().map_or(self.problem.len(), Vec::len)
+    }
+
+    pub(crate) fn head(&self, index: usize) -> u32 {
+        self.heads
+            .as_ref()
+            .map_or(index as u32, |heads| heads[index])
+    }
+
+    pub(crate) fn alignment(&self, head: u32) -> u64 {
+        let family = self.families.get(&head);
+        family.map_or_else(
+            || self.problem.alignment(head as usize),
+            |family| family.alignment,
+        )
+    }
+
+    pub(crate) fn fixed(&self, head: u32) -> Option<u64> {
+        self.families.get(&head).and_then(|family| family.fixed)
+    }
+
+    /// Times and sizes of a head.
+    pub(crate) fn each_piece(&self, head: u32, mut piece: impl FnMut(i64, i64, u64)) {
+        if let Some(family) = self.families.get(&head) {
+            for &(start, end, size) in &family.pieces {
+                piece(start, end, size);
+            }
+        } else {
+            let buffer = head as usize;
+            let (start, end) = (self.problem.starts[buffer], self.problem.ends[buffer]);
+            piece(start, end, self.problem.sizes[buffer]);
+        }
+    }
+
+    /// First and last moment and greatest size.
+    pub(crate) fn hull(&self, head: u32) -> (i64, i64, u64) {
+        let mut hull = (i64::MAX, i64::MIN, 0);
+        self.each_piece(head, |start, end, size| {
+            hull = (hull.0.min(start), hull.1.max(end), hull.2.max(size));
+        });
+        hull
+    }
+
+    /// Whether no head is a family.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.families.is_empty()
+            || (0..self.len()).all(|index| !self.families.contains_key(&self.head(index)))
+    }
+
+    /// The shapes, with their sections, and a moment of each section.
+    pub(crate) fn shapes(&self) -> (Vec<Shape>, Vec<i64>) {
+        let mut pieces: Vec<(u32, i64, i64, u64)> = Vec::new();
+        let mut shapes = Vec::with_capacity(self.len());
+        for index in 0..self.len() {
+            let head = self.head(index);
+            self.each_piece(head, |start, end, size| {
+                pieces.push((index as u32, start, end, size));
+            });
+            shapes.push(Shape {
+                pieces: Vec::new(),
+                alignment: self.alignment(head),
+                fixed: self.fixed(head),
+            });
+        }
+        let rigid = Rigid::new(pieces.len(), |piece| pieces[piece]);
+        for (item, &shape) in rigid.items.iter().zip(&rigid.buffers) {
+            let piece = Piece {
+                start: item.start,
+                end: item.end,
+                size: item.size,
+            };
+            shapes[shape as usize].pieces.push(piece);
+        }
+        (shapes, rigid.moments)
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How to plan: how long, on how many cores, with which heuristics, and who is told.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Where a search stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The space that is being planned.
+    pub space: usize,
+    /// The lowest peak so far.
+    pub peak: u64,
+    /// What it cannot be below.
+    pub lower_bound: u64,
+    /// How many attempts have been made.
+    pub attempts: u64,
+}
+
+/// Heuristics, each of which can be turned off: none may change whether an answer is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch, and all combinations are meant"
+)]
+pub struct Switches {
+    /// Plan parts that share no moment on their own, and lay aside what lives all the time.
+    pub decompose: bool,
+    /// Fill the skyline from below, by several rules.
+    pub dive: bool,
+    /// In a dive, prefer what covers the moment with the least slack.
+    pub tightest: bool,
+    /// Dive again with the items that lay too high moved up in the order.
+    pub blame: bool,
+    /// Search completely, with restarts.
+    pub exact: bool,
+    /// Remember which partial plans failed.
+    pub memory: bool,
+    /// Bound each moment by the order in which what is left can come to lie there.
+    pub release: bool,
+    /// Go first where the search failed before.
+    pub weights: bool,
+    /// Let chance vary the restarts.
+    pub noise: bool,
+}
+
+impl Switches {
+    /// All of them on.
+    pub const ALL: Self = Self::from_bits(u16::MAX);
+
+    /// How many there are.
+    pub const COUNT: u32 = 9;
+
+    /// One switch for each bit, from the lowest in the order of the fields.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self {
+            decompose: bits & 1 != 0,
+            dive: bits & 2 != 0,
+            tightest: bits & 4 != 0,
+            blame: bits & 8 != 0,
+            exact: bits & 16 != 0,
+            memory: bits & 32 != 0,
+            release: bits & 64 != 0,
+            weights: bits & 128 != 0,
+            noise: bits & 256 != 0,
+        }
+    }
+}
+
+/// How to plan.
+#[derive(Clone, Copy)]
+pub struct Options<'a> {
+    /// The same seed gives the same plan, as long as no deadline strikes and the number of threads is the same.
+    pub seed: u64,
+    /// How many threads search; 0 means one for each core.
+    pub threads: usize,
+    /// When to stop with the best that was found.
+    pub deadline: Option<Duration>,
+    /// How many attempts a part may take before the best is accepted: the limit where no deadline is wanted.
+    pub attempts: u64,
+    /// Set from elsewhere to stop with the best that was found.
+    pub cancel: Option<&'a AtomicBool>,
+    /// Told when the best plan or the bound has become better.
+    pub progress: Option<&'a (dyn Fn(&Progress) + Sync)>,
+    /// Heuristics.
+    pub switches: Switches,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            threads: 0,
+            deadline: None,
+            attempts: 400,
+            cancel: None,
+            progress: None,
+            switches: Switches::ALL,
+        }
+    }
+}
+
+impl fmt::Debug for Options<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Options")
+            .field("seed", &self.seed)
+            .field("threads", &self.threads)
+            .field("deadline", &self.deadline)
+            .field("attempts", &self.attempts)
+            .field("switches", &self.switches)
+            .finish_non_exhaustive()
+    }
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock<'a> {
+    end: Option<Instant>,
+    cancel: Option<&'a AtomicBool>,
+}
+
+impl<'a> Clock<'a> {
+    pub(crate) fn new(options: &Options<'a>) -> Self {
+        Self {
+            // A deadline beyond what a clock can tell is none.
+            end: options
+                .deadline
+                .and_then(|deadline| Instant::now().checked_add(deadline)),
+            cancel: options.cancel,
+        }
+    }
+
+    /// A clock that never strikes.
+    pub(crate) const fn never() -> Clock<'static> {
+        Clock {
+            end: None,
+            cancel: None,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        let cancelled = self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        cancelled || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+}

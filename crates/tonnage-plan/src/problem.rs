@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is to be planned: buffers, the spaces they may lie in, and what ties them together.
+//!
+//! Columns instead of a list of structs, because a recording of ten million buffers is planned in a gigabyte: what
+//! every buffer has takes 24 bytes, and what few have (gaps, a fixed offset, a choice of spaces) is kept aside.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+/// Most buffers of one problem; indices are 32 bits wide.
+pub const MOST_BUFFERS: usize = 1 << 30;
+
+/// Most bytes that all buffers of one problem may have together, so that no sum overflows.
+pub const MOST_BYTES: u64 = 1 << 60;
+
+/// A buffer: how much, when, and where it may lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Bytes.
+    pub size: u64,
+    /// When it comes into being.
+    pub start: i64,
+    /// The first moment it is gone: a buffer that starts then may take its place.
+    pub end: i64,
+    /// Its offset is a multiple of this.
+    pub alignment: u64,
+    /// Times within its life in which its contents do not matter, so that others may use its place.
+    pub gaps: Vec<Range<i64>>,
+    /// The offset it must have.
+    pub offset: Option<u64>,
+    /// The spaces it may lie in, by number; empty means any.
+    pub spaces: Vec<u16>,
+}
+
+impl Buffer {
+    /// A buffer that may lie anywhere.
+    pub const fn new(size: u64, life: Range<i64>) -> Self {
+        Self {
+            size,
+            start: life.start,
+            end: life.end,
+            alignment: 1,
+            gaps: Vec::new(),
+            offset: None,
+            spaces: Vec::new(),
+        }
+    }
+
+    /// The same with an alignment.
+    #[must_use]
+    pub const fn aligned(mut self, alignment: u64) -> Self {
+        self.alignment = alignment;
+        self
+    }
+
+    /// The same at a fixed offset.
+    #[must_use]
+    pub const fn at(mut self, offset: u64) -> Self {
+        self.offset = Some(offset);
+        self
+    }
+
+    /// The same with one more gap.
+    #[must_use]
+    pub fn without(mut self, gap: Range<i64>) -> Self {
+        self.gaps.push(gap);
+        self
+    }
+
+    /// The same, in one of these spaces only.
+    #[must_use]
+    pub fn within(mut self, spaces: &[u16]) -> Self {
+        self.spaces = spaces.to_vec();
+        self
+    }
+}
+
+/// A memory that buffers can lie in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// How much it has; `None` asks for the least peak.
+    pub capacity: Option<u64>,
+    /// What a byte of a buffer costs here; buffers go where they cost least as long as there is room.
+    pub cost: u64,
+    /// Ranges of offsets that nothing may use at any time.
+    pub forbidden: Vec<Range<u64>>,
+}
+
+impl Space {
+    /// A space of this capacity.
+    pub const fn of(capacity: u64) -> Self {
+        Self {
+            capacity: Some(capacity),
+            cost: 0,
+            forbidden: Vec::new(),
+        }
+    }
+}
+
+/// What only few buffers have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extra {
+    pub(crate) gaps: Vec<Range<i64>>,
+    pub(crate) offset: Option<u64>,
+    pub(crate) spaces: Vec<u16>,
+}
+
+/// Buffers to be placed. Buffers and spaces are known by the order in which they were added, from 0.
+#[derive(Clone, Debug, Default)]
+pub struct Problem {
+    pub(crate) sizes: Vec<u64>,
+    pub(crate) starts: Vec<i64>,
+    pub(crate) ends: Vec<i64>,
+    /// Empty as long as every alignment is 1.
+    pub(crate) alignments: Vec<u64>,
+    pub(crate) extras: BTreeMap<u32, Extra>,
+    pub(crate) aliases: Vec<(u32, u32)>,
+    pub(crate) spaces: Vec<Space>,
+}
+
+impl Problem {
+    /// A problem without buffers, in one space without end: the least peak is asked for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same in one space of this capacity.
+    pub fn with_capacity(capacity: u64) -> Self {
+        Self {
+            spaces: vec![Space::of(capacity)],
+            ..Self::default()
+        }
+    }
+
+    /// Makes room for as many buffers at once.
+    pub fn reserve(&mut self, buffers: usize) {
+        self.sizes.reserve_exact(buffers);
+        self.starts.reserve_exact(buffers);
+        self.ends.reserve_exact(buffers);
+    }
+
+    /// Adds a buffer and returns its number.
+    pub fn add(&mut self, buffer: Buffer) -> usize {
+        let number = self.sizes.len();
+        self.sizes.push(buffer.size);
+        self.starts.push(buffer.start);
+        self.ends.push(buffer.end);
+        if buffer.alignment != 1 && self.alignments.is_empty() {
+            self.alignments = vec![1; number];
+        }
+        if buffer.alignment != 1 || !self.alignments.is_empty() {
+            self.alignments.push(buffer.alignment);
+        }
+        if !buffer.gaps.is_empty() || buffer.offset.is_some() || !buffer.spaces.is_empty() {
+            let extra = Extra {
+                gaps: buffer.gaps,
+                offset: buffer.offset,
+                spaces: buffer.spaces,
+            };
+            self.extras.insert(number as u32, extra);
+        }
+        number
+    }
+
+    /// Adds a space and returns its number. A problem without any has one without end.
+    pub fn add_space(&mut self, space: Space) -> usize {
+        self.spaces.push(space);
+        self.spaces.len() - 1
+    }
+
+    /// Demands that two buffers start at the same byte, whether they live at the same time or not: for results that
+    /// are computed in place, and for values that are handed on.
+    pub fn alias(&mut self, one: usize, other: usize) {
+        self.aliases.push((one as u32, other as u32));
+    }
+
+    /// How many buffers there are.
+    pub fn len(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sizes.is_empty()
+    }
+
+    /// A buffer, put together again.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    pub fn buffer(&self, number: usize) -> Buffer {
+        let extra = self
+            .extras
+            .get(&(number as u32))
+            .cloned()
+            .unwrap_or_default();
+        Buffer {
+            size: self.sizes[number],
+            start: self.starts[number],
+            end: self.ends[number],
+            alignment: self.alignment(number),
+            gaps: extra.gaps,
+            offset: extra.offset,
+            spaces: extra.spaces,
+        }
+    }
+
+    /// The spaces; at least one.
+    pub fn spaces(&self) -> Vec<Space> {
+        if self.spaces.is_empty() {
+            vec![Space::default()]
+        } else {
+            self.spaces.clone()
+        }
+    }
+
+    /// The pairs that start at the same byte.
+    pub fn aliases(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.aliases
+            .iter()
+            .map(|&(one, other)| (one as usize, other as usize))
+    }
+
+    pub(crate) fn alignment(&self, number: usize) -> u64 {
+        self.alignments.get(number).copied().unwrap_or(1)
+    }
+
+    /// Whether the problem makes sense at all.
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        if self.len() > MOST_BUFFERS || self.spaces.len() > usize::from(u16::MAX) {
+            return Err(Invalid::TooMany);
+        }
+        let mut total = 0_u64;
+        for number in 0..self.len() {
+            let bad = |reason| Err(Invalid::Buffer { number, reason });
+            if self.starts[number] >= self.ends[number] {
+                return bad("its life ends before it starts");
+            }
+            let alignment = self.alignment(number);
+            if alignment == 0 || alignment > MOST_BYTES {
+                return bad("its alignment is not between 1 and 2^60");
+            }
+            // Rounded up, since alignment may take that much.
+            let rounded = self.sizes[number].checked_next_multiple_of(alignment);
+            total = match rounded.and_then(|rounded| total.checked_add(rounded)) {
+                Some(total) if total <= MOST_BYTES => total,
+                _ => return Err(Invalid::TooLarge),
+            };
+        }
+        for (&number, extra) in &self.extras {
+            let number = number as usize;
+            let bad = |reason| Err(Invalid::Buffer { number, reason });
+            if extra.gaps.iter().any(|gap| gap.start >= gap.end) {
+                return bad("one of its gaps ends before it starts");
+            }
+            if let Some(offset) = extra.offset {
+                if offset % self.alignment(number) != 0 {
+                    return bad("its fixed offset is no multiple of its alignment");
+                }
+                if offset > MOST_BYTES {
+                    return Err(Invalid::TooLarge);
+                }
+            }
+            let spaces = self.spaces.len().max(1);
+            if extra
+                .spaces
+                .iter()
+                .any(|space| usize::from(*space) >= spaces)
+            {
+                return bad("it may lie in a space that does not exist");
+            }
+        }
+        for space in &self.spaces {
+            if space.forbidden.iter().any(|range| range.end > MOST_BYTES) {
+                return Err(Invalid::TooLarge);
+            }
+        }
+        let count = self.len() as u64;
+        for &(one, other) in &self.aliases {
+            if u64::from(one.max(other)) >= count {
+                return Err(Invalid::NoSuchBuffer {
+                    number: one.max(other) as usize,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a problem cannot be planned at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// A buffer contradicts itself.
+    Buffer {
+        /// Its number.
+        number: usize,
+        /// In which way.
+        reason: &'static str,
+    },
+    /// An alias names a buffer that was not added.
+    NoSuchBuffer {
+        /// The number.
+        number: usize,
+    },
+    /// Two buffers that must start at the same byte cannot.
+    Alias {
+        /// The one.
+        one: usize,
+        /// The other.
+        other: usize,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// More than 2^30 buffers, or more than 65,535 spaces.
+    TooMany,
+    /// More than 2^60 bytes together.
+    TooLarge,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Buffer { number, reason } => write!(formatter, "buffer {number}: {reason}"),
+            Self::NoSuchBuffer { number } => {
+                write!(
+                    formatter,
+                    "an alias names buffer {number}, which is not there"
+                )
+            }
+            Self::Alias { one, other, reason } => {
+                write!(
+                    formatter,
+                    "buffers {one} and {other} cannot start at the same byte: {reason}"
+                )
+            }
+            Self::TooMany => write!(formatter, "more than 2^30 buffers or 65,535 spaces"),
+            Self::TooLarge => write!(formatter, "more than 2^60 bytes"),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}

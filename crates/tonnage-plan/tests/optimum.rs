@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Plans against the optimum of tiny problems, found by trying everything, under every combination of heuristics.
+//!
+//! The brute force knows nothing of skylines, orders or bounds: it tries every offset of every buffer and looks at
+//! every byte at every moment.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+use tonnage_plan::{Buffer, Options, Problem, Space, Status, Switches, check, plan};
+
+/// Moments and bytes of the tiny world.
+const MOMENTS: i64 = 6;
+const BYTES: u64 = 14;
+
+/// Which buffer uses each byte at each moment, as the buffers are placed one by one.
+struct World<'a> {
+    problem: &'a Problem,
+    buffers: Vec<Buffer>,
+    forbidden: Vec<Range<u64>>,
+    offsets: Vec<u64>,
+    best: u64,
+}
+
+impl World<'_> {
+    fn lives(&self, number: usize, moment: i64) -> bool {
+        let buffer = &self.buffers[number];
+        buffer.start <= moment
+            && moment < buffer.end
+            && !buffer.gaps.iter().any(|gap| gap.contains(&moment))
+    }
+
+    fn kin(&self, one: usize, other: usize) -> bool {
+        let mut known = vec![one];
+        loop {
+            let before = known.len();
+            for (a, b) in self.problem.aliases() {
+                for (from, to) in [(a, b), (b, a)] {
+                    if known.contains(&from) && !known.contains(&to) {
+                        known.push(to);
+                    }
+                }
+            }
+            if known.len() == before {
+                return known.contains(&other);
+            }
+        }
+    }
+
+    fn clashes(&self, number: usize) -> bool {
+        let (offset, size) = (self.offsets[number], self.buffers[number].size);
+        if self
+            .forbidden
+            .iter()
+            .any(|range| (offset..offset + size).any(|byte| range.contains(&byte)))
+        {
+            return true;
+        }
+        (0..number).any(|other| {
+            if self.kin(number, other) {
+                return self.offsets[other] != offset;
+            }
+            let apart = self.offsets[other] + self.buffers[other].size <= offset
+                || offset + size <= self.offsets[other];
+            let empty = size == 0 || self.buffers[other].size == 0;
+            !apart
+                && !empty
+                && (0..MOMENTS)
+                    .any(|moment| self.lives(number, moment) && self.lives(other, moment))
+        })
+    }
+
+    /// The least peak of all plans that place `number` and what follows.
+    fn search(&mut self, number: usize, peak: u64) {
+        if peak >= self.best {
+            return;
+        }
+        if number == self.buffers.len() {
+            self.best = peak;
+            return;
+        }
+        let buffer = self.buffers[number].clone();
+        for offset in 0..=3 * BYTES {
+            if offset % buffer.alignment != 0 || buffer.offset.is_some_and(|fixed| fixed != offset)
+            {
+                continue;
+            }
+            self.offsets[number] = offset;
+            let top = if buffer.size == 0 {
+                0
+            } else {
+                offset + buffer.size
+            };
+            if top >= self.best && offset > 0 {
+                break;
+            }
+            if !self.clashes(number) {
+                self.search(number + 1, peak.max(top));
+            }
+        }
+    }
+}
+
+fn optimum(problem: &Problem) -> Option<u64> {
+    let mut world = World {
+        problem,
+        buffers: (0..problem.len())
+            .map(|number| problem.buffer(number))
+            .collect(),
+        forbidden: problem.spaces()[0].forbidden.clone(),
+        offsets: vec![0; problem.len()],
+        best: u64::MAX,
+    };
+    for number in 0..problem.len() {
+        // All gap: never there, so in nobody's way.
+        if !(0..MOMENTS).any(|moment| world.lives(number, moment)) {
+            world.buffers[number].size = 0;
+        }
+    }
+    world.search(0, 0);
+    (world.best < u64::MAX).then_some(world.best)
+}
+
+fn rigid() -> impl Strategy<Value = Buffer> {
+    (1..5_u64, 0..MOMENTS - 1, 1..MOMENTS)
+        .prop_map(|(size, start, life)| Buffer::new(size, start..(start + life).min(MOMENTS)))
+}
+
+fn any_buffer() -> impl Strategy<Value = Buffer> {
+    let alignment = prop_oneof![4 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4)];
+    let gap = prop_oneof![3 => Just(None), 1 => (0..MOMENTS, 1..3_i64).prop_map(Some)];
+    (rigid(), 0..5_u64, alignment, gap).prop_map(|(mut buffer, size, alignment, gap)| {
+        buffer.size = size;
+        buffer.alignment = alignment;
+        if let Some((start, length)) = gap {
+            buffer.gaps.push(start..start + length);
+        }
+        buffer
+    })
+}
+
+/// A problem with everything, though without two fixed buffers on the same bytes.
+fn anything() -> impl Strategy<Value = Problem> {
+    let forbidden = prop_oneof![2 => Just(None), 1 => (0..8_u64, 1..4_u64).prop_map(Some)];
+    let alias = prop_oneof![2 => Just(None), 1 => (0..4_usize, 0..4_usize).prop_map(Some)];
+    let fixed = prop_oneof![2 => Just(None), 1 => (0..4_usize, 0..3_u64).prop_map(Some)];
+    (
+        prop::collection::vec(any_buffer(), 1..5),
+        forbidden,
+        alias,
+        fixed,
+    )
+        .prop_map(|(mut buffers, forbidden, alias, fixed)| {
+            let count = buffers.len();
+            if let Some((number, times)) = fixed {
+                let buffer = &mut buffers[number % count];
+                buffer.offset = Some(times * buffer.alignment);
+            }
+            let mut problem = Problem::new();
+            problem.add_space(Space {
+                forbidden: forbidden
+                    .map(|(start, length)| start..start + length)
+                    .into_iter()
+                    .collect(),
+                ..Space::default()
+            });
+            for buffer in buffers {
+                problem.add(buffer);
+            }
+            if let Some((one, other)) = alias {
+                problem.alias(one % count, other % count);
+            }
+            problem
+        })
+}
+
+fn options(switches: u16) -> Options<'static> {
+    Options {
+        threads: 1,
+        switches: Switches::from_bits(switches),
+        ..Options::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_combination_of_heuristics_finds_the_optimum_of_rigid_buffers(buffers in prop::collection::vec(rigid(), 1..7)) {
+        let mut problem = Problem::new();
+        for buffer in buffers {
+            problem.add(buffer);
+        }
+        let best = optimum(&problem).unwrap();
+        for switches in 0..1 << Switches::COUNT {
+            let plan = plan(&problem, &options(switches)).unwrap();
+            prop_assert_eq!(check(&problem, &plan), Ok(()));
+            prop_assert!(plan.peak() >= best && plan.lower_bound() <= best, "{:?} {best}", plan.parts);
+            if Switches::from_bits(switches).exact {
+                prop_assert_eq!((plan.peak(), plan.status), (best, Status::Optimal), "{:#b}", switches);
+            }
+        }
+    }
+
+    #[test]
+    fn a_capacity_is_met_or_refused_as_the_optimum_says(buffers in prop::collection::vec(rigid(), 1..7), short in 0..3_u64) {
+        let mut problem = Problem::new();
+        for buffer in &buffers {
+            problem.add(buffer.clone());
+        }
+        let best = optimum(&problem).unwrap();
+        let capacity = (best + 1).saturating_sub(short);
+        let mut problem = Problem::with_capacity(capacity);
+        for buffer in buffers {
+            problem.add(buffer);
+        }
+        for switches in 0..1 << Switches::COUNT {
+            let plan = plan(&problem, &options(switches)).unwrap();
+            prop_assert_eq!(check(&problem, &plan), Ok(()));
+            match plan.status {
+                Status::Optimal | Status::Fits => prop_assert!(best <= capacity),
+                Status::Infeasible => prop_assert!(best > capacity),
+                Status::Unknown => prop_assert!(!Switches::from_bits(switches).exact, "{:#b}", switches),
+            }
+        }
+    }
+
+    #[test]
+    fn everything_the_model_has_is_planned_as_well_as_can_be(problem in anything()) {
+        let Some(best) = optimum(&problem) else {
+            // Two demands contradict each other, such as a fixed buffer in a forbidden range.
+            return Ok(());
+        };
+        for switches in [0, 16, 8, u16::MAX] {
+            let plan = plan(&problem, &options(switches)).unwrap();
+            prop_assert_eq!(check(&problem, &plan), Ok(()));
+            prop_assert!(plan.peak() >= best && plan.lower_bound() <= best, "{:?} {best}", plan.parts);
+            if Switches::from_bits(switches).exact {
+                prop_assert_eq!(plan.peak(), best, "{:#b} {:?}", switches, plan);
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan(buffers in prop::collection::vec(rigid(), 1..30), seed in 0..9_u64, threads in 1..4_usize) {
+        let mut problem = Problem::new();
+        for buffer in buffers {
+            problem.add(buffer);
+        }
+        let options = Options { seed, threads, attempts: 20, ..Options::default() };
+        prop_assert_eq!(plan(&problem, &options).unwrap(), plan(&problem, &options).unwrap());
+    }
+}
