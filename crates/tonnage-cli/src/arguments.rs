@@ -429,9 +429,9 @@ pub(crate) struct ReportOptions {
     /// Keep the folders of files, which may name people and machines.
     #[arg(long)]
     pub(crate) full_paths: bool,
-    /// Leave out the replay under other allocators.
-    #[arg(long)]
-    pub(crate) no_race: bool,
+    /// Whether to replay the recording under other allocators.
+    #[arg(long, value_enum, default_value_t = Race::Auto, value_name = "WHETHER")]
+    pub(crate) race: Race,
     /// Whether to open the page in a browser.
     #[arg(long, value_enum, default_value_t = OpenPage::No, value_name = "WHETHER", conflicts_with = "text")]
     pub(crate) open: OpenPage,
@@ -445,6 +445,16 @@ pub(crate) enum OpenPage {
     /// With the desktop's browser.
     Yes,
     /// Only write it.
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Race {
+    /// If the recording has no more than 4 million rows.
+    Auto,
+    /// However long it takes.
+    Yes,
+    /// Not at all.
     No,
 }
 

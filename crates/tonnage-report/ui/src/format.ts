@@ -57,14 +57,12 @@ export function duration(nanoseconds: number): string {
   return `${(seconds * 1000).toFixed(2)} ms`;
 }
 
-/** A round step of about this size; bytes count in powers of two within a unit. */
+/** A round step of about this size or more; sizes count within binary units: 1, 2, 5 … 500 MiB, then 1 GiB. */
 export function niceStep(rough: number, binary: boolean): number {
   if (!(rough > 0)) return 1;
-  let unit = 1;
-  if (binary) while (rough >= unit * 1000) unit *= 1024;
-  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
-  let scale = unit;
-  if (!binary) scale = 10 ** Math.max(0, Math.floor(Math.log10(rough)) - 1);
-  for (const step of steps) if (step * scale >= rough) return step * scale;
+  const steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+  for (let unit = 1; unit < 1e18; unit *= binary ? 1024 : 1000) {
+    for (const step of steps) if (step * unit >= rough) return step * unit;
+  }
   return rough;
 }

@@ -11,7 +11,10 @@ import type { View } from "./view";
 /** Bars: what was alive, what was held beside it, and the capacity. */
 export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
   const { capacity, context } = timeline.facts;
-  const most = Math.max(1, capacity ?? 0, ...race.map((racer) => racer.peak_reserved + context));
+  const longest = Math.max(1, ...race.map((racer) => racer.peak_reserved + context));
+  // Against a far larger device all bars would be stubs.
+  const limit = capacity !== null && capacity < 1.8 * longest ? capacity : null;
+  const most = Math.max(limit ?? 0, longest);
   const percent = (value: number) => `${((100 * value) / most).toFixed(3)}%`;
   const list = el("ul", { class: "race" });
   for (const racer of race) {
@@ -22,7 +25,7 @@ export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
       el("span", { class: "context", style: `width:${percent(context)}` }),
       el("span", { class: "live", style: `width:${percent(live)}` }),
       el("span", { class: "cached", style: `width:${percent(racer.cached_at_peak)}` }),
-      capacity !== null ? el("span", { class: "limit", style: `left:${percent(capacity)}` }) : null,
+      limit !== null ? el("span", { class: "limit", style: `left:${percent(limit)}` }) : null,
     );
     list.append(
       el(
@@ -41,7 +44,9 @@ export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
       ),
     );
   }
-  return list;
+  const box = el("div", {}, list);
+  if (capacity !== null) box.append(el("p", { class: "note" }, limit === null ? `the capacity, ${bytes(capacity)}, is far beyond all bars` : `dashed line: the capacity, ${bytes(capacity)}`));
+  return box;
 }
 
 export function raceTable(race: Racer[]): Table {

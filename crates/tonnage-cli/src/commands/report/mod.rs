@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tonnage_core::explain::explain;
+use tonnage_core::explain::{Explanation, explain};
 use tonnage_core::facts;
 use tonnage_core::holdings::{self, Holdings, HoldingsError, Recording as Held};
 use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
@@ -24,12 +24,14 @@ use tonnage_report::{
 };
 use tonnage_trace::meta;
 
-use crate::arguments::{OpenPage, ReportOptions};
+use crate::arguments::{OpenPage, Race, ReportOptions};
 use crate::commands::recording::{
     Output, PRODUCER, Recording, derived, explained, plain, unreadable_trace, words,
 };
 use crate::output::{Answer, HINT, bytes, count, hinted, say, tell};
 
+/// Rows that are replayed without being asked: a report is to be there in half a minute.
+const REPLAYED_ROWS: u32 = 4_000_000;
 /// Version of the JSON; raised when a field changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
@@ -270,20 +272,43 @@ fn story(
     put("CUDA", fact(facts::CUDA_VERSION));
     put("Python", fact(facts::PYTHON_VERSION));
     // What cannot be replayed can be drawn all the same, without a race.
-    let job = if options.no_race {
-        None
-    } else {
-        Job::load(|| recording.trace(), &ReplayOn::default()).ok()
+    let replays = match options.race {
+        Race::Auto => held.rows <= REPLAYED_ROWS,
+        Race::Yes => true,
+        Race::No => false,
     };
+    let job = replays.then(|| Job::load(|| recording.trace(), &ReplayOn::default()).ok());
+    let job = job.flatten();
+    let explanation = explain(held, job.as_ref())
+        .filter(|one| (one.process, one.device) == (track.process, track.device));
+    let mut unknown = unknown(held, track);
+    if !replays && options.race == Race::Auto {
+        unknown.push(
+            "what other allocators would have held, because the recording is long; --race yes replays it"
+                .to_owned(),
+        );
+    }
+    let outside = explanation.as_ref().and_then(|one| one.on_device.outside);
+    if let Some(outside) = outside.filter(|&outside| outside > 0) {
+        unknown.push(format!(
+            "what others than PyTorch's allocator held is not drawn: {} at the {}",
+            bytes(outside),
+            if track.failure.is_some_and(|failure| failure.last) {
+                "failure"
+            } else {
+                "peak"
+            }
+        ));
+    }
     let (verdict, tone) = sentence(options, recording, held, track, picture)?;
     Ok(Story {
         title: title(path, fact(meta::COMMAND).as_deref()),
         verdict,
         tone,
         facts: lines,
-        findings: findings(held, track, job.as_ref()),
+        findings: explanation.as_ref().map(findings).unwrap_or_default(),
         race: race(job.as_ref(), track),
-        unknown: unknown(held, track),
+        unknown,
         producer: PRODUCER.to_owned(),
     })
 }
@@ -370,14 +395,10 @@ fn capitalised(text: &str) -> String {
 }
 
 /// What `tonnage explain` finds, with what helps against it.
-fn findings(held: &Held, track: &Holdings, job: Option<&Job>) -> Vec<Finding> {
-    let explanation = explain(held, job);
-    let ours = explanation.filter(|one| (one.process, one.device) == (track.process, track.device));
-    let Some(explanation) = ours else {
-        return Vec::new();
-    };
+fn findings(explanation: &Explanation) -> Vec<Finding> {
     let all = explanation.findings.iter().map(|finding| {
-        let mut text = plain(&finding.sentence);
+        let mut text = plain(finding.sentence.trim_end_matches('.'));
+        text.push('.');
         let helps = explanation.fixes.iter();
         for fix in helps.filter(|fix| fix.code == finding.code.code) {
             let advice = plain(&fix.advice);
