@@ -28,7 +28,7 @@ use crate::holdings::{
     Category, CategoryBytes, Holding, Holdings, Known, Phase, Place, Recording, Slack, site,
 };
 use crate::replay::Job;
-use crate::words::bytes;
+use crate::words::{bytes, count};
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -292,6 +292,8 @@ pub struct Holdings {
     pub peak_charged: u64,
     /// Blocks of the final state whose birth the recording does not show.
     pub unseen_births: u64,
+    /// Blocks of which only the request is known: their bytes are at least what is said here.
+    pub sizes_unknown: u64,
     reserved: u64,
     charged: u64,
 }

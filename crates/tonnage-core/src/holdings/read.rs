@@ -89,10 +89,13 @@ struct Builder {
     modules: Vec<TextId>,
     step: u32,
     allocated: u64,
+    /// Whether segments were there before the first row and became known later.
+    unseen_segments: bool,
     /// How many phases have ended: tells one forward pass from the next.
     span: u32,
     /// The spans in which each block was born and died, while they are collected.
     lives: Vec<(u32, u32)>,
+    final_segments: Vec<(u64, u64, u64)>,
     final_states: Vec<(u64, u64, u64, u64, Option<StackId>)>,
 }
 
@@ -113,8 +116,10 @@ impl Builder {
             modules: Vec::new(),
             step: 0,
             allocated: 0,
+            unseen_segments: false,
             span: 0,
             lives: Vec::new(),
+            final_segments: Vec::new(),
             final_states: Vec::new(),
         }
     }
@@ -127,9 +132,13 @@ impl Builder {
                 self.segment(event.address, event.size, event.stream, row);
             }
             Kind::SegmentFree | Kind::SegmentUnmap => {
-                self.segment_gone(event.address, event.size, row);
+                self.segment_gone(event.address, event.size, event.stream, row);
             }
-            Kind::FinalSegment => self.final_segment(event),
+            // The final state stands in front of the rows that lead to it.
+            Kind::FinalSegment => {
+                self.final_segments
+                    .push((event.address, event.size, event.stream))
+            }
             Kind::InitialSegment => self.segment(event.address, event.size, event.stream, 0),
             Kind::InitialBlock => {
                 let state = event.name.map_or("", |name| stacks.text(name));
@@ -217,11 +226,7 @@ impl Builder {
         // A block where one lives already: the older one is taken as freed.
         let _ = self.free(event.address, row);
         let hint = hint.or_else(|| event.stack.map(|stack| hints.of(stacks, stack)));
-        let bytes = if event.size > 0 {
-            event.size
-        } else {
-            event.requested
-        };
+        let bytes = self.taken(event);
         let requested = if event.requested > 0 {
             event.requested
         } else {
@@ -249,6 +254,18 @@ impl Builder {
         self.allocated += bytes;
     }
 
+    /// Bytes a block takes: as recorded, else the request rounded as PyTorch rounds at least.
+    fn taken(&mut self, event: &Event) -> u64 {
+        if event.size > 0 {
+            return event.size;
+        }
+        self.out.sizes_unknown += 1;
+        event
+            .requested
+            .checked_next_multiple_of(512)
+            .unwrap_or(event.requested)
+    }
+
     /// Ends the life of the block at an address, if one lives there.
     fn free(&mut self, address: u64, row: u32) -> bool {
         let Some(index) = self.live.remove(&address) else {
@@ -266,7 +283,7 @@ impl Builder {
         if self.free(event.address, row) {
             return;
         }
-        let bytes = event.size.max(event.requested);
+        let bytes = self.taken(event);
         let died = (row, self.span);
         self.there_before(event.address, bytes, event.requested, event.stream, died);
     }
@@ -317,7 +334,7 @@ impl Builder {
     }
 
     /// Ends the spans of a range that went back, which may be several or parts of some.
-    fn segment_gone(&mut self, address: u64, bytes: u64, row: u32) {
+    fn segment_gone(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
         let end = address.saturating_add(bytes);
         let mut from = address;
         // The span before may reach into the range.
@@ -331,6 +348,16 @@ impl Builder {
             .range(from..end)
             .map(|(&start, _)| start)
             .collect();
+        if inside.is_empty() {
+            self.unseen_segments = true;
+            self.out.segments.push(SegmentSpan {
+                born: 0,
+                died: row,
+                address,
+                bytes,
+                stream,
+            });
+        }
         for start in inside {
             let Some(index) = self.segments.remove(&start) else {
                 continue;
@@ -346,14 +373,6 @@ impl Builder {
             if stop > end {
                 self.segment(end, stop - end, span.stream, row);
             }
-        }
-    }
-
-    /// A segment of the final state that no row obtained was there from the start.
-    fn final_segment(&mut self, event: &Event) {
-        let end = event.address.saturating_add(event.size);
-        if self.segments.range(event.address..end).next().is_none() {
-            self.segment(event.address, event.size, event.stream, 0);
         }
     }
 
@@ -457,6 +476,9 @@ impl Builder {
         if self.out.unseen_births > 0 {
             self.find_peak();
         }
+        if self.unseen_segments {
+            self.find_reserved_peak();
+        }
         for (block, &(born, died)) in self.out.blocks.iter_mut().zip(&self.lives) {
             if block.known == Known::Inferred && block.category == Category::Other {
                 let passing = block.died != Holding::ALIVE && born == died;
@@ -483,8 +505,36 @@ impl Builder {
         }
     }
 
-    /// Blocks of the final state that no row handed out were there from the start.
+    /// The same for what is held from the driver.
+    fn find_reserved_peak(&mut self) {
+        let mut changes: Vec<(u32, i64)> = Vec::with_capacity(self.out.segments.len() * 2);
+        for span in &self.out.segments {
+            changes.push((span.born, span.bytes.cast_signed()));
+            if span.died != Holding::ALIVE {
+                changes.push((span.died, -span.bytes.cast_signed()));
+            }
+        }
+        changes.sort_unstable();
+        let (mut sum, mut peak) = (0_i64, (0_i64, 0));
+        for (row, change) in changes {
+            sum += change;
+            if sum > peak.0 {
+                peak = (sum, row);
+            }
+        }
+        self.out.peak_reserved = peak.0.cast_unsigned();
+        self.out.peak_reserved_row = peak.1;
+    }
+
+    /// Segments and blocks of the final state that no row obtained were there from the start.
     fn adopt_final_state(&mut self) {
+        for (address, bytes, stream) in std::mem::take(&mut self.final_segments) {
+            let end = address.saturating_add(bytes);
+            if self.segments.range(address..end).next().is_none() {
+                self.unseen_segments = true;
+                self.segment(address, bytes, stream, 0);
+            }
+        }
         for (address, bytes, requested, stream, stack) in std::mem::take(&mut self.final_states) {
             if self.live.contains_key(&address) {
                 continue;
