@@ -246,7 +246,8 @@ pub(crate) struct ReplayOptions {
     /// The recording.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc; may be repeated
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for the
+    /// placement of one who knows all lives; may be repeated
     /// [default: all of them, with PyTorch's defaults and with expandable segments].
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Vec<tonnage_core::replay::Alloc>,
