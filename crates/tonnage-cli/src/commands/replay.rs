@@ -165,6 +165,7 @@ fn row(text: &mut String, result: &Replayed) {
     let _ = match result.fidelity {
         Fidelity::Exact => write!(text, "exact"),
         Fidelity::Approximation => write!(text, "{WARN}approximation{WARN:#}"),
+        Fidelity::Offline => write!(text, "{WARN}offline placement{WARN:#}, no allocator"),
     };
     let _ = writeln!(text, "{}", if result.recorded { ", recorded" } else { "" });
     outcome(text, &result.outcome);

@@ -16,6 +16,7 @@
 
 mod check;
 mod facts;
+mod offline;
 mod policy;
 mod requests;
 mod smallest;
@@ -65,6 +66,8 @@ pub enum Alloc {
     CudaMallocAsync,
     /// Best fit with coalescing, as TensorFlow and JAX do, as an approximation.
     Bfc,
+    /// No allocator: the placement of someone who knew all lives beforehand.
+    Plan,
 }
 
 impl Alloc {
@@ -88,6 +91,7 @@ impl fmt::Display for Alloc {
             Self::Torch(conf) => write!(f, "torch:{conf}"),
             Self::CudaMallocAsync => f.write_str("cuda-malloc-async"),
             Self::Bfc => f.write_str("bfc"),
+            Self::Plan => f.write_str("plan"),
         }
     }
 }
@@ -98,7 +102,7 @@ impl fmt::Display for Alloc {
 pub enum AllocError {
     /// No such name.
     #[error(
-        "no allocator is called `{0}`; say recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc"
+        "no allocator is called `{0}`; say recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or plan"
     )]
     Unknown(String),
     /// PyTorch would refuse the settings.
@@ -119,6 +123,7 @@ impl FromStr for Alloc {
             ("recorded", "") => Ok(Self::Recorded),
             ("cuda-malloc-async", "") => Ok(Self::CudaMallocAsync),
             ("bfc", "") => Ok(Self::Bfc),
+            ("plan", "") => Ok(Self::Plan),
             ("torch", conf) => {
                 let settings = conf.parse::<Settings>();
                 settings.map_err(|source| AllocError::Settings {
@@ -169,6 +174,8 @@ pub enum Fidelity {
     Exact,
     /// The rules of this allocator are not documented, or simplified here.
     Approximation,
+    /// An offline placement: not a run of an allocator.
+    Offline,
 }
 
 /// Calls of the driver that move memory.
@@ -679,7 +686,10 @@ impl Track {
                 continue;
             }
             if smallest {
-                result.smallest = self.smallest(&alloc, &result);
+                result.smallest = match alloc {
+                    Alloc::Plan => self.planned_smallest(&result),
+                    _ => self.smallest(&alloc, &result),
+                };
             }
             allocators.push(result);
         }
@@ -742,6 +752,7 @@ impl Track {
             Alloc::Recorded | Alloc::Torch(_) => self.replay_torch(alloc, total, closely),
             Alloc::CudaMallocAsync => self.approximate::<StreamPool>(alloc, total, closely),
             Alloc::Bfc => self.approximate::<Bfc>(alloc, total, closely),
+            Alloc::Plan => self.planned(total),
         }
     }
 

@@ -522,3 +522,29 @@ fn real_gpus_are_reproduced_event_for_event() {
         assert!(track.assumptions.contains(&ascending), "{name}");
     }
 }
+
+#[test]
+fn a_plan_stands_beside_the_allocators_and_needs_no_more_than_is_alive() {
+    let mut hand = Hand::dry_run(100);
+    hand.put(Kind::Alloc, MIB, 10 * MIB);
+    hand.put(Kind::Alloc, 11 * MIB, 10 * MIB);
+    hand.free(MIB, 10 * MIB);
+    hand.put(Kind::Alloc, 31 * MIB, 20 * MIB);
+    let job = hand.job();
+    let report = job.replay(&[Alloc::Plan, Alloc::Bfc], true);
+    let plan = &report.tracks[0].allocators[0];
+    assert_eq!(plan.allocator, "plan");
+    assert_eq!("plan".parse::<Alloc>(), Ok(Alloc::Plan));
+    assert_eq!(plan.fidelity, Fidelity::Offline);
+    assert_eq!(plan.outcome, Outcome::Completes);
+    assert_eq!(plan.peak_reserved, 30 * MIB);
+    assert_eq!(plan.driver.sum(), 0);
+    let smallest = plan.smallest.unwrap().bytes;
+    let track = &job.tracks[0];
+    assert!(track.replay(&Alloc::Plan, smallest, false).completes());
+    let less = track.replay(&Alloc::Plan, 30 * MIB - 1, false);
+    assert!(
+        matches!(less.outcome, Outcome::OutOfMemory { .. }),
+        "{less:?}"
+    );
+}
