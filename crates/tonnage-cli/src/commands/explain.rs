@@ -4,10 +4,8 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use tonnage_core::explain::{
-    Code, Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain,
-};
-use tonnage_core::holdings::{self, Known, Place, Recording as Holdings, shortened};
+use tonnage_core::explain::{Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain};
+use tonnage_core::holdings::{self, Known, Phase, Place, Recording as Holdings, shortened};
 use tonnage_core::replay::{Job, Options};
 use tonnage_core::words::{bytes, count};
 
@@ -84,11 +82,11 @@ fn text(explanation: &Explanation) -> String {
     if let Some(second) = &explanation.second_peak {
         let _ = writeln!(
             text,
-            "  {:<10} {:>11} in {} of step {}",
+            "  {:<10} {:>11} in step {}, {}",
             "next peak",
             bytes(second.bytes),
-            second.phase.name(),
             second.step,
+            doing(second.phase),
         );
     }
     let causes = explanation.findings.iter().filter(|finding| {
@@ -124,22 +122,39 @@ fn headline(explanation: &Explanation) -> String {
         + device.cached
         + device.context.unwrap_or(0)
         + device.outside.unwrap_or(0);
-    let class = explanation.findings.first();
-    if let (Some(request), Some(class)) = (&explanation.request, class) {
-        let short = match request.short {
-            0 => String::new(),
-            short => format!(": {} short", bytes(short)),
+    if let (Some(request), Some(class)) = (&explanation.request, explanation.findings.first()) {
+        let short = if request.short > 0 {
+            format!(": {} short", bytes(request.short))
+        } else {
+            String::new()
         };
-        let Code { code, title, .. } = class.code;
-        return format!("{BAD}out of memory{BAD:#}: {title} ({code}){short}\n");
+        return format!(
+            "{BAD}out of memory{BAD:#}: {} ({}){short}\n",
+            class.code.title, class.code.code
+        );
     }
     let of = device
         .capacity
         .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
-    let cause = class.map_or_else(String::new, |cause| {
-        format!("; {} ({})", cause.code.title, cause.code.code)
-    });
+    let cause = explanation
+        .findings
+        .first()
+        .map_or_else(String::new, |cause| {
+            format!("; {} ({})", cause.code.title, cause.code.code)
+        });
     format!("{GOOD}peak{GOOD:#} {}{of}{cause}\n", bytes(used))
+}
+
+/// What the program was doing, in words.
+fn doing(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Load => "loading",
+        Phase::Forward => "forward pass",
+        Phase::Backward => "backward pass",
+        Phase::Step => "optimizer's step",
+        Phase::Eval => "pass without gradients",
+        Phase::Save => "saving or loading a checkpoint",
+    }
 }
 
 fn moment(text: &mut String, explanation: &Explanation) {
@@ -160,10 +175,10 @@ fn moment(text: &mut String, explanation: &Explanation) {
     );
     let _ = writeln!(
         text,
-        "  {:<10} {asked}{} of step {}{module}{place}; event {} of {}",
+        "  {:<10} {asked}step {}, {}{module}{place}; event {} of {}",
         "when",
-        moment.phase.name(),
         moment.step,
+        doing(moment.phase),
         count(u64::from(moment.row)),
         count(u64::from(moment.rows)),
     );
@@ -187,13 +202,19 @@ fn device(text: &mut String, explanation: &Explanation) {
     let _ = writeln!(text, "  {:<10} {}", "on device", parts.join(" + "));
     let slack = &explanation.slack;
     if slack.cached() > 0 {
-        let mut parts = vec![format!(
-            "{} in {} holes (largest {})",
-            bytes(slack.hard),
-            count(slack.holes),
-            bytes(slack.largest_hole)
-        )];
-        parts.push(format!("{} in free segments", bytes(slack.soft)));
+        let mut parts = Vec::new();
+        if slack.hard > 0 {
+            parts.push(format!(
+                "{} in {} {} (largest {})",
+                bytes(slack.hard),
+                count(slack.holes),
+                if slack.holes == 1 { "hole" } else { "holes" },
+                bytes(slack.largest_hole)
+            ));
+        }
+        if slack.soft > 0 {
+            parts.push(format!("{} in free segments", bytes(slack.soft)));
+        }
         if slack.stream > 0 {
             parts.push(format!("{} of other streams", bytes(slack.stream)));
         }

@@ -4,7 +4,7 @@
 //! Each function looks for one finding and returns it with the bytes it
 //! accounts for at the moment. Shares below are of the bytes alive then.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use tonnage_trace::StackId;
 
@@ -42,8 +42,9 @@ pub(super) fn short(case: &Case<'_>, request: u64) -> u64 {
 /// Everything that was found: the class of a failure first, then by bytes.
 pub(super) fn find(case: &Case<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = class(case).into_iter().collect();
+    let told = |found: &Finding| findings.iter().any(|other| other.code == found.code);
     let mut causes: Vec<Finding> = [
-        outside(case),
+        outside(case).filter(|found| !told(found)),
         left_behind(case),
         long_sample(case),
         loss(case),
@@ -90,6 +91,12 @@ fn class(case: &Case<'_>) -> Option<Finding> {
     let short = short(case, failure.requested);
     let place = site(case.stacks(), failure.stack);
     let slack = &case.slack;
+    // What is short only because of others is not short by itself.
+    if short > 0
+        && let Some(found) = outside(case).filter(|found| found.bytes >= short)
+    {
+        return Some(found);
+    }
     if short > 0 {
         let sentence = format!(
             "{} alive and {} asked for are {} more than the device can hold; placed without a hole they would not fit",
@@ -107,33 +114,62 @@ fn class(case: &Case<'_>) -> Option<Finding> {
         return Some(finding(codes::STRANDED, slack.stream, place, sentence));
     }
     let sentence = format!(
-        "{} are free in {} holes between live blocks, the largest {}; {} were asked for",
+        "{} are free in {} between live blocks, the largest {}; {} were asked for",
         bytes(slack.hard),
-        count(slack.holes),
+        counted(slack.holes as usize, "hole", "holes"),
         bytes(slack.largest_hole),
         bytes(failure.requested),
     );
     Some(finding(codes::FRAGMENTED, slack.hard, place, sentence))
 }
 
+/// The other processes of the recording on this device.
+fn others<'a>(case: &'a Case<'a>) -> impl Iterator<Item = &'a Holdings> {
+    let (process, device) = (case.track.process, case.track.device);
+    let tracks = case.recording.tracks.iter();
+    tracks.filter(move |other| other.device == device && other.process != process)
+}
+
 fn outside(case: &Case<'_>) -> Option<Finding> {
     let device = &case.on_device;
-    let outside = device.outside.unwrap_or(0) + device.others;
+    let past = device.outside.unwrap_or(0);
+    let outside = past + device.others;
     let capacity = device.capacity?;
     if (outside as f64) < SHARE * capacity as f64 {
         return None;
     }
-    let others =
-        case.recording.tracks.iter().filter(|other| {
-            other.device == case.track.device && other.process != case.track.process
-        });
-    let sentence = format!(
-        "{} of the device are held by {} other processes of this run, their contexts included, and {} past PyTorch's allocator",
-        bytes(device.others),
-        others.count(),
-        bytes(device.outside.unwrap_or(0)),
-    );
-    Some(finding(codes::OUTSIDE, outside, None, sentence))
+    // The line by which the largest of the others came here.
+    let largest = others(case).max_by_key(|other| other.peak_charged + other.context);
+    let place = largest.and_then(|other| {
+        let block = other.blocks.iter().max_by_key(|block| block.bytes)?;
+        site(case.stacks(), block.stack)
+    });
+    let mut parts = Vec::new();
+    if device.others > 0 {
+        parts.push(format!(
+            "{} of the device are held by {} of this run, contexts included (opened at {})",
+            bytes(device.others),
+            counted(others(case).count(), "other process", "other processes"),
+            at(place.as_ref()),
+        ));
+    }
+    if past > 0 {
+        parts.push(format!(
+            "{} were obtained past PyTorch's allocator",
+            bytes(past)
+        ));
+    }
+    let sentence = parts.join(", and ");
+    Some(finding(codes::OUTSIDE, outside, place, sentence))
+}
+
+/// `1 block`, `2 blocks`.
+fn counted(number: usize, one: &str, many: &str) -> String {
+    format!(
+        "{} {}",
+        count(number as u64),
+        if number == 1 { one } else { many }
+    )
 }
 
 /// Whether a block is one that programs keep on purpose.
@@ -150,14 +186,33 @@ pub(super) fn pass_of(track: &Holdings, row: u32) -> usize {
     track.passes.partition_point(|&from| from <= row)
 }
 
-/// Blocks that outlive their pass by several others, or are alive at the moment from earlier ones.
+/// Stacks of blocks alive at a row that were made at least two passes before.
+pub(super) fn staying(track: &Holdings, row: u32) -> HashSet<StackId> {
+    let here = pass_of(track, row);
+    let old = |block: &&Holding| {
+        let born = pass_of(track, block.born);
+        born > 0 && born + 1 < here
+    };
+    let old = track.alive_at(row).filter(old);
+    old.filter_map(|block| block.stack).collect()
+}
+
+/// Blocks of earlier passes that are alive at the moment.
+///
+/// What was made after the pass before began may be the batch of this one: it is left behind only
+/// if older ones of the same stack are.
 pub(super) fn is_left_behind(case: &Case<'_>, block: &Holding) -> bool {
     if is_kept(block) {
         return false;
     }
     let born = pass_of(case.track, block.born);
     let here = pass_of(case.track, case.row);
-    born > 0 && here > born && block.alive_at(case.row)
+    let stays = || {
+        block
+            .stack
+            .is_some_and(|stack| case.staying.contains(&stack))
+    };
+    born > 0 && here > born && block.alive_at(case.row) && (here > born + 1 || stays())
 }
 
 fn left_behind(case: &Case<'_>) -> Option<Finding> {
@@ -240,10 +295,37 @@ fn long_sample(case: &Case<'_>) -> Option<Finding> {
     let here = pass_of(case.track, case.row).checked_sub(1)?;
     let phase = case.track.phase_at(*case.track.passes.get(here)?)?.phase;
     let all = passes(case.track, case.row);
-    // Only passes of the same sort can be compared.
+    let place = largest_place(case, |block| {
+        pass_of(case.track, block.born) == here + 1 && !is_kept(block)
+    })?;
+    // Only passes of the same sort that run the same line can be compared: a decoder behind a
+    // loop of another model is no long sample of it.
+    let mut runs_it = vec![false; all.len()];
+    let (mut seen, stacks) = (BTreeMap::new(), case.stacks());
+    for block in &case.track.blocks {
+        let Some(index) = pass_of(case.track, block.born).checked_sub(1) else {
+            continue;
+        };
+        runs_it[index] |= *seen
+            .entry(block.stack)
+            .or_insert_with(|| site(stacks, block.stack).as_ref() == Some(&place));
+    }
+    // Nor is a pass whose backward pass makes the peak longer than those that have none.
+    let goes_back = |index: usize| {
+        let from = case.track.passes[index];
+        let to = case.track.passes.get(index + 1).copied();
+        let mut spans = case.track.phases.iter();
+        spans.any(|span| {
+            let inside = span.from >= from && to.is_none_or(|to| span.from < to);
+            inside && span.phase == Phase::Backward
+        })
+    };
+    let back = case.phase() == Phase::Backward;
     let same = |index: &usize| {
         let span = case.track.phase_at(case.track.passes[*index]);
-        span.is_some_and(|span| span.phase == phase)
+        runs_it[*index]
+            && (!back || goes_back(*index))
+            && span.is_some_and(|span| span.phase == phase)
     };
     let mut others: Vec<u64> = (0..all.len())
         .filter(|index| *index != here)
@@ -269,18 +351,15 @@ fn long_sample(case: &Case<'_>) -> Option<Finding> {
     {
         return None;
     }
-    let place = largest_place(case, |block| {
-        pass_of(case.track, block.born) == here + 1 && !is_kept(block)
-    });
     let sentence = format!(
         "pass {} makes {} of its own, {:.1} times the median of the {} others; most at {}",
         here + 1,
         bytes(own),
         own as f64 / median.max(1) as f64,
         others.len(),
-        at(place.as_ref()),
+        at(Some(&place)),
     );
-    Some(finding(codes::LONG_SAMPLE, more, place, sentence))
+    Some(finding(codes::LONG_SAMPLE, more, Some(place), sentence))
 }
 
 /// The line with the most bytes among live blocks.
@@ -356,9 +435,9 @@ fn loss(case: &Case<'_>) -> Option<Finding> {
         .max_by_key(|block| (block.bytes, block.born));
     let place = place.and_then(|block| site(case.stacks(), block.stack));
     let sentence = format!(
-        "{} in {} blocks are logits and what the loss at {} makes of them, {} each",
+        "{} in {} are logits and what the loss at {} makes of them, the largest {}",
         bytes(sum),
-        blocks.len(),
+        counted(blocks.len(), "block", "blocks"),
         at(place.as_ref()),
         bytes(largest),
     );
@@ -410,6 +489,15 @@ fn optimizer(case: &Case<'_>) -> Option<Finding> {
     Some(finding(codes::OPTIMIZER_STEP, bytes_here, place, sentence))
 }
 
+/// Whether a block was made inside `torch.utils.checkpoint`.
+pub(super) fn is_recomputed(case: &Case<'_>, stack: Option<StackId>) -> bool {
+    let file = "torch/utils/checkpoint.py";
+    stack.is_some_and(|stack| {
+        let mut frames = case.stacks().frames(stack);
+        frames.any(|frame| frame.file.ends_with(file))
+    })
+}
+
 fn checkpointing(case: &Case<'_>) -> Option<Finding> {
     if case.phase() != Phase::Step {
         return None;
@@ -417,12 +505,9 @@ fn checkpointing(case: &Case<'_>) -> Option<Finding> {
     let stacks = case.stacks();
     let mut seen = BTreeMap::new();
     let mut recomputed = |stack: Option<StackId>| {
-        stack.is_some_and(|stack| {
-            *seen.entry(stack).or_insert_with(|| {
-                let file = "torch/utils/checkpoint.py";
-                stacks.frames(stack).any(|frame| frame.file.ends_with(file))
-            })
-        })
+        *seen
+            .entry(stack)
+            .or_insert_with(|| is_recomputed(case, stack))
     };
     let block = case
         .track
@@ -440,10 +525,14 @@ fn checkpointing(case: &Case<'_>) -> Option<Finding> {
         .map(|block| block.bytes)
         .sum();
     let place = site(stacks, block.stack);
+    let alive = if activations == 0 {
+        "none of them is".to_owned()
+    } else {
+        format!("only {} of them are", bytes(activations))
+    };
     let sentence = format!(
-        "activations are recomputed (from {}) and only {} of them are alive here: the peak is the optimizer's step",
+        "activations are recomputed (from {}) and {alive} alive here: the peak is the optimizer's step",
         at(place.as_ref()),
-        bytes(activations),
     );
     // Ranked just behind the step itself, which is the cause.
     Some(finding(
@@ -477,9 +566,13 @@ fn kv_cache(case: &Case<'_>) -> Option<Finding> {
     }
     let place = largest_place(case, cached);
     let sentence = format!(
-        "{} in {} blocks are keys and values kept from token to token, made at {}",
+        "{} in {} are keys and values kept from token to token, made at {}",
         bytes(sum),
-        case.alive().filter(|block| cached(block)).count(),
+        counted(
+            case.alive().filter(|block| cached(block)).count(),
+            "block",
+            "blocks",
+        ),
         at(place.as_ref()),
     );
     Some(finding(codes::KV_CACHE, sum, place, sentence))
@@ -546,43 +639,48 @@ fn evaluation(case: &Case<'_>) -> Option<Finding> {
     Some(finding(codes::EVALUATION, sum, place, sentence))
 }
 
-/// A line and a module.
-pub(super) type SpikeKey = (Option<Place>, Option<String>);
-
-/// The line and module with the most temporary memory at the moment.
-pub(super) fn spike_key(case: &Case<'_>) -> Option<(SpikeKey, u64)> {
-    let mut sums: BTreeMap<SpikeKey, u64> = BTreeMap::new();
-    for block in case.alive().filter(|block| is_passing(block)) {
-        *sums.entry(key_of(case, block)).or_default() += block.bytes;
+/// The line with the most temporary memory at the moment.
+///
+/// By line and not by module: whoever calls it on half of the samples halves all that it makes,
+/// in whatever modules.
+pub(super) fn spike_place(case: &Case<'_>) -> Option<(Place, u64)> {
+    let mut sums: BTreeMap<Place, u64> = BTreeMap::new();
+    for block in case.alive().filter(|block| is_passing(case, block)) {
+        if let Some(place) = site(case.stacks(), block.stack) {
+            *sums.entry(place).or_default() += block.bytes;
+        }
     }
     sums.into_iter().max_by_key(|(_, bytes)| *bytes)
 }
 
 /// Whether a block is scratch memory, or lives only within its pass without gradients.
-pub(super) fn is_passing(block: &Holding) -> bool {
+pub(super) fn is_passing(case: &Case<'_>, block: &Holding) -> bool {
     matches!(block.category, Category::Temporaries | Category::Workspaces)
         && block.phase != Phase::Step
-}
-
-pub(super) fn key_of(case: &Case<'_>, block: &Holding) -> SpikeKey {
-    let module = block.module.map(|id| pattern(case.stacks().text(id)));
-    (site(case.stacks(), block.stack), module)
+        && !is_left_behind(case, block)
 }
 
 fn spike(case: &Case<'_>) -> Option<Finding> {
-    let ((place, module), sum) = spike_key(case)?;
+    let (place, sum) = spike_place(case)?;
+    let here = |block: &&Holding| {
+        is_passing(case, block) && site(case.stacks(), block.stack).as_ref() == Some(&place)
+    };
     let in_loss = case
         .alive()
-        .filter(|block| is_passing(block) && key_of(case, block) == (place.clone(), module.clone()))
+        .filter(here)
         .any(|block| has_function(case, block.stack, &LOSSES));
-    if in_loss || place.is_none() || !is_large(case, sum, LARGE_SHARE) {
+    if in_loss || !is_large(case, sum, LARGE_SHARE) {
         return None;
     }
-    let inside = module.map_or_else(String::new, |module| format!(" in {module}"));
+    let largest = case.alive().filter(here).max_by_key(|block| block.bytes);
+    let module = largest.and_then(|block| block.module);
+    let inside = module.map_or_else(String::new, |id| {
+        format!(", the largest of it in {}", pattern(case.stacks().text(id)))
+    });
     let sentence = format!(
         "{} are temporary memory of one line, {}{inside}",
         bytes(sum),
-        at(place.as_ref()),
+        at(Some(&place)),
     );
-    Some(finding(codes::SPIKE, sum, place, sentence))
+    Some(finding(codes::SPIKE, sum, Some(place), sentence))
 }

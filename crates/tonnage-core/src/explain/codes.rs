@@ -55,7 +55,8 @@ segments before the large request.";
 directly. `nvidia-smi` counts it, `torch.cuda.memory_allocated` does not.
 
 Recognised by: bytes the driver charged minus the segments of PyTorch, and other processes of the run on the same
-device. A recording of one process shows only its own part.
+device. A recording of one process shows only its own part. It is the class of a failure if the request would have
+been served without them.
 What helps: one device for each rank (`torch.cuda.set_device(local_rank)` before the first CUDA call, `map_location` in
 `torch.load`), so that no other rank opens a context here.";
     LEAK "TN201" "memory grows with every step"
@@ -70,7 +71,8 @@ from the recording.";
 "One pass needs much more than the others, because its batch is longer. Jobs then die after hours, at the first such
 sample.
 
-Recognised by: what one pass makes and holds at its own peak is at least 1.3 times the median of all passes.
+Recognised by: what one pass makes and holds at its own peak is at least 1.3 times the median of the other passes that
+run the same line.
 What helps: cap or bucket lengths, or batch by tokens. The peak of the other passes is in the recording.";
     LOSS_SPIKE "TN203" "logits and loss make the peak"
 "The output of the last layer has one number for each token and each word of the vocabulary, and the loss makes several

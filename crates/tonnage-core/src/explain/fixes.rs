@@ -10,11 +10,11 @@
 use serde::Serialize;
 
 use super::cause::{
-    is_left_behind, is_passing, is_step_temporary, key_of, loss_blocks, old_copies, pass_of,
-    passes, spike_key,
+    is_left_behind, is_passing, is_recomputed, is_step_temporary, loss_blocks, old_copies, pass_of,
+    passes, spike_place,
 };
 use super::{Case, Finding, codes};
-use crate::holdings::{Category, Holding, Holdings, Phase};
+use crate::holdings::{Category, Holding, Phase, site};
 use crate::replay::{Alloc, Job, Outcome, Replayed};
 use crate::words::bytes;
 
@@ -26,6 +26,18 @@ pub enum Proof {
     Replayed,
     /// The peak was computed from the recording without the blocks; the peak is of allocated bytes.
     Computed,
+}
+
+/// What the peaks of a proposal are peaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Bytes of blocks, as `torch.cuda.max_memory_allocated` counts them.
+    Allocated,
+    /// Bytes of segments, as `torch.cuda.max_memory_reserved` counts them.
+    Reserved,
+    /// Bytes of the device, with contexts and other processes, as `nvidia-smi` counts them.
+    Device,
 }
 
 /// A proposal.
@@ -41,7 +53,9 @@ pub struct Fix {
     pub proof: Proof,
     /// The arithmetic, or what was replayed.
     pub shown: String,
-    /// The peak today: allocated, or reserved for a setting.
+    /// What the two peaks are peaks of.
+    pub measure: Measure,
+    /// The peak today, with the request that failed.
     pub peak_before: u64,
     /// The peak with it.
     pub peak_after: u64,
@@ -49,10 +63,13 @@ pub struct Fix {
     pub fits: Option<bool>,
 }
 
-/// The largest sum of blocks up to `until`, each with the bytes that `bytes_of` gives it.
-fn peak_with(track: &Holdings, until: u32, bytes_of: impl Fn(&Holding) -> u64) -> u64 {
-    let mut changes: Vec<(u32, i64)> = Vec::with_capacity(track.blocks.len() * 2);
-    for block in &track.blocks {
+/// The largest sum of blocks, each with the bytes that `bytes_of` gives it. Where the recording
+/// ends in a failure: up to that, with the block that was asked for.
+fn peak_with(case: &Case<'_>, bytes_of: impl Fn(&Holding) -> u64) -> u64 {
+    let track = case.track;
+    let until = until(case);
+    let mut changes: Vec<(u32, i64)> = Vec::with_capacity(track.blocks.len() * 2 + 1);
+    for block in track.blocks.iter().chain(&case.wanted) {
         let bytes = bytes_of(block).cast_signed();
         changes.push((block.born, bytes));
         if block.died != Holding::ALIVE {
@@ -95,9 +112,8 @@ fn computed(
     what: &str,
     bytes_of: impl Fn(&Holding) -> u64,
 ) -> Option<Fix> {
-    let until = until(case);
-    let before = peak_with(case.track, until, |block| block.bytes);
-    let after = peak_with(case.track, until, &bytes_of);
+    let before = peak_with(case, |block| block.bytes);
+    let after = peak_with(case, &bytes_of);
     fix(case, code, advice, what, before, after)
 }
 
@@ -120,19 +136,19 @@ fn fix(
         bytes(saved),
         bytes(after)
     );
-    let request = case.track.failure.filter(|_| case.failed);
-    let fits = request.map(|request| {
-        let device = &case.on_device;
-        let taken = device.context.unwrap_or(0) + device.outside.unwrap_or(0) + device.others;
-        let room = device.capacity.unwrap_or(0).saturating_sub(taken);
-        after + request.requested <= room
-    });
+    let device = &case.on_device;
+    let taken = device.context.unwrap_or(0) + device.outside.unwrap_or(0) + device.others;
+    let fits = device
+        .capacity
+        .filter(|_| case.failed)
+        .map(|capacity| after + taken <= capacity);
     Some(Fix {
         code,
         advice,
         paste: None,
         proof: Proof::Computed,
         shown,
+        measure: Measure::Allocated,
         peak_before: before,
         peak_after: after,
         fits,
@@ -175,7 +191,7 @@ fn change(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
             let all = passes(case.track, until(case));
             let others = all.iter().enumerate().filter(|(index, _)| *index != here);
             let after = others.map(|(_, pass)| pass.1).max()?;
-            let before = peak_with(case.track, until(case), |block| block.bytes);
+            let before = peak_with(case, |block| block.bytes);
             fix(
                 case,
                 code,
@@ -188,10 +204,12 @@ fn change(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
             )
         }
         codes::LOSS_SPIKE => {
-            let size = loss_blocks(case)
-                .iter()
-                .map(|block| block.requested)
-                .max()?;
+            let blocks = loss_blocks(case);
+            let size = blocks.iter().map(|block| block.requested).max()?;
+            // It is done already.
+            if blocks.iter().any(|block| is_recomputed(case, block.stack)) {
+                return None;
+            }
             let is_loss = |block: &Holding| {
                 block.requested >= size / 2
                     && block.requested <= size * 2
@@ -219,7 +237,7 @@ fn change(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
             format!("make the optimizer with `fused=True` (its step is at {place})"),
             "of temporary copies in the step",
             |block| {
-                let copied = is_step_temporary(block) && is_of_lists(case, block);
+                let copied = is_step_temporary(block) && is_unfused(case, block);
                 if copied { 0 } else { block.bytes }
             },
         ),
@@ -265,14 +283,15 @@ fn change(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
             )
         }
         codes::SPIKE => {
-            let (key, _) = spike_key(case)?;
+            let (spike, _) = spike_place(case)?;
             computed(
                 case,
                 code,
-                format!("do {place} on half of the samples or in two tiles"),
+                format!("call {place} on half of the samples, or in two tiles"),
                 "of temporary memory there, a half of it",
                 |block| {
-                    if is_passing(block) && key_of(case, block) == key {
+                    let there = site(case.stacks(), block.stack).as_ref() == Some(&spike);
+                    if is_passing(case, block) && there {
                         block.bytes / 2
                     } else {
                         block.bytes
@@ -280,16 +299,52 @@ fn change(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
                 },
             )
         }
+        codes::OUTSIDE => elsewhere(case, &place),
         _ => None,
     }
 }
 
-/// Whether torch's own optimizer made the block while it worked on lists of tensors.
-fn is_of_lists(case: &Case<'_>, block: &Holding) -> bool {
+/// The device without the other processes of the run.
+fn elsewhere(case: &Case<'_>, place: &str) -> Option<Fix> {
+    let device = &case.on_device;
+    if device.others == 0 {
+        return None;
+    }
+    let own = device.context.unwrap_or(0) + device.outside.unwrap_or(0);
+    // What is cached goes back before a request fails.
+    let after = match case.wanted {
+        Some(wanted) => device.allocated + wanted.bytes + own,
+        None => device.allocated + device.cached + own,
+    };
+    let before = after + device.others;
+    Some(Fix {
+        code: codes::OUTSIDE.code,
+        advice: format!(
+            "give each process its own device: `torch.cuda.set_device(rank)` before {place}"
+        ),
+        paste: None,
+        proof: Proof::Computed,
+        shown: format!(
+            "{} - {} of other processes = {} on the device",
+            bytes(before),
+            bytes(device.others),
+            bytes(after)
+        ),
+        measure: Measure::Device,
+        peak_before: before,
+        peak_after: after,
+        fits: device.capacity.map(|capacity| after <= capacity),
+    })
+}
+
+/// Whether an implementation of torch's own optimizers made the block that its fused one does not make.
+fn is_unfused(case: &Case<'_>, block: &Holding) -> bool {
     let stacks = case.stacks();
     block.stack.is_some_and(|stack| {
         stacks.frames(stack).any(|frame| {
-            frame.file.contains("torch/optim/") && frame.function.starts_with("_multi_tensor")
+            frame.file.contains("torch/optim/")
+                && (frame.function.starts_with("_multi_tensor_")
+                    || frame.function.starts_with("_single_tensor_"))
         })
     })
 }
@@ -342,16 +397,19 @@ fn setting(case: &Case<'_>, job: &Job) -> Option<Fix> {
         advice: "let segments grow instead of collecting many".to_owned(),
         paste: Some(format!("PYTORCH_CUDA_ALLOC_CONF={CONF}")),
         proof: Proof::Replayed,
-        shown: format!(
-            "reserved at most {} instead of {}{}",
-            bytes(after.peak_reserved),
-            bytes(before.peak_reserved),
-            if before_fails {
-                "; every request is served"
-            } else {
-                ""
-            }
-        ),
+        shown: if before_fails {
+            format!(
+                "every request is served, with at most {} reserved",
+                bytes(after.peak_reserved)
+            )
+        } else {
+            format!(
+                "reserved at most {} instead of {}",
+                bytes(after.peak_reserved),
+                bytes(before.peak_reserved)
+            )
+        },
+        measure: Measure::Reserved,
         peak_before: before.peak_reserved,
         peak_after: after.peak_reserved,
         fits: track.capacity_known.then(|| completes_all(after)),
@@ -380,6 +438,7 @@ fn device(case: &Case<'_>, job: &Job) -> Option<Fix> {
         paste: Some(format!("--capacity {smallest}")),
         proof: Proof::Replayed,
         shown: "the smallest on which the recording gets past its last request, with the recorded setting".to_owned(),
+        measure: Measure::Device,
         peak_before: case.on_device.capacity.unwrap_or(0),
         peak_after: smallest,
         fits: Some(true),

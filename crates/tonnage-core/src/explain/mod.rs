@@ -15,17 +15,18 @@ mod fixes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
-use tonnage_trace::{StackTable, meta};
+use tonnage_trace::{StackId, StackTable, meta};
 
 pub use codes::Code;
-pub use fixes::{Fix, Proof};
+pub use fixes::{Fix, Measure, Proof};
 
 use crate::facts;
 use crate::holdings::{
-    Category, CategoryBytes, Holding, Holdings, Known, Phase, Place, Recording, Slack, site,
+    Category, CategoryBytes, Failure, Holding, Holdings, Known, Phase, Place, Recording, Slack,
+    site,
 };
 use crate::replay::Job;
 use crate::words::{bytes, count};
@@ -190,6 +191,10 @@ pub(crate) struct Case<'a> {
     pub(crate) failed: bool,
     pub(crate) on_device: OnDevice,
     pub(crate) slack: Slack,
+    /// The request that failed, as the block it would have been.
+    pub(crate) wanted: Option<Holding>,
+    /// Stacks of blocks that live at the moment since two passes or more.
+    pub(crate) staying: HashSet<StackId>,
 }
 
 impl Case<'_> {
@@ -233,6 +238,8 @@ pub fn explain(recording: &Recording, job: Option<&Job>) -> Option<Explanation> 
         failed: failure.is_some(),
         on_device: on_device(recording, track, row),
         slack,
+        wanted: failure.map(|failure| wanted(track, failure)),
+        staying: cause::staying(track, row),
     };
     let request = failure.map(|failure| Request {
         bytes: failure.requested,
@@ -286,6 +293,28 @@ pub fn explain(recording: &Recording, job: Option<&Job>) -> Option<Explanation> 
         fixes,
         unknown: unknown(recording, track),
     })
+}
+
+/// The block that a failed request would have become: of the sort of those that the same stack made.
+fn wanted(track: &Holdings, failure: Failure) -> Holding {
+    let mut before = track.blocks.iter().rev();
+    let same = before.find(|block| block.stack == failure.stack && block.stack.is_some());
+    Holding {
+        born: failure.row,
+        died: Holding::ALIVE,
+        address: 0,
+        bytes: failure.requested,
+        requested: failure.requested,
+        stream: failure.stream,
+        stack: failure.stack,
+        module: failure.module,
+        name: None,
+        shape: None,
+        step: failure.step,
+        category: same.map_or(Category::Other, |block| block.category),
+        known: Known::Inferred,
+        phase: failure.phase,
+    }
 }
 
 fn after(recording: &Recording, row: u32) -> Option<u64> {
@@ -396,6 +425,12 @@ fn unknown(recording: &Recording, track: &Holdings) -> Vec<String> {
         unknown.push(format!(
             "who made {} that were there before the recording began",
             bytes(sum)
+        ));
+    }
+    if track.sizes_unknown > 0 {
+        unknown.push(format!(
+            "how far {} blocks were rounded beyond 512 bytes: at least so much is allocated",
+            count(track.sizes_unknown)
         ));
     }
     if !track.phases_told {
