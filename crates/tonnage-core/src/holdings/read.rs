@@ -137,7 +137,7 @@ impl Builder {
             // The final state stands in front of the rows that lead to it.
             Kind::FinalSegment => {
                 self.final_segments
-                    .push((event.address, event.size, event.stream))
+                    .push((event.address, event.size, event.stream));
             }
             Kind::InitialSegment => self.segment(event.address, event.size, event.stream, 0),
             Kind::InitialBlock => {
