@@ -493,6 +493,9 @@ pub(crate) struct PlanOptions {
     /// Offsets are multiples of this [default: 512 for recordings, 1 for planning problems].
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) alignment: Option<u64>,
+    /// Leave buffers where the offset column of the problem says; the others go around them.
+    #[arg(long)]
+    pub(crate) keep_offsets: bool,
     /// Plan one step of a recording, found by what repeats in it.
     #[arg(long)]
     pub(crate) step: bool,

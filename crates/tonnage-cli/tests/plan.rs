@@ -57,6 +57,14 @@ fn folder() -> TempDir {
         b"buffer,start,end,size\na,0,5,100\n\"b\",2,9,50\nc,4,9,60\n",
     );
     put("bad.csv", b"id,lower,upper,size\na,5,5,100\n");
+    put(
+        "fixed.csv",
+        b"id,lower,upper,size,alignment,gaps,offset
+a,0,9,8,4,3-6,4
+b,0,9,4,4,,
+c,3,6,6,2,,
+",
+    );
     put("blockless.csv", b"id,lower,upper,size\n");
     put("training.tonnage", &training());
     folder
@@ -91,6 +99,7 @@ fn problems_and_recordings() {
         "plan toy.csv --capacity 11",
         "plan graph.csv",
         "plan graph.csv --alignment 64 -o aligned.csv",
+        "plan fixed.csv --keep-offsets -o -",
         "plan graph.csv --alignment 64 -o aligned.csv",
         "plan graph.csv --capacity 120",
         "plan training.tonnage",

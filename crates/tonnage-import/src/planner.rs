@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory planning problems: CSV with one buffer per line, `id,lower,upper,size[,offset]`.
 //!
-//! The format of minimalloc and of the collections around it; `start` and `end` are accepted for `lower` and
-//! `upper`. Lifetimes are half-open. A buffer becomes an `alloc` at `lower` and a free at `upper`; frees come
+//! The format of minimalloc and of the collections around it; `start` is accepted for `lower`. Lifetimes are
+//! half-open with `upper`; an `end` is the last moment that still counts, as in minimalloc. A buffer becomes an `alloc` at `lower` and a free at `upper`; frees come
 //! first among events of one moment, so that a buffer may take the place of one that ends there. Addresses are
 //! the given offsets; without them buffers lie side by side, so that an address names one buffer.
 
@@ -33,6 +33,8 @@ struct Header {
     upper: usize,
     size: usize,
     offset: Option<usize>,
+    /// 1 where the column is an `end`, 0 where it is an `upper`.
+    inclusive: i64,
 }
 
 impl Header {
@@ -49,9 +51,10 @@ impl Header {
         Some(Self {
             id: find(&["id", "buffer", "buffer_id"])?,
             lower: find(&["lower", "start", "begin"])?,
-            upper: find(&["upper", "end"])?,
+            upper: find(&["upper"]).or_else(|| find(&["end"]))?,
             size: find(&["size"])?,
             offset: find(&["offset"]),
+            inclusive: i64::from(find(&["upper"]).is_none()),
         })
     }
 }
@@ -133,10 +136,12 @@ fn read<R: Read, W: Write>(
         };
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
         let field = |index: usize| fields.get(index).copied().unwrap_or_default();
+        let last = field(header.upper).parse::<i64>().ok();
+        let upper = last.and_then(|last| last.checked_add(header.inclusive));
         let (lower, upper) = field(header.lower)
             .parse()
             .ok()
-            .zip(field(header.upper).parse().ok())
+            .zip(upper)
             .ok_or_else(|| bad("its lifetime is no pair of numbers"))?;
         let size: u64 = field(header.size)
             .parse()
@@ -201,6 +206,7 @@ mod tests {
     fn offsets_are_addresses_and_bad_lines_are_named() {
         let with_offsets = trace("id,start,end,size,offset\nx,1,2,3,77").unwrap();
         assert_eq!(with_offsets.events[0].address, 77);
+        assert_eq!(with_offsets.events[1].time, Some(3), "an end still counts");
         for (csv, expect) in [
             ("id,lower,upper,size\na,0,5\n", "line 2: its size"),
             (

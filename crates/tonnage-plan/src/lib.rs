@@ -48,6 +48,7 @@
 //! * `dive`: constructive; fills the lowest valley of the skyline by several rules, a microsecond for each buffer;
 //! * `pack`: which engine works on which part, and dives again where one gave up;
 //! * `exact`: complete search with propagation, a memory of failures and restarts, for some thousand buffers;
+//! * `improve`: plans a window of time anew where a dive missed, and leaves the rest;
 //! * `flexible`: everything with gaps, aliases, fixed offsets, forbidden ranges or mixed alignments;
 //! * `spaces`: who lies in which space.
 //!
@@ -61,6 +62,7 @@ mod dive;
 mod exact;
 mod family;
 mod flexible;
+mod improve;
 mod options;
 mod pack;
 mod plan;

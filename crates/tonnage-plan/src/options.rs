@@ -33,6 +33,8 @@ pub struct Switches {
     pub tightest: bool,
     /// Dive again with the items that lay too high moved up in the order.
     pub blame: bool,
+    /// Plan windows of time anew where a plan is too high.
+    pub windows: bool,
     /// Search completely, with restarts.
     pub exact: bool,
     /// Remember which partial plans failed.
@@ -50,9 +52,9 @@ impl Switches {
     pub const ALL: Self = Self::from_bits(u16::MAX);
 
     /// How many there are.
-    pub const COUNT: u32 = 9;
+    pub const COUNT: u32 = 10;
 
-    /// One switch for each bit, from the lowest in the order of the fields.
+    /// One switch for each bit; which is which may change.
     pub const fn from_bits(bits: u16) -> Self {
         Self {
             decompose: bits & 1 != 0,
@@ -64,6 +66,7 @@ impl Switches {
             release: bits & 64 != 0,
             weights: bits & 128 != 0,
             noise: bits & 256 != 0,
+            windows: bits & 512 != 0,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::dive::{Dive, RULES, Rule};
 use crate::exact;
+use crate::improve::improve;
 use crate::options::{Clock, Options, Progress};
 use crate::random::Random;
 use crate::rigid::{Item, Part, Rigid};
@@ -152,7 +153,14 @@ impl Job<'_> {
         }
         if exact {
             self.search(&mut done);
-        } else if switches.blame && switches.dive {
+        }
+        if switches.windows && done.peak > self.target && !self.clock.is_over() {
+            self.improve(&mut done);
+        }
+        if exact {
+            return done;
+        }
+        if switches.blame && switches.dive {
             self.blame(&mut dive, &mut done);
         }
         done
@@ -185,6 +193,21 @@ impl Job<'_> {
         }
     }
 
+    /// Windows of time planned anew.
+    fn improve(&self, done: &mut Done) {
+        let seed = self.told.options.seed;
+        let lower = self.base + done.lower;
+        let tell = |peak: u64| self.told.tell(self.base + peak, lower, 0);
+        done.peak = improve(
+            self.items,
+            &mut done.offsets,
+            self.target,
+            seed,
+            self.clock,
+            tell,
+        );
+    }
+
     /// Dives again and again. What lives where a dive gave up comes earlier in the next ones.
     fn blame(&self, dive: &mut Dive<'_>, done: &mut Done) {
         let options = self.told.options;
@@ -212,6 +235,10 @@ impl Job<'_> {
                 done.offsets.copy_from_slice(&dive.offsets);
                 let (peak, lower) = (self.base + peak, self.base + done.lower);
                 self.told.tell(peak, lower, attempt);
+                // A new plan has other windows.
+                if switches.windows {
+                    self.improve(done);
+                }
                 continue;
             }
             let (start, end) = dive.trouble;

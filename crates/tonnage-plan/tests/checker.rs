@@ -139,8 +139,7 @@ fn a_conflict_that_is_none_is_refused() {
         smallest: true,
     };
     assert_eq!(plan.conflict, Some(conflict));
-    type Break = fn(&mut Conflict);
-    let cases: [Break; 5] = [
+    let cases: [fn(&mut Conflict); 5] = [
         |conflict| conflict.moment = Some(4),
         |conflict| conflict.buffers = vec![0, 7],
         |conflict| conflict.buffers = vec![0, 0],

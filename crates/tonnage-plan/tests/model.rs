@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the model promises beyond the least peak: spaces, refusals, deadlines, cancelling, progress.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,6 @@
 //!
 //! The brute force knows nothing of skylines, orders or bounds: it tries every offset of every buffer and looks at
 //! every byte at every moment.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::ops::Range;
 

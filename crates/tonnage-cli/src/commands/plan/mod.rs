@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use tonnage_core::plan::{GroupReport, PlanError, Report, Wanted, plan, problems};
+use tonnage_core::plan::{GroupReport, PlanError, Report, Wanted, csv, plan, problems};
+use tonnage_import::Format;
 use tonnage_plan::{Options, Progress, Switches};
 
 use crate::arguments::PlanOptions;
-use crate::commands::recording::{Output, Recording, explained, plain, unreadable_trace};
+use crate::commands::recording::{
+    Output, Recording, explained, open, plain, recognise, unreadable_trace,
+};
 use crate::commands::replay::plural;
 use crate::output::{Answer, BAD, DIM, GOOD, WARN, bytes, count, hinted, say, tell};
 
@@ -36,14 +39,22 @@ pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
             "name a file with -o, or leave out --json",
         ));
     }
-    let recording = Recording::open(path)?;
     let wanted = Wanted {
         capacity: options.capacity,
         alignment: options.alignment,
         step: options.step,
+        keep_offsets: options.keep_offsets,
     };
-    let problems =
-        problems(recording.trace()?, &wanted).map_err(|error| unreadable_trace(path, &error))?;
+    // A recording has no place for alignments and gaps, so planning problems are read as they are.
+    let problems = if recognise(path)? == Some(Format::PlannerCsv) {
+        csv::problem(open(path)?, &wanted).map_err(|error| {
+            let reason = explained(&error, error.hint());
+            reason.context(format!("cannot read {}", path.display()))
+        })?
+    } else {
+        let recording = Recording::open(path)?;
+        problems(recording.trace()?, &wanted).map_err(|error| unreadable_trace(path, &error))?
+    };
     if problems.groups.iter().all(|group| group.names.is_empty()) {
         return Err(hinted(
             format!("{} has no blocks to plan", path.display()),
@@ -70,7 +81,7 @@ pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
     let report = report.map_err(|error| refused(path, &error))?;
     if let Some(output) = output {
         let name = options.output.as_deref().unwrap_or(path);
-        write(output, name, |writer| csv(&report, writer))?;
+        write(output, name, |writer| rows(&report, writer))?;
     }
     if let (Some(output), Some(name)) = (svg, &options.svg) {
         write(output, name, |writer| svg::draw(&report, writer))?;
@@ -112,7 +123,7 @@ fn write(
 }
 
 /// minimalloc's columns; with several groups, before them which one a buffer belongs to.
-fn csv(report: &Report, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+fn rows(report: &Report, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
     let several = report.groups.len() > 1;
     writeln!(
         writer,

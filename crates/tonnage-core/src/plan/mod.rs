@@ -10,6 +10,8 @@
 //! A step is found by what repeats: the places in the program that ask, or the sizes where the recording has no
 //! stacks. No mark is needed, and a mark that is there could be anything.
 
+pub mod csv;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
@@ -40,6 +42,8 @@ pub struct Wanted {
     pub alignment: Option<u64>,
     /// One step instead of the whole.
     pub step: bool,
+    /// Offsets that a planning problem says are kept.
+    pub keep_offsets: bool,
 }
 
 /// What a buffer is called.
