@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The snapshots of real GPUs, explained: what they show is said, and nothing that they cannot show.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test whose stage cannot be set has failed"
-)]
 
 use std::io::Write as _;
 use std::path::PathBuf;
