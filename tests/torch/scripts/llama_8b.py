@@ -28,6 +28,10 @@ for step in range(steps):
     output = model(input_ids=tokens, labels=tokens)
     output.loss.backward()
     optimizer.step()
+    print("weights", sum(p.numel() * p.element_size() for p in model.parameters()))
+    print("gradients", sum(p.grad.numel() * p.grad.element_size() for p in model.parameters()))
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    print("optimizer state", sum(s.numel() * s.element_size() for s in states if s.is_cuda))
     optimizer.zero_grad()
     print(f"step {step}: loss {output.loss.item()}")
 print("peak allocated", torch.cuda.max_memory_allocated())

@@ -431,7 +431,12 @@ fn device(case: &Case<'_>, job: &Job) -> Option<Fix> {
         .iter()
         .find(|track| track.process == case.track.process && track.device == case.track.device)?;
     let replayed = track.allocators.first()?;
+    // A replay that fits where the recording did not is no proof of anything.
+    let failed_on = case.on_device.capacity.unwrap_or(0);
     let smallest = replayed.smallest?.bytes;
+    if smallest <= failed_on {
+        return None;
+    }
     Some(Fix {
         code: codes::SHORT.code,
         advice: format!("a device of at least {}", bytes(smallest)),
@@ -439,7 +444,7 @@ fn device(case: &Case<'_>, job: &Job) -> Option<Fix> {
         proof: Proof::Replayed,
         shown: "the smallest on which the recording gets past its last request, with the recorded setting".to_owned(),
         measure: Measure::Device,
-        peak_before: case.on_device.capacity.unwrap_or(0),
+        peak_before: failed_on,
         peak_after: smallest,
         fits: Some(true),
     })

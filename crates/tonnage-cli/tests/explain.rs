@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `explain` as a person sees it: every sentence is a snapshot, with its exit code.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use insta::assert_snapshot;
+use tempfile::TempDir;
+use tonnage_trace::{Event, Kind, Meta, Pool, StackId, Trace, meta};
+
+const MIB: u64 = 1 << 20;
+
+/// A small training run on a device of 1 GiB.
+struct Run {
+    trace: Trace,
+}
+
+impl Run {
+    fn new() -> Self {
+        let mut trace = Trace::new("tonnage 0.1.0");
+        for (name, text) in [
+            (meta::COMMAND, "python train.py"),
+            (meta::TORCH_VERSION, "2.15.0"),
+            (meta::GPU_NAME, "NVIDIA A100-SXM4-40GB"),
+            (meta::GPU_CAPACITY, "1073741824"),
+        ] {
+            trace.meta.push(Meta {
+                process: 0,
+                name: name.to_owned(),
+                text: text.to_owned(),
+            });
+        }
+        let mut run = Self { trace };
+        run.row(Kind::DriverContext, 0, 100 * MIB, None);
+        run
+    }
+
+    fn row(&mut self, kind: Kind, address: u64, size: u64, stack: Option<StackId>) {
+        self.trace.events.push(Event {
+            address,
+            size,
+            requested: if kind == Kind::Alloc { size } else { 0 },
+            pool: (kind == Kind::Alloc).then(Pool::default),
+            stack,
+            ..Event::new(kind)
+        });
+    }
+
+    fn line(&mut self, line: u64) -> Option<StackId> {
+        let stacks = &mut self.trace.stacks;
+        let (function, file) = (stacks.intern("main"), stacks.intern("/home/me/train.py"));
+        let frame = stacks.frame(function, file, line);
+        stacks.push_stack(&[frame])
+    }
+
+    /// A segment of so many MiB at an address in MiB.
+    fn segment(&mut self, at: u64, size: u64) {
+        self.row(Kind::SegmentAlloc, at * MIB, size * MIB, None);
+    }
+
+    fn alloc(&mut self, at: u64, size: u64, line: u64) {
+        let stack = self.line(line);
+        self.row(Kind::Alloc, at * MIB, size * MIB, stack);
+    }
+
+    fn note(&mut self, kind: Kind, name: &str, text: &str, at: u64) {
+        let stacks = &mut self.trace.stacks;
+        let (name, text) = (stacks.intern(name), stacks.intern(text));
+        self.trace.events.push(Event {
+            address: at * MIB,
+            name: Some(name),
+            text: Some(text),
+            ..Event::new(kind)
+        });
+    }
+
+    /// Weights, and activations of two layers.
+    fn trained() -> Self {
+        let mut run = Self::new();
+        run.segment(0, 200);
+        run.alloc(0, 200, 4);
+        run.note(Kind::MarkStart, "forward", "phase", 0);
+        for layer in 0..2 {
+            let module = format!("layers.{layer}");
+            run.note(Kind::MarkStart, &module, "module", 0);
+            run.segment(200 + 256 * layer, 256);
+            run.alloc(200 + 256 * layer, 250, 9);
+            run.note(Kind::MarkEnd, &module, "module", 0);
+        }
+        run.note(Kind::Owner, "head.weight", "weights float32[8192, 6400]", 0);
+        run
+    }
+
+    fn save(&self, folder: &Path, name: &str) {
+        let bytes = self.trace.write(Vec::new()).unwrap();
+        std::fs::write(folder.join(name), bytes).unwrap();
+    }
+}
+
+fn folder() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path();
+    Run::new().save(path, "empty.tonnage");
+    let mut run = Run::trained();
+    run.save(path, "peak.tonnage");
+    let stack = run.line(12);
+    run.row(Kind::Oom, 0, 400 * MIB, stack);
+    run.save(path, "short.tonnage");
+    let mut run = Run::new();
+    run.segment(0, 800);
+    run.alloc(0, 100, 3);
+    run.alloc(400, 100, 3);
+    let stack = run.line(5);
+    run.row(Kind::Oom, 0, 500 * MIB, stack);
+    run.save(path, "pieces.tonnage");
+    folder
+}
+
+/// What the command says: exit code, stdout, stderr.
+fn tonnage(folder: &Path, arguments: &str) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap();
+    let mut text = format!(
+        "$ tonnage {arguments}\nexit code {}\n",
+        output.status.code().unwrap()
+    );
+    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
+        if !bytes.is_empty() {
+            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
+        }
+    }
+    text
+}
+
+#[test]
+fn a_failure_and_a_peak() {
+    let folder = folder();
+    let mut text = String::new();
+    for name in ["short", "pieces", "peak"] {
+        text += &tonnage(folder.path(), &format!("explain {name}.tonnage"));
+        text.push('\n');
+    }
+    assert_snapshot!("explain", text);
+}
+
+#[test]
+fn as_json() {
+    let folder = folder();
+    assert_snapshot!(
+        "explain_json",
+        tonnage(folder.path(), "explain short.tonnage --json")
+    );
+}
+
+#[test]
+fn the_pages_of_the_findings() {
+    let folder = folder();
+    let mut text = String::new();
+    for code in tonnage_core::explain::codes::ALL {
+        text += &tonnage(folder.path(), &format!("explain {}", code.code));
+        text.push('\n');
+    }
+    text += &tonnage(folder.path(), "explain tn101 --json");
+    assert_snapshot!("explain_pages", text);
+}
+
+#[test]
+fn what_cannot_be_explained() {
+    let folder = folder();
+    let mut text = String::new();
+    for what in ["TN999", "empty.tonnage", "nowhere.tonnage"] {
+        text += &tonnage(folder.path(), &format!("explain {what}"));
+        text.push('\n');
+    }
+    assert_snapshot!("explain_errors", text);
+}
