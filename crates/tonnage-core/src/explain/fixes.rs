@@ -374,7 +374,12 @@ fn setting(case: &Case<'_>, job: &Job) -> Option<Fix> {
     const CONF: &str = "expandable_segments:True";
     let cached = case.on_device.cached;
     let matters = case.failed || cached * 20 > case.on_device.allocated;
-    if !matters {
+    // No setting helps where memory is truly short, whatever a replay says that does not know of
+    // the other processes.
+    let short = case
+        .wanted
+        .map_or(0, |wanted| super::cause::short(case, wanted.bytes));
+    if !matters || short > 0 {
         return None;
     }
     let report = job.replay(&[Alloc::Recorded, Alloc::Torch(CONF.to_owned())], false);
@@ -389,6 +394,13 @@ fn setting(case: &Case<'_>, job: &Job) -> Option<Fix> {
         return None;
     }
     let before_fails = !before.completes() || case.failed;
+    // A replay has the device for itself.
+    let others = case.on_device.others;
+    let room = case.on_device.capacity.unwrap_or(u64::MAX);
+    let own = case.on_device.context.unwrap_or(0) + case.on_device.outside.unwrap_or(0);
+    if others > 0 && after.peak_reserved + own + others > room {
+        return None;
+    }
     let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
     let helps = (before_fails && after.completes())
         || (!before_fails && after.completes() && saved * 50 > before.peak_reserved);
@@ -422,7 +434,8 @@ fn completes_all(replayed: &Replayed) -> bool {
 
 /// The smallest device on which a recording that failed gets past its end.
 fn device(case: &Case<'_>, job: &Job) -> Option<Fix> {
-    if !case.failed {
+    // A replay has the device for itself.
+    if !case.failed || case.on_device.others > 0 {
         return None;
     }
     let report = job.replay(&[Alloc::Recorded], true);
