@@ -287,4 +287,52 @@ mod tests {
             "line 2: it is longer than 64 KiB"
         );
     }
+
+    #[test]
+    fn damaged_files_are_refused_or_planned_but_never_panic() {
+        let whole = "id,lower,end,size,alignment,gaps,offset\na,0,9,8,4,3-6,4\nb,-3,9,4,4,,\nc,3,6,6,2,4-5 5-5,0\n";
+        let mut state = 1_u64;
+        let mut draw = |bound: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % bound
+        };
+        let wanted = Wanted {
+            keep_offsets: true,
+            capacity: Some(64),
+            ..Wanted::default()
+        };
+        let options = tonnage_plan::Options {
+            attempts: 2,
+            threads: 1,
+            ..tonnage_plan::Options::default()
+        };
+        let (mut read, mut planned) = (0, 0);
+        for _ in 0..3000 {
+            let mut bytes = whole.as_bytes().to_vec();
+            for _ in 0..=draw(3) {
+                let at = draw(bytes.len().max(1));
+                if at >= bytes.len() {
+                    break;
+                }
+                match draw(3) {
+                    0 => bytes[at] = b"0123456789-,\n\" @ax"[draw(18)],
+                    1 => {
+                        bytes.remove(at);
+                    }
+                    _ => bytes.truncate(at + 1),
+                }
+            }
+            let Ok(problems) = problem(bytes.as_slice(), &wanted) else {
+                continue;
+            };
+            read += 1;
+            planned += u32::from(crate::plan::plan(&problems, &wanted, &options).is_ok());
+        }
+        assert!(
+            read > 300 && planned > 100,
+            "{read} read, {planned} planned"
+        );
+    }
 }
