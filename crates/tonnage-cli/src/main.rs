@@ -16,6 +16,13 @@ use clap::Parser as _;
 use crate::arguments::{Arguments, Command};
 
 fn main() -> ExitCode {
+    // What a damaged recording makes arrow panic at becomes an error, which says it better.
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !tonnage_trace::panic_is_guarded() {
+            tell(panic);
+        }
+    }));
     let arguments = Arguments::parse();
     arguments.color.apply();
     let result = match arguments.command {

@@ -31,7 +31,7 @@ pub use event::{Event, Pool};
 pub use kind::{Column, Columns, Kind};
 pub use message::limits;
 pub use meta::Meta;
-pub use reader::{Ending, Reader};
+pub use reader::{Ending, Reader, panic_is_guarded};
 pub use schema::{FORMAT, FORMAT_MAJOR, FORMAT_MINOR};
 pub use stack::{Frame, FrameId, Frames, StackId, StackTable, TextId};
 pub use trace::Trace;

@@ -11,6 +11,7 @@
 //!
 //! **Invariant:** stack ids that come out of the iterator exist in [`Reader::stacks`].
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -229,10 +230,24 @@ fn not_a_trace(reason: &str) -> ReadError {
     }
 }
 
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread is one that the reader expects of arrow and turns into an error.
+///
+/// For panic hooks: such a panic is no bug to tell the user of.
+pub fn panic_is_guarded() -> bool {
+    GUARDED.get()
+}
+
 /// Runs arrow on bytes from a file, turning its errors and its panics into a reason.
 fn guarded<T>(decode: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, String> {
+    GUARDED.set(true);
     // Nothing half-changed is used afterwards: the caller stops at the first failure.
-    match catch_unwind(AssertUnwindSafe(decode)) {
+    let result = catch_unwind(AssertUnwindSafe(decode));
+    GUARDED.set(false);
+    match result {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("its contents contradict its header".to_owned()),
     }
@@ -260,6 +275,7 @@ fn decode(
     match parsed.header_type() {
         MessageHeader::DictionaryBatch => {
             if let Some(batch) = parsed.header_as_dictionary_batch() {
+                check_buffers(batch.data(), message.body.len())?;
                 read_dictionary(&message.body, batch, &schema, dictionaries, &version)?;
             }
             Ok(None)
@@ -268,6 +284,7 @@ fn decode(
             let Some(batch) = parsed.header_as_record_batch() else {
                 return Ok(None);
             };
+            check_buffers(Some(batch), message.body.len())?;
             let decoder =
                 RecordBatchDecoder::try_new(&message.body, batch, schema, dictionaries, &version)?;
             decoder.read_record_batch().map(Some)
@@ -276,6 +293,29 @@ fn decode(
             "a message of type {other:?} after the header"
         ))),
     }
+}
+
+/// Refuses buffers that lie outside the body or across the 8 bytes that the format aligns them to:
+/// arrow takes both for granted in places, and panics.
+fn check_buffers(batch: Option<arrow_ipc::RecordBatch<'_>>, body: usize) -> Result<(), ArrowError> {
+    for buffer in batch
+        .and_then(|batch| batch.buffers())
+        .into_iter()
+        .flatten()
+    {
+        let offset = usize::try_from(buffer.offset()).ok();
+        let length = usize::try_from(buffer.length()).ok();
+        let end = offset
+            .zip(length)
+            .and_then(|(offset, length)| offset.checked_add(length));
+        if offset.is_none_or(|offset| !offset.is_multiple_of(8)) || end.is_none_or(|end| end > body)
+        {
+            return Err(ArrowError::ParseError(
+                "a buffer is not aligned, or reaches past its message".to_owned(),
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// A decoded batch and the row that comes next.

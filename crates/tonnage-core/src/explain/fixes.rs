@@ -130,8 +130,14 @@ fn fix(
     if saved < before / 100 {
         return None;
     }
+    // Nobody has seen what comes after a request that failed.
+    let until = if case.failed {
+        ", up to the request that failed"
+    } else {
+        ""
+    };
     let shown = format!(
-        "{} - {} {what} = {}",
+        "{} - {} {what} = {}{until}",
         bytes(before),
         bytes(saved),
         bytes(after)

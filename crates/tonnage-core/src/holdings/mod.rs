@@ -319,13 +319,14 @@ impl Recording {
     /// How many rows there are to one of `times`.
     pub const ROWS_PER_TIME: u32 = 64;
 
-    /// The process and device that failed, or with the largest peak.
+    /// The process and device that failed, or with the largest peak; none if no block is shown.
     pub fn worst(&self) -> Option<&Holdings> {
         let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
         // The first of equals, so that rank 0 speaks for all.
         self.tracks
             .iter()
             .rev()
+            .filter(|track| track.failure.is_some() || !track.blocks.is_empty())
             .max_by_key(|track| (failed(track), track.peak_allocated))
     }
 

@@ -62,7 +62,11 @@ pub fn read<R: Read>(source: R) -> Result<Recording, HoldingsError> {
     let stacks = reader.into_parts().0;
     let tracks = tracks
         .into_values()
-        .filter(|builder| !builder.out.blocks.is_empty() || builder.out.failure.is_some())
+        // A process that only opened a context holds memory too.
+        .filter(|builder| {
+            let out = &builder.out;
+            !out.blocks.is_empty() || out.failure.is_some() || out.context > 0
+        })
         .map(|builder| builder.finish(row, &all))
         .collect();
     Ok(Recording {
