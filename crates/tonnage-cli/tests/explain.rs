@@ -2,13 +2,15 @@
 //! `explain` as a person sees it: every sentence is a snapshot, with its exit code.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::fmt::Write as _;
+mod said;
+
 use std::path::Path;
-use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
 use tonnage_trace::{Event, Kind, Meta, Pool, StackId, Trace, meta};
+
+use said::tonnage;
 
 const MIB: u64 = 1 << 20;
 
@@ -116,26 +118,6 @@ fn folder() -> TempDir {
     run.row(Kind::Oom, 0, 500 * MIB, stack);
     run.save(path, "pieces.tonnage");
     folder
-}
-
-/// What the command says: exit code, stdout, stderr.
-fn tonnage(folder: &Path, arguments: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    let mut text = format!(
-        "$ tonnage {arguments}\nexit code {}\n",
-        output.status.code().unwrap()
-    );
-    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
-        if !bytes.is_empty() {
-            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
-        }
-    }
-    text
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! `diff` and `check` as a person sees them before anything runs: every sentence is a snapshot.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::fmt::Write as _;
+mod said;
+
 use std::path::Path;
-use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
@@ -67,21 +67,7 @@ fn folder() -> TempDir {
 
 /// What the command says: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    let code = output.status.code().unwrap();
-    let mut text = format!("$ tonnage {arguments}\nexit code {code}\n");
-    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
-        if !bytes.is_empty() {
-            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
-        }
-    }
-    text.push('\n');
-    text
+    said::tonnage(folder, arguments) + "\n"
 }
 
 fn all(arguments: &[&str]) -> String {

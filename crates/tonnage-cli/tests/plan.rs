@@ -2,9 +2,9 @@
 //! `plan` as a person sees it: every sentence is a snapshot, and every file it writes is read back.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::fmt::Write as _;
+mod said;
+
 use std::path::Path;
-use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
@@ -72,22 +72,7 @@ c,3,6,6,2,,
 
 /// What the command says: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    let mut text = format!(
-        "$ tonnage {arguments}\nexit code {}\n",
-        output.status.code().unwrap()
-    );
-    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
-        if !bytes.is_empty() {
-            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
-        }
-    }
-    text + "\n"
+    said::tonnage(folder, arguments) + "\n"
 }
 
 #[test]

@@ -2,13 +2,15 @@
 //! `info`, `import` and `export` as a person sees them: every sentence is a snapshot.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::fmt::Write as _;
-use std::path::Path;
+mod said;
+
 use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
 use tonnage_trace::{Event, Kind, Writer, meta};
+
+use said::tonnage;
 
 const MIB: u64 = 1 << 20;
 
@@ -78,26 +80,6 @@ fn folder() -> TempDir {
     put("code.pickle", b"\x80\x04cos\nsystem\n.");
     put("short.pickle", b"\x80\x04}(");
     folder
-}
-
-/// What the command says: exit code, stdout, stderr.
-fn tonnage(folder: &Path, arguments: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
-        .args(arguments.split_whitespace())
-        .current_dir(folder)
-        .env("NO_COLOR", "1")
-        .output()
-        .unwrap();
-    let mut text = format!(
-        "$ tonnage {arguments}\nexit code {}\n",
-        output.status.code().unwrap()
-    );
-    for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
-        if !bytes.is_empty() {
-            let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
-        }
-    }
-    text
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! `replay` and `tune` as a person sees them: every sentence is a snapshot, with its exit code.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use std::fmt::Write as _;
+mod said;
+
 use std::path::Path;
-use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
@@ -71,24 +71,8 @@ fn folder() -> TempDir {
 
 /// What the command says to each of these arguments: exit code, stdout, stderr.
 fn tonnage(folder: &Path, calls: &[&str]) -> String {
-    let mut text = String::new();
-    for arguments in calls {
-        let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
-            .args(arguments.split_whitespace())
-            .current_dir(folder)
-            .env("NO_COLOR", "1")
-            .output()
-            .unwrap();
-        let code = output.status.code().unwrap();
-        let _ = writeln!(text, "$ tonnage {arguments}\nexit code {code}");
-        for (name, bytes) in [("stdout", output.stdout), ("stderr", output.stderr)] {
-            if !bytes.is_empty() {
-                let _ = write!(text, "--- {name}\n{}", String::from_utf8_lossy(&bytes));
-            }
-        }
-        text.push('\n');
-    }
-    text
+    let said = calls.iter().map(|call| said::tonnage(folder, call) + "\n");
+    said.collect()
 }
 
 #[test]
