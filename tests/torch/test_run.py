@@ -93,8 +93,7 @@ def test_the_words_of_a_verdict(tonnage):
     first = run.out.splitlines()[0]
     assert first == "does not fit on NVIDIA A100-SXM4-40GB (39.39 GiB)"
     assert re.search(r"asked for +\d+\.\d\d MiB with \d+\.\d\d MiB free, at .*llama_8b\.py:\d+", run.out)
-    # More was cached than was asked for: a matter of pieces, so the next step is a setting.
-    assert re.search(r"next +tonnage tune \S+\.tonnage$", run.out)
+    assert re.search(r"next +tonnage explain \S+\.tonnage$", run.out)
     assert len(run.out.splitlines()) <= 18
     assert "\x1b" not in run.out
 

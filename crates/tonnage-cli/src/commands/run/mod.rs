@@ -160,12 +160,7 @@ fn show(
     } else {
         // The script's own output may have ended without a line break.
         tell("");
-        say(&render::text(
-            verdict,
-            collected,
-            output,
-            &Catalogue::embedded(),
-        ));
+        say(&render::text(verdict, collected, output));
     }
     Ok(())
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use tonnage_core::collect::Collected;
 use tonnage_core::verdict::{DeviceUse, Outcome, Place, Verdict};
-use tonnage_gpus::Catalogue;
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
 
@@ -15,12 +14,7 @@ const HOLDERS: usize = 5;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
-pub(crate) fn text(
-    verdict: &Verdict,
-    collected: &Collected,
-    output: &Path,
-    catalogue: &Catalogue,
-) -> String {
+pub(crate) fn text(verdict: &Verdict, collected: &Collected, output: &Path) -> String {
     let mut text = headline(verdict);
     text.push('\n');
     if let Some(device) = verdict.worst() {
@@ -44,7 +38,7 @@ pub(crate) fn text(
             }
         ),
     );
-    if let Some(next) = next(verdict, output, catalogue) {
+    if let Some(next) = next(verdict, output) {
         row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
     }
     text.trim_end().to_owned()
@@ -270,28 +264,11 @@ fn gaps(text: &mut String, verdict: &Verdict) {
     }
 }
 
-/// The command that most people would type next.
-fn next(verdict: &Verdict, output: &Path, catalogue: &Catalogue) -> Option<String> {
-    let recording = output.display();
+/// The command that most people would type next: the one that says why, and what would help.
+fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     match verdict.outcome {
-        Outcome::Fits => Some(format!("tonnage replay {recording}")),
-        Outcome::DoesNotFit => {
-            let device = verdict.worst()?;
-            let asked = device.out_of_memory.as_ref().map_or(0, |oom| oom.requested);
-            if device.at_peak.cached >= asked {
-                // Enough was held, but not in one piece: another setting may do.
-                return Some(format!("tonnage tune {recording}"));
-            }
-            let needed = device.at_peak.used + asked;
-            let larger = catalogue
-                .gpus()
-                .iter()
-                .filter(|gpu| gpu.supported && gpu.total_memory.value >= needed)
-                .min_by_key(|gpu| gpu.total_memory.value)?;
-            Some(format!(
-                "tonnage run --gpu {} -- {}",
-                larger.id, verdict.command
-            ))
+        Outcome::Fits | Outcome::DoesNotFit => {
+            Some(format!("tonnage explain {}", output.display()))
         }
         Outcome::Failed | Outcome::NoDevice => None,
     }
@@ -383,12 +360,7 @@ mod tests {
             processes: 1,
             events: 5000,
         };
-        let styled = text(
-            verdict,
-            &collected,
-            Path::new("train.tonnage"),
-            &Catalogue::embedded(),
-        );
+        let styled = text(verdict, &collected, Path::new("train.tonnage"));
         anstream::adapter::strip_str(&styled).to_string()
     }
 
@@ -412,23 +384,6 @@ mod tests {
             calls: 1234,
         }];
         insta::assert_snapshot!(shown(&verdict));
-    }
-
-    #[test]
-    fn a_run_short_of_one_piece_is_sent_to_tune() {
-        let mut verdict = verdict();
-        verdict.outcome = Outcome::DoesNotFit;
-        verdict.devices[0].out_of_memory = Some(OutOfMemory {
-            requested: 512 << 20,
-            free: 100 << 20,
-            place: None,
-            inside: None,
-        });
-        let text = shown(&verdict);
-        assert!(
-            text.ends_with("next         tonnage tune train.tonnage"),
-            "{text}"
-        );
     }
 
     #[test]
