@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace files: what can be read can be summed up, written again and read again, the same.
 
-use tonnage_core::{info::info, verdict::verdict};
+use tonnage_core::diff::Summary;
+use tonnage_core::explain::explain;
+use tonnage_core::{holdings, info::info, verdict::verdict};
 use tonnage_trace::{Event, Reader, Trace};
 
 /// Reads the bytes as a trace.
 pub fn run(data: &[u8]) {
     let _ = info(data);
     let _ = verdict(|| Ok(data));
+    if let Ok(recording) = holdings::read(data) {
+        let _ = explain(&recording, None);
+        let _ = Summary::of(&recording, "");
+    }
     let Ok(mut reader) = Reader::new(data) else {
         return;
     };

@@ -283,7 +283,9 @@ pub fn verdict<R: Read>(open: impl Fn() -> std::io::Result<R>) -> Result<Verdict
 }
 
 fn moment(event: u64, time: Option<i64>, first: Option<i64>) -> Moment {
-    let after = time.zip(first).map_or(0, |(time, first)| time - first);
+    let after = time
+        .zip(first)
+        .map_or(0, |(time, first)| time.saturating_sub(first));
     Moment {
         event,
         after_ns: after.max(0).cast_unsigned(),
@@ -321,12 +323,12 @@ impl State {
         // Torch's own rows end at the last drain of a process that was killed;
         // what it has handed out since it must hold.
         let reserved = self.reserved.max(self.allocated);
-        let used = self.used.max(self.context + reserved);
+        let used = self.used.max(self.context.saturating_add(reserved));
         Breakdown {
             allocated: self.allocated,
             cached: reserved - self.allocated,
             context: self.context,
-            other: used - self.context - reserved,
+            other: used.saturating_sub(self.context).saturating_sub(reserved),
             used,
         }
     }
@@ -337,7 +339,7 @@ impl State {
             Kind::Alloc => {
                 let size = taken(event);
                 self.live.insert(event.address, size);
-                self.allocated += size;
+                self.allocated = self.allocated.saturating_add(size);
                 self.oom_is_last = false;
                 if self.allocated > self.peak_allocated {
                     self.peak_allocated = self.allocated;
@@ -348,17 +350,17 @@ impl State {
             }
             Kind::FreeRequested => {
                 let size = self.live.remove(&event.address).unwrap_or(0);
-                self.allocated -= size;
+                self.allocated = self.allocated.saturating_sub(size);
             }
             Kind::SegmentAlloc | Kind::SegmentMap => {
-                self.reserved += event.size;
+                self.reserved = self.reserved.saturating_add(event.size);
                 self.peak_reserved = self.peak_reserved.max(self.reserved);
             }
             Kind::SegmentFree | Kind::SegmentUnmap => {
                 self.reserved = self.reserved.saturating_sub(event.size);
             }
             Kind::DriverContext => {
-                self.context += event.size;
+                self.context = self.context.saturating_add(event.size);
                 self.charge(event.size);
             }
             Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => self.charge(event.size),
@@ -379,7 +381,7 @@ impl State {
     }
 
     fn charge(&mut self, bytes: u64) {
-        self.used += bytes;
+        self.used = self.used.saturating_add(bytes);
         self.peak_used = self.peak_used.max(self.used);
     }
 

@@ -340,7 +340,11 @@ fn on_device(recording: &Recording, track: &Holdings, row: u32) -> OnDevice {
         cached: reserved - allocated,
         context: (track.context > 0).then_some(track.context),
         outside: driver_seen.then(|| charged.saturating_sub(reserved)),
-        others: others.map(|other| other.peak_charged + other.context).sum(),
+        others: others.fold(0_u64, |sum, other| {
+            // Bounded, as every sum of holdings is: a hostile recording may have many processes.
+            sum.saturating_add(other.peak_charged + other.context)
+                .min(1 << 60)
+        }),
     }
 }
 

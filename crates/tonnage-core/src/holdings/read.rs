@@ -13,6 +13,10 @@ use super::{
 };
 use crate::facts;
 
+/// No sum of blocks is larger: what a hostile recording claims beyond it is not counted, so that
+/// no sum made of holdings can overflow.
+const ABSURD: u64 = 1 << 60;
+
 /// Why a recording could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -93,6 +97,8 @@ struct Builder {
     modules: Vec<TextId>,
     step: u32,
     allocated: u64,
+    /// Bytes of blocks that were there before the first row.
+    before: u64,
     /// Whether segments were there before the first row and became known later.
     unseen_segments: bool,
     /// How many phases have ended: tells one forward pass from the next.
@@ -120,6 +126,7 @@ impl Builder {
             modules: Vec::new(),
             step: 0,
             allocated: 0,
+            before: 0,
             unseen_segments: false,
             span: 0,
             lives: Vec::new(),
@@ -166,9 +173,11 @@ impl Builder {
             }
             Kind::Owner => self.owner(event, stacks),
             Kind::MarkStart | Kind::MarkEnd | Kind::Mark => self.mark(event, row, stacks),
-            Kind::DriverContext => self.out.context += event.size,
+            Kind::DriverContext => {
+                self.out.context = self.out.context.saturating_add(event.size).min(ABSURD);
+            }
             Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => {
-                self.out.charged += event.size;
+                self.out.charged = self.out.charged.saturating_add(event.size).min(ABSURD);
                 self.out.peak_charged = self.out.peak_charged.max(self.out.charged);
             }
             Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree => {
@@ -177,8 +186,8 @@ impl Builder {
             Kind::Oom => {
                 self.out.failure = Some(Failure {
                     row,
-                    requested: event.size,
-                    free: event.free,
+                    requested: event.size.min(ABSURD),
+                    free: event.free.min(ABSURD),
                     stack: event.stack,
                     stream: event.stream,
                     phase: self.phase,
@@ -232,7 +241,7 @@ impl Builder {
         let hint = hint.or_else(|| event.stack.map(|stack| hints.of(stacks, stack)));
         let bytes = self.taken(event);
         let requested = if event.requested > 0 {
-            event.requested
+            event.requested.min(bytes)
         } else {
             bytes
         };
@@ -260,14 +269,16 @@ impl Builder {
 
     /// Bytes a block takes: as recorded, else the request rounded as PyTorch rounds at least.
     fn taken(&mut self, event: &Event) -> u64 {
+        let room = ABSURD.saturating_sub(self.allocated);
         if event.size > 0 {
-            return event.size;
+            return event.size.min(room);
         }
         self.out.sizes_unknown += 1;
         event
             .requested
             .checked_next_multiple_of(512)
             .unwrap_or(event.requested)
+            .min(room)
     }
 
     /// Ends the life of the block at an address, if one lives there.
@@ -301,6 +312,10 @@ impl Builder {
         died: (u32, u32),
     ) {
         self.out.unseen_births += 1;
+        // These are not among the allocated bytes, so they have a bound of their own.
+        let bytes = bytes.min(ABSURD - self.before);
+        self.before += bytes;
+        let requested = requested.min(bytes);
         self.out.blocks.push(Holding {
             born: 0,
             died: died.0,
@@ -321,6 +336,7 @@ impl Builder {
     }
 
     fn segment(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
+        let bytes = bytes.min(ABSURD.saturating_sub(self.out.reserved));
         let index = self.out.segments.len() as u32;
         self.out.segments.push(SegmentSpan {
             born: row,
@@ -354,6 +370,8 @@ impl Builder {
             .collect();
         if inside.is_empty() {
             self.unseen_segments = true;
+            let bytes = bytes.min(ABSURD - self.before);
+            self.before += bytes;
             self.out.segments.push(SegmentSpan {
                 born: 0,
                 died: row,

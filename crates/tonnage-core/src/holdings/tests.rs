@@ -206,3 +206,26 @@ fn categories_add_up_to_what_is_allocated_at_every_row() {
         .max();
     assert_eq!(best, Some(track.peak_allocated));
 }
+
+#[test]
+fn absurd_sizes_do_not_overflow_any_sum() {
+    let mut script = Script::new();
+    for block in 0..40_u64 {
+        script.segment(block << 40, u64::MAX, 0);
+        script.alloc(block << 40, u64::MAX, u64::MAX);
+        script.push(Event {
+            size: u64::MAX,
+            ..Event::new(Kind::DriverContext)
+        });
+        script.free((block << 40) + 8);
+    }
+    script.push(Event {
+        size: u64::MAX,
+        free: u64::MAX,
+        ..Event::new(Kind::Oom)
+    });
+    let recording = script.read();
+    let told = crate::explain::explain(&recording, None).expect("it has blocks");
+    assert!(told.on_device.allocated > 0);
+    assert!(crate::diff::Summary::of(&recording, "").is_some());
+}
