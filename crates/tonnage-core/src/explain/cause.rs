@@ -452,16 +452,8 @@ pub(super) fn is_step_temporary(block: &Holding) -> bool {
 }
 
 fn optimizer(case: &Case<'_>) -> Option<Finding> {
-    let state: u64 = case
-        .alive()
-        .filter(|block| block.category == Category::OptimizerState)
-        .map(|block| block.bytes)
-        .sum();
-    let temporary: u64 = case
-        .alive()
-        .filter(|block| is_step_temporary(block))
-        .map(|block| block.bytes)
-        .sum();
+    let state = case.held(|block| block.category == Category::OptimizerState);
+    let temporary = case.held(is_step_temporary);
     let in_step = case.phase() == Phase::Step;
     let step = case.track.phase_at(case.row).map_or(0, |span| span.step);
     let first_after = case.failed && step == 1 && !in_step;
@@ -514,16 +506,8 @@ fn checkpointing(case: &Case<'_>) -> Option<Finding> {
         .blocks
         .iter()
         .find(|block| recomputed(block.stack))?;
-    let activations: u64 = case
-        .alive()
-        .filter(|block| block.category == Category::Activations)
-        .map(|block| block.bytes)
-        .sum();
-    let temporary: u64 = case
-        .alive()
-        .filter(|block| is_step_temporary(block))
-        .map(|block| block.bytes)
-        .sum();
+    let activations = case.held(|block| block.category == Category::Activations);
+    let temporary = case.held(is_step_temporary);
     let place = site(stacks, block.stack);
     let alive = if activations == 0 {
         "none of them is".to_owned()
@@ -545,7 +529,7 @@ fn checkpointing(case: &Case<'_>) -> Option<Finding> {
 
 fn checkpoint_file(case: &Case<'_>) -> Option<Finding> {
     let made = |block: &Holding| block.phase == Phase::Save && !is_kept(block);
-    let sum: u64 = case.alive().filter(|b| made(b)).map(|b| b.bytes).sum();
+    let sum = case.held(made);
     if !is_large(case, sum, SHARE) {
         return None;
     }
@@ -560,7 +544,7 @@ fn checkpoint_file(case: &Case<'_>) -> Option<Finding> {
 
 fn kv_cache(case: &Case<'_>) -> Option<Finding> {
     let cached = |block: &Holding| block.category == Category::KvCache;
-    let sum: u64 = case.alive().filter(|b| cached(b)).map(|b| b.bytes).sum();
+    let sum = case.held(cached);
     if !is_large(case, sum, LARGE_SHARE) {
         return None;
     }
@@ -625,7 +609,7 @@ fn evaluation(case: &Case<'_>) -> Option<Finding> {
         return None;
     }
     let made = |block: &Holding| block.phase == Phase::Eval && !is_kept(block);
-    let sum: u64 = case.alive().filter(|b| made(b)).map(|b| b.bytes).sum();
+    let sum = case.held(made);
     let collects = left_behind(case).is_some_and(|found| found.code == codes::EVALUATION);
     if collects || !is_large(case, sum, SHARE) {
         return None;

@@ -206,6 +206,12 @@ impl Case<'_> {
         self.track.alive_at(self.row)
     }
 
+    /// Bytes of the live blocks for which `of` says yes.
+    pub(crate) fn held(&self, of: impl Fn(&Holding) -> bool) -> u64 {
+        let blocks = self.alive().filter(|block| of(block));
+        blocks.map(|block| block.bytes).sum()
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         if let Some(failure) = self.track.failure.filter(|_| self.failed) {
             return failure.phase;
