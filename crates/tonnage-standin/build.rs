@@ -46,6 +46,9 @@ enum Class {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=api");
+    // For a dependent that builds the library into itself.
+    let here = std::env::current_dir().expect("a build has a folder");
+    println!("cargo::metadata=source={}", here.display());
     // One copy of the library serves under three names; see `tonnage run`.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libtonnage_standin.so");
     let mut code = String::new();

@@ -53,6 +53,25 @@ pub(crate) enum Command {
     Report(ReportOptions),
 }
 
+impl Command {
+    /// Whether the reply is for a program.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Run(options) => options.json,
+            Self::Gpus(options) => options.json,
+            Self::Info(options) => options.json,
+            Self::Replay(options) => options.json,
+            Self::Plan(options) => options.json,
+            Self::Tune(options) => options.json,
+            Self::Explain(options) => options.json,
+            Self::Diff(options) => options.json,
+            Self::Report(options) => options.json,
+            // They write files, or have formats of their own.
+            Self::Import(_) | Self::Export(_) | Self::Check(_) => false,
+        }
+    }
+}
+
 /// Dry-run a PyTorch script on a GPU that is not there
 ///
 /// Runs the command with a stand-in for the CUDA libraries that accounts for

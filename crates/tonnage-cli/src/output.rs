@@ -1,16 +1,100 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How things are said: answers, errors, sizes.
 
+use std::cell::Cell;
+
 use anstyle::{AnsiColor, Style};
+use serde::Serialize;
 pub(crate) use tonnage_core::words::{bytes, count};
 
 /// What a command answers; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Answer {
+pub enum Answer {
+    /// Yes, or done.
     Yes = 0,
+    /// The answer is no: it does not fit, it is over the budget.
     No = 1,
+    /// It could not be found out.
     Failed = 2,
+}
+
+/// In which forms a reply is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    Json,
+    Both,
+}
+
+/// What a command has to say.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The answer.
+    pub answer: Answer,
+    /// For a person.
+    pub text: Option<String>,
+    /// For a program.
+    pub json: Option<String>,
+}
+
+impl Reply {
+    /// One result in the forms that are wanted.
+    pub(crate) fn new<T: Serialize>(
+        form: Form,
+        answer: Answer,
+        result: &T,
+        text: impl FnOnce(&T) -> String,
+    ) -> serde_json::Result<Self> {
+        let json = match form {
+            Form::Text => None,
+            Form::Json | Form::Both => Some(serde_json::to_string_pretty(result)?),
+        };
+        let text = (form != Form::Json).then(|| text(result).trim_end().to_owned());
+        Ok(Self { answer, text, json })
+    }
+
+    /// A reply of which only the answer matters.
+    pub(crate) fn silent(answer: Answer) -> Self {
+        Self {
+            answer,
+            text: None,
+            json: None,
+        }
+    }
+}
+
+/// Why a command failed, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What went wrong, with its causes.
+    pub message: String,
+    /// The next step.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn of(error: &anyhow::Error) -> Self {
+        Self {
+            message: format!("{error:#}"),
+            hint: hint(error).map(str::to_owned),
+        }
+    }
+
+    pub(crate) fn of_usage(error: &clap::Error) -> Self {
+        let message = error.to_string();
+        let message = message.strip_prefix("error: ").unwrap_or(&message);
+        let message = message.split("\n\nUsage:").next().unwrap_or(message);
+        Self {
+            message: message.trim().to_owned(),
+            hint: None,
+        }
+    }
+}
+
+/// A text without what colours it.
+pub(crate) fn without_colour(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
 }
 
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
@@ -25,9 +109,25 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(anstream::stdout(), "{text}");
 }
 
+thread_local! {
+    /// Whether this thread works for a program that wants the reply and nothing on its stderr.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does some work without a word to stderr.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let before = QUIET.replace(true);
+    let result = work();
+    QUIET.set(before);
+    result
+}
+
 /// Writes a line to stderr.
 pub(crate) fn tell(text: &str) {
     use std::io::Write as _;
+    if QUIET.get() {
+        return;
+    }
     let _ = writeln!(anstream::stderr(), "{text}");
 }
 
@@ -60,12 +160,15 @@ pub(crate) fn error(error: &anyhow::Error) {
     for cause in error.chain().skip(1) {
         tell(&format!("{DIM}cause{DIM:#}: {cause}"));
     }
-    let hint = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<Hinted>());
-    if let Some(Hinted { hint, .. }) = hint {
+    if let Some(hint) = hint(error) {
         tell(&format!("\n{HINT}hint{HINT:#}: {hint}"));
     }
+}
+
+fn hint(error: &anyhow::Error) -> Option<&str> {
+    let mut chain = error.chain();
+    let hinted = chain.find_map(|cause| cause.downcast_ref::<Hinted>());
+    hinted.map(|hinted| hinted.hint.as_str())
 }
 
 /// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too) or plain bytes.

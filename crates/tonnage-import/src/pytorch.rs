@@ -228,39 +228,27 @@ pub fn import<W: Write>(
 ) -> Result<u64, ImportError> {
     let mut parsed = Parsed::read(source, writer.stacks_mut())?;
     parsed.write_facts(process, writer)?;
-    for segment in std::mem::take(&mut parsed.segments)
-        .iter()
-        .chain(&std::mem::take(&mut parsed.host_segments))
-    {
-        for row in segment.events(When::Final, writer.stacks_mut()) {
-            writer.event(&Event { process, ..row })?;
-        }
-    }
-    let mut marks = std::mem::take(&mut parsed.annotations);
-    // Stable: scopes that start at the same moment stay nested as they were.
-    marks.sort_by_key(|mark| (mark.device, mark.time));
-    let mut marks = marks.into_iter().peekable();
+    parsed.write_segments(process, writer)?;
+    parsed.write_events(process, writer)
+}
+
+/// Streams a history that was taken piece by piece into one trace: each piece is a snapshot with the events since the
+/// one before, and `last` has the state at the end. Only one piece is in memory at a time, beside the last.
+pub fn import_pieces<W: Write, R: Read>(
+    pieces: impl IntoIterator<Item = std::io::Result<R>>,
+    last: R,
+    process: u32,
+    writer: &mut Writer<W>,
+) -> Result<u64, ImportError> {
+    let mut last = Parsed::read(last, writer.stacks_mut())?;
+    last.write_facts(process, writer)?;
+    last.write_segments(process, writer)?;
     let mut count = 0;
-    for (trace, device) in parsed.traces.iter().zip(0..) {
-        for event in parsed.events(trace, device) {
-            let due = |mark: &Event| {
-                mark.device < device || (mark.device == device && mark.time <= event.time)
-            };
-            while let Some(mark) = marks.next_if(due) {
-                writer.event(&Event { process, ..mark })?;
-            }
-            writer.event(&Event { process, ..event })?;
-            count += 1;
-        }
+    for piece in pieces {
+        let piece = piece.map_err(|source| ImportError::Io { offset: 0, source })?;
+        count += Parsed::read(piece, writer.stacks_mut())?.write_events(process, writer)?;
     }
-    for mark in marks {
-        writer.event(&Event { process, ..mark })?;
-    }
-    for event in parsed.events(&parsed.host_trace, HOST) {
-        writer.event(&Event { process, ..event })?;
-        count += 1;
-    }
-    Ok(count)
+    Ok(count + last.write_events(process, writer)?)
 }
 
 /// The device of pinned host memory.
@@ -340,6 +328,55 @@ impl Parsed {
                 .get(*index as usize)
                 .map(|entry| entry.event(device, &self.words))
         })
+    }
+
+    fn write_segments<W: Write>(
+        &mut self,
+        process: u32,
+        writer: &mut Writer<W>,
+    ) -> Result<(), ImportError> {
+        for segment in std::mem::take(&mut self.segments)
+            .iter()
+            .chain(&std::mem::take(&mut self.host_segments))
+        {
+            for row in segment.events(When::Final, writer.stacks_mut()) {
+                writer.event(&Event { process, ..row })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The events of each device with the annotations at their place; how many events there are.
+    fn write_events<W: Write>(
+        &mut self,
+        process: u32,
+        writer: &mut Writer<W>,
+    ) -> Result<u64, ImportError> {
+        let mut marks = std::mem::take(&mut self.annotations);
+        // Stable: scopes that start at the same moment stay nested as they were.
+        marks.sort_by_key(|mark| (mark.device, mark.time));
+        let mut marks = marks.into_iter().peekable();
+        let mut count = 0;
+        for (trace, device) in self.traces.iter().zip(0..) {
+            for event in self.events(trace, device) {
+                let due = |mark: &Event| {
+                    mark.device < device || (mark.device == device && mark.time <= event.time)
+                };
+                while let Some(mark) = marks.next_if(due) {
+                    writer.event(&Event { process, ..mark })?;
+                }
+                writer.event(&Event { process, ..event })?;
+                count += 1;
+            }
+        }
+        for mark in marks {
+            writer.event(&Event { process, ..mark })?;
+        }
+        for event in self.events(&self.host_trace, HOST) {
+            writer.event(&Event { process, ..event })?;
+            count += 1;
+        }
+        Ok(count)
     }
 
     fn write_facts<W: Write>(

@@ -19,7 +19,7 @@ use tonnage_core::words::bytes;
 use super::diff::{named, row, signed};
 use super::recording::{Output, plain};
 use crate::arguments::{Arguments, CheckFormat, CheckOptions, Command};
-use crate::output::{Answer, BAD, GOOD, HINT, hinted, parse_bytes, say, tell};
+use crate::output::{Answer, BAD, GOOD, HINT, Reply, hinted, parse_bytes, tell};
 
 const OWN: &str = "tonnage.toml";
 const PYTHONS: &str = "pyproject.toml";
@@ -29,7 +29,7 @@ const HEAD: &str = "# What each budget took when it was last accepted. Written b
 /// How many changed lines are shown.
 const LINES: usize = 5;
 
-pub(crate) fn run(options: &CheckOptions) -> Result<Answer> {
+pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
     let path = match &options.config {
         Some(path) => path.clone(),
         None => find_config()?,
@@ -76,16 +76,20 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Answer> {
     } else {
         options.format
     };
-    say(render(&all, format, &path)?.trim_end());
+    let text = render(&all, format, &path)?.trim_end().to_owned();
     let failed = |held: Held| held == Held::Failed;
     // Accepting says yes to growth, never to a limit.
     let holds = |held: Held| held.passes() || (options.update && held == Held::Grew);
-    Ok(if all.iter().any(|checked| failed(checked.answer)) {
+    let answer = if all.iter().any(|checked| failed(checked.answer)) {
         Answer::Failed
     } else if all.iter().all(|checked| holds(checked.answer)) {
         Answer::Yes
     } else {
         Answer::No
+    };
+    Ok(Reply {
+        text: Some(text),
+        ..Reply::silent(answer)
     })
 }
 

@@ -11,16 +11,11 @@ use tonnage_core::words::bytes;
 use super::explain::read;
 use super::recording::{Recording, plain};
 use crate::arguments::DiffOptions;
-use crate::output::{Answer, BAD, GOOD, hinted, say};
+use crate::output::{Answer, BAD, Form, GOOD, Reply, hinted};
 
-pub(crate) fn run(options: &DiffOptions) -> Result<Answer> {
+pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
     let diff = Diff::of(&summary(&options.before)?, &summary(&options.after)?);
-    if options.json {
-        say(&serde_json::to_string_pretty(&diff)?);
-    } else {
-        say(text(&diff).trim_end());
-    }
-    Ok(Answer::Yes)
+    Ok(Reply::new(form, Answer::Yes, &diff, text)?)
 }
 
 fn summary(path: &Path) -> Result<Summary> {

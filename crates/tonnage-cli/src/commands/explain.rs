@@ -11,12 +11,12 @@ use tonnage_core::words::{bytes, count};
 
 use super::recording::{Recording, explained, plain};
 use crate::arguments::ExplainOptions;
-use crate::output::{Answer, BAD, DIM, GOOD, HINT, hinted, say};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted};
 
-pub(crate) fn run(options: &ExplainOptions) -> Result<Answer> {
+pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
     let name = options.what.to_string_lossy();
     if name.len() == 5 && name.to_ascii_uppercase().starts_with("TN") && !options.what.exists() {
-        return page(&name, options.json);
+        return page(&name, form);
     }
     let recording = Recording::open(&options.what)?;
     let read = read(&recording)?;
@@ -28,15 +28,11 @@ pub(crate) fn run(options: &ExplainOptions) -> Result<Answer> {
             "record the allocator's history, or make a recording with `tonnage run`",
         ));
     };
-    if options.json {
-        say(&serde_json::to_string_pretty(&explanation)?);
-    } else {
-        say(text(&explanation).trim_end());
-    }
-    Ok(match explanation.outcome {
+    let answer = match explanation.outcome {
         Outcome::OutOfMemory => Answer::No,
         Outcome::Ran => Answer::Yes,
-    })
+    };
+    Ok(Reply::new(form, answer, &explanation, text)?)
 }
 
 /// Reads whose every byte is.
@@ -45,7 +41,7 @@ pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
     read.map_err(|error| explained(&error, "record it again, or see `tonnage info`"))
 }
 
-fn page(name: &str, json: bool) -> Result<Answer> {
+fn page(name: &str, form: Form) -> Result<Reply> {
     let Some(code) = codes::find(name) else {
         let known: Vec<&str> = codes::ALL.iter().map(|code| code.code).collect();
         return Err(hinted(
@@ -53,16 +49,13 @@ fn page(name: &str, json: bool) -> Result<Answer> {
             format!("there are {}", known.join(", ")),
         ));
     };
-    if json {
-        let page = serde_json::json!({"code": code.code, "title": code.title, "page": code.page});
-        say(&serde_json::to_string_pretty(&page)?);
-    } else {
-        say(&format!(
+    let page = serde_json::json!({"code": code.code, "title": code.title, "page": code.page});
+    Ok(Reply::new(form, Answer::Yes, &page, |_| {
+        format!(
             "{GOOD}{}{GOOD:#}  {}\n\n{}",
             code.code, code.title, code.page
-        ));
-    }
-    Ok(Answer::Yes)
+        )
+    })?)
 }
 
 /// The most lines that are shown, so that a screen suffices.

@@ -11,9 +11,9 @@ use crate::arguments::{ExportFormat, ExportOptions};
 use crate::commands::recording::{
     Output, Recording, derived, explained, tell_notes, unreadable_trace,
 };
-use crate::output::{Answer, HINT, bytes, count, hinted, tell};
+use crate::output::{Answer, HINT, Reply, bytes, count, hinted, tell};
 
-pub(crate) fn run(options: &ExportOptions) -> Result<Answer> {
+pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let path = &options.file;
     let (extension, viewer) = match options.format {
         ExportFormat::Snapshot => (".pickle", "https://pytorch.org/memory_viz"),
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Answer> {
         count(exported.events),
     ));
     tell_notes("not as in the recording", &exported.notes);
-    Ok(Answer::Yes)
+    Ok(Reply::silent(Answer::Yes))
 }
 
 /// An option of one format is a mistake with the other.

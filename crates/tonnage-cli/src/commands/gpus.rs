@@ -7,32 +7,21 @@ use anyhow::Result;
 use tonnage_gpus::{Catalogue, Figure, Gpu};
 
 use crate::arguments::GpusOptions;
-use crate::output::{Answer, DIM, WARN, bytes, hinted, say};
+use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, hinted};
 
 /// Version of the JSON of this command.
 const SCHEMA_VERSION: u32 = 1;
 
-pub(crate) fn run(options: &GpusOptions) -> Result<Answer> {
+pub(crate) fn run(options: &GpusOptions, form: Form) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
     if let Some(name) = &options.name {
         let gpu = find(&catalogue, name)?;
-        if options.json {
-            say(&serde_json::to_string_pretty(
-                &serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpu": gpu }),
-            )?);
-        } else {
-            say(&describe(gpu));
-        }
-        return Ok(Answer::Yes);
+        let one = serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpu": gpu });
+        return Ok(Reply::new(form, Answer::Yes, &one, |_| describe(gpu))?);
     }
-    if options.json {
-        say(&serde_json::to_string_pretty(
-            &serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpus": catalogue.gpus() }),
-        )?);
-        return Ok(Answer::Yes);
-    }
-    say(&table(catalogue.gpus()));
-    Ok(Answer::Yes)
+    let gpus = catalogue.gpus();
+    let all = serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpus": gpus });
+    Ok(Reply::new(form, Answer::Yes, &all, |_| table(gpus))?)
 }
 
 /// The GPU a person means, or an error that says what they could have meant.

@@ -10,9 +10,9 @@ use crate::arguments::ImportOptions;
 use crate::commands::recording::{
     Output, Recording, derived, recognise, tell_notes, unreadable_trace, words,
 };
-use crate::output::{Answer, bytes, count, hinted, tell};
+use crate::output::{Answer, Reply, bytes, count, hinted, tell};
 
-pub(crate) fn run(options: &ImportOptions) -> Result<Answer> {
+pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
     let path = &options.file;
     let Some(format) = recognise(path)? else {
         return Err(hinted(
@@ -39,5 +39,5 @@ pub(crate) fn run(options: &ImportOptions) -> Result<Answer> {
         words(format)
     ));
     tell_notes("not known", &info.unknown);
-    Ok(Answer::Yes)
+    Ok(Reply::silent(Answer::Yes))
 }

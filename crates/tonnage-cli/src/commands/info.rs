@@ -10,24 +10,19 @@ use tonnage_core::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
 
 use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};
-use crate::output::{Answer, DIM, WARN, bytes, count, error, say};
+use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error};
 
 /// Devices whose peaks the text lists; the JSON has all.
 const DEVICES: usize = 8;
 /// Kinds of events in a line of the text.
 const KINDS: usize = 3;
 
-pub(crate) fn run(options: &InfoOptions) -> Result<Answer> {
-    let (mut answer, mut shown) = (Answer::Yes, Vec::new());
-    for (index, path) in options.files.iter().enumerate() {
+pub(crate) fn run(options: &InfoOptions, form: Form) -> Result<Reply> {
+    let (mut answer, mut recordings) = (Answer::Yes, Vec::new());
+    for path in &options.files {
         match describe(path) {
-            Ok(described) if options.json => shown.push(described),
-            Ok(described) => {
-                if index > 0 {
-                    say("");
-                }
-                say(&text(&described));
-            }
+            Ok(described) => recordings.push(described),
+            Err(reason) if options.files.len() == 1 => return Err(reason),
             // The other recordings are still worth a look.
             Err(reason) => {
                 error(&reason);
@@ -35,13 +30,21 @@ pub(crate) fn run(options: &InfoOptions) -> Result<Answer> {
             }
         }
     }
-    if options.json {
-        say(&serde_json::to_string_pretty(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION,
-            "recordings": shown,
-        }))?);
-    }
-    Ok(answer)
+    let all = All {
+        schema_version: SCHEMA_VERSION,
+        recordings,
+    };
+    let reply = Reply::new(form, answer, &all, |all| {
+        let texts: Vec<String> = all.recordings.iter().map(text).collect();
+        texts.join("\n\n")
+    });
+    Ok(reply?)
+}
+
+#[derive(Serialize)]
+struct All {
+    schema_version: u32,
+    recordings: Vec<Described>,
 }
 
 /// A recording and where it is.

@@ -13,12 +13,12 @@ use tonnage_gpus::Catalogue;
 
 use crate::arguments::{ReplayOptions, Target};
 use crate::commands::recording::{Recording, explained, unreadable_trace};
-use crate::output::{Answer, BAD, DIM, GOOD, WARN, bytes, count, hinted, say};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
 
 /// Processes whose tables are shown; the JSON has all.
 const TRACKS: usize = 4;
 
-pub(crate) fn run(options: &ReplayOptions) -> Result<Answer> {
+pub(crate) fn run(options: &ReplayOptions, form: Form) -> Result<Reply> {
     let job = load(&options.file, &options.target)?;
     let allocs = if options.alloc.is_empty() {
         Alloc::usual()
@@ -26,12 +26,10 @@ pub(crate) fn run(options: &ReplayOptions) -> Result<Answer> {
         options.alloc.clone()
     };
     let report = job.replay(&allocs, !options.no_smallest);
-    if options.json {
-        say(&serde_json::to_string_pretty(&report)?);
-    } else {
-        say(&text(&report, options));
-    }
-    Ok(answer(&report))
+    let reply = Reply::new(form, answer(&report), &report, |report| {
+        text(report, options)
+    });
+    Ok(reply?)
 }
 
 /// Reads a recording for a device.

@@ -11,9 +11,9 @@ use tonnage_core::tune::{Advice, Trial, Tuned};
 
 use crate::arguments::TuneOptions;
 use crate::commands::replay::{load, plural, track_remarks};
-use crate::output::{Answer, BAD, DIM, GOOD, HINT, bytes, count, say};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count};
 
-pub(crate) fn run(options: &TuneOptions) -> Result<Answer> {
+pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
     let job = load(&options.file, &options.target)?;
     let threads = options.threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, usize::from),
@@ -22,19 +22,18 @@ pub(crate) fn run(options: &TuneOptions) -> Result<Answer> {
     let progress = Progress::new(options.no_progress);
     let tuned = job.tune(threads, &|done, total| progress.show(done, total));
     progress.clear();
-    if options.json {
-        say(&serde_json::to_string_pretty(&tuned)?);
-    } else {
-        let mut text = text(&tuned);
+    let answer = match tuned.advice {
+        Advice::MemoryIsShort | Advice::NothingFits => Answer::No,
+        Advice::MakesItFit | Advice::Saves | Advice::KeepIt => Answer::Yes,
+    };
+    let reply = Reply::new(form, answer, &tuned, |tuned| {
+        let mut text = text(tuned);
         for track in &job.replay(&[], false).tracks {
             track_remarks(&mut text, track);
         }
-        say(text.trim_end());
-    }
-    Ok(match tuned.advice {
-        Advice::MemoryIsShort | Advice::NothingFits => Answer::No,
-        Advice::MakesItFit | Advice::Saves | Advice::KeepIt => Answer::Yes,
-    })
+        text
+    });
+    Ok(reply?)
 }
 
 /// One line on stderr that is written over, where someone is watching.

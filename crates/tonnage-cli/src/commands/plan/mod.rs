@@ -20,7 +20,7 @@ use crate::commands::recording::{
     Output, Recording, explained, open, plain, recognise, unreadable_trace,
 };
 use crate::commands::replay::plural;
-use crate::output::{Answer, BAD, DIM, GOOD, WARN, bytes, count, hinted, say, tell};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, tell};
 
 /// Buffers of a conflict that are named; the rest is counted.
 const MOST_NAMED: usize = 8;
@@ -28,7 +28,7 @@ const MOST_NAMED: usize = 8;
 /// Set by Ctrl-C: the best plan so far is then the answer.
 static CANCEL: AtomicBool = AtomicBool::new(false);
 
-pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
+pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     let path = &options.file;
     let create = |path: &Path| Output::create(path, options.force);
     let output = options.output.as_deref().map(create).transpose()?;
@@ -86,17 +86,17 @@ pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
     if let (Some(output), Some(name)) = (svg, &options.svg) {
         write(output, name, |writer| svg::draw(&report, writer))?;
     }
-    if options.json {
-        say(&serde_json::to_string_pretty(&report)?);
-    } else if options.output.as_deref() != Some(Path::new("-")) {
-        say(text(&report, options).trim_end());
-    }
     let fits = |group: &GroupReport| matches!(group.status, "optimal" | "fits");
-    Ok(if report.groups.iter().all(fits) {
+    let answer = if report.groups.iter().all(fits) {
         Answer::Yes
     } else {
         Answer::No
-    })
+    };
+    if options.output.as_deref() == Some(Path::new("-")) {
+        return Ok(Reply::silent(answer));
+    }
+    let reply = Reply::new(form, answer, &report, |report| text(report, options));
+    Ok(reply?)
 }
 
 fn refused(path: &Path, error: &PlanError) -> anyhow::Error {

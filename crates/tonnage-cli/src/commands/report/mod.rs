@@ -6,6 +6,7 @@
 
 mod text;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -15,12 +16,12 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tonnage_core::explain::{Explanation, explain};
 use tonnage_core::facts;
-use tonnage_core::holdings::{self, Holdings, HoldingsError, Recording as Held};
+use tonnage_core::holdings::{self, Category, Holdings, HoldingsError, Recording as Held};
 use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
 use tonnage_core::verdict::{self, verdict};
 use tonnage_report::{
-    Fact, Finding, Levels, Moment, MomentKind, Options, Picture, Racer, Story, Subject, Tone,
-    WriteError, Written,
+    Fact, Finding, Levels, Moment, MomentKind, Options, Picture, Racer, Story, Stretch, Subject,
+    Tone, WriteError, Written,
 };
 use tonnage_trace::meta;
 
@@ -28,14 +29,16 @@ use crate::arguments::{OpenPage, Race, ReportOptions};
 use crate::commands::recording::{
     Output, PRODUCER, Recording, derived, explained, plain, unreadable_trace, words,
 };
-use crate::output::{Answer, HINT, bytes, count, hinted, say, tell};
+use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, tell};
 
 /// Rows that are replayed without being asked: a report is to be there in half a minute.
 const REPLAYED_ROWS: u32 = 4_000_000;
+/// Stretches of the timeline in the JSON: enough for a picture of a page's width.
+const TIMELINE: u32 = 240;
 /// Version of the JSON; raised when a field changes its meaning.
 const SCHEMA_VERSION: u32 = 1;
 
-pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
+pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     let path = &options.file;
     let target = options.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".html"));
@@ -64,12 +67,9 @@ pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
     });
     let story = story(options, &recording, &held, track, &picture)?;
     let Some(output) = output else {
-        if options.json {
-            say(&serde_json::to_string_pretty(&figures(&picture, &story))?);
-        } else {
-            say(&text::render(&picture, &story, &held, track));
-        }
-        return Ok(Answer::Yes);
+        let figures = figures(&picture, &story, track);
+        let text = |_: &_| text::render(&picture, &story, &held, track);
+        return Ok(Reply::new(form, Answer::Yes, &figures, text)?);
     };
     let shape = Options {
         max_data: options.max_data,
@@ -84,11 +84,21 @@ pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
         .with_context(|| format!("cannot write {}", target.display()))?;
     drop(destination);
     let is_file = output.finish()?.is_some();
-    told(options, &target, written, &picture, &story)?;
+    tell_written(&target, written);
     if options.open == OpenPage::Yes && is_file {
         open(&target)?;
     }
-    Ok(Answer::Yes)
+    if form == Form::Text || target == Path::new("-") {
+        return Ok(Reply::silent(Answer::Yes));
+    }
+    let figures = Figures {
+        file: Some(target.display().to_string()),
+        written: Some(written),
+        ..figures(&picture, &story, track)
+    };
+    Ok(Reply::new(Form::Json, Answer::Yes, &figures, |_| {
+        String::new()
+    })?)
 }
 
 /// The process and device that are asked for, else the one that matters.
@@ -141,7 +151,21 @@ struct Figures<'a> {
     written: Option<Written>,
     title: &'a str,
     verdict: &'a str,
+    capacity: Option<u64>,
+    context: u64,
     moments: Vec<MomentFigures<'a>>,
+    timeline: Vec<StretchFigures>,
+}
+
+/// A part of the recording at its fullest moment.
+#[derive(Serialize)]
+struct StretchFigures {
+    /// Its first row.
+    row: u32,
+    allocated: u64,
+    reserved: u64,
+    /// Bytes of each category that has any.
+    categories: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Serialize)]
@@ -152,16 +176,33 @@ struct MomentFigures<'a> {
     reserved: u64,
 }
 
-fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story) -> Figures<'a> {
+fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story, track: &Holdings) -> Figures<'a> {
     let moment = |(moment, levels): (&'a Moment, &Levels)| MomentFigures {
         moment,
         allocated: levels.allocated,
         reserved: levels.held(),
     };
+    let stretch = |stretch: Stretch| {
+        let high = &stretch.high;
+        let categories = Category::ALL.into_iter().zip(high.by_category);
+        StretchFigures {
+            row: stretch.start,
+            allocated: high.allocated,
+            reserved: stretch.most_reserved.max(high.allocated),
+            categories: categories
+                .filter(|(_, bytes)| *bytes > 0)
+                .map(|(category, bytes)| (category.key(), bytes))
+                .collect(),
+        }
+    };
+    let timeline = picture.stretches(TIMELINE).into_iter().map(stretch);
     Figures {
         schema_version: SCHEMA_VERSION,
         file: None,
         written: None,
+        capacity: track.capacity,
+        context: track.context,
+        timeline: timeline.collect(),
         title: &story.title,
         verdict: &story.verdict,
         moments: picture.moments().map(moment).collect(),
@@ -169,23 +210,8 @@ fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story) -> Figures<'a> {
 }
 
 /// Says what was written, and what of the recording is summed up in it.
-fn told(
-    options: &ReportOptions,
-    target: &Path,
-    written: Written,
-    picture: &Picture<'_>,
-    story: &Story,
-) -> Result<()> {
-    let is_stdout = target == Path::new("-");
-    if options.json && !is_stdout {
-        let figures = Figures {
-            file: Some(target.display().to_string()),
-            written: Some(written),
-            ..figures(picture, story)
-        };
-        say(&serde_json::to_string_pretty(&figures)?);
-    }
-    if !is_stdout {
+fn tell_written(target: &Path, written: Written) {
+    if target != Path::new("-") {
         tell(&format!(
             "wrote {HINT}{}{HINT:#} ({})",
             target.display(),
@@ -199,7 +225,6 @@ fn told(
             count(written.blocks_summed_up)
         ));
     }
-    Ok(())
 }
 
 /// Moments that only the recording knows.

@@ -23,22 +23,29 @@ use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_trace::{Writer, meta};
 
 use crate::arguments::{AddressOrder, RunOptions};
-use crate::output::{Answer, hinted, say, tell};
+use crate::output::{Answer, Form, Reply, hinted, tell};
 
 use self::stage::Stage;
 
 /// Who made the recording.
 const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
-pub(crate) fn run(options: &RunOptions) -> Result<Answer> {
+pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
     let output = output_file(options);
     let (verdict, collected) = dry_run(options, &output)?;
-    show(&verdict, &collected, &output, options)?;
-    Ok(match verdict.outcome {
+    let answer = match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
         Outcome::DoesNotFit => Answer::No,
         Outcome::Failed => Answer::Failed,
-    })
+    };
+    let mut json = serde_json::to_value(&verdict)?;
+    json["recording"] = output.to_string_lossy().into();
+    let reply = Reply::new(form, answer, &json, |_| {
+        // The script's own output may have ended without a line break.
+        tell("");
+        render::text(&verdict, &collected, &output)
+    });
+    Ok(reply?)
 }
 
 /// Runs the command dry, with its recording in `output`.
@@ -145,24 +152,6 @@ fn record(
     let collected = collect(stage.folder(), &mut writer)?;
     writer.finish()?;
     Ok(collected)
-}
-
-fn show(
-    verdict: &Verdict,
-    collected: &Collected,
-    output: &Path,
-    options: &RunOptions,
-) -> Result<()> {
-    if options.json {
-        let mut json = serde_json::to_value(verdict)?;
-        json["recording"] = output.to_string_lossy().into();
-        say(&serde_json::to_string_pretty(&json)?);
-    } else {
-        // The script's own output may have ended without a line break.
-        tell("");
-        say(&render::text(verdict, collected, output));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
+use rustix::fs::StatVfsMountFlags;
 use tempfile::TempDir;
 use tonnage_capture::ledger::{MAGIC, WORDS};
 use tonnage_capture::{
@@ -44,6 +45,15 @@ const NAMES: [&str; 4] = [
 /// Copies up to this size carry their values.
 const VALUE_LIMIT: u64 = 64 << 10;
 
+/// The stand-in itself, where it is part of this program.
+#[cfg(feature = "bundled")]
+const BUNDLED: Option<&[u8]> = Some(include_bytes!(concat!(
+    env!("OUT_DIR"),
+    "/libtonnage_standin.so"
+)));
+#[cfg(not(feature = "bundled"))]
+const BUNDLED: Option<&[u8]> = None;
+
 /// A folder ready for a run; gone when dropped.
 pub(crate) struct Stage {
     folder: TempDir,
@@ -54,14 +64,15 @@ pub(crate) struct Stage {
 impl Stage {
     /// Makes the folder.
     pub(crate) fn set(gpu: &Gpu, options: &RunOptions, torch: &Torch) -> Result<Self> {
-        let standin = find_standin()?;
         let folder = tempfile::Builder::new()
             .prefix("tonnage-run-")
             .tempdir()
             .context("cannot make a temporary folder")?;
+        fs::create_dir(folder.path().join(LIBRARY_FOLDER))
+            .context("cannot make a folder in the temporary folder")?;
         let stage = Self {
+            standin: standin(&folder.path().join(LIBRARY_FOLDER))?,
             folder,
-            standin,
             profile: profile(gpu, options),
         };
         stage.fill(options, torch).with_context(|| {
@@ -93,7 +104,6 @@ impl Stage {
             fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
         }
         let libraries = folder.join(LIBRARY_FOLDER);
-        fs::create_dir(&libraries)?;
         for name in NAMES {
             symlink(&self.standin, libraries.join(name))?;
         }
@@ -142,15 +152,36 @@ fn in_front(first: OsString, rest: Option<&OsStr>) -> OsString {
     list
 }
 
-/// The stand-in: where `TONNAGE_STANDIN` says, beside the command, or in the
+/// The stand-in: where `TONNAGE_STANDIN` says, out of this program into `folder`, beside the command, or in the
 /// product's own folder next to it.
-fn find_standin() -> Result<PathBuf> {
+fn standin(folder: &Path) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("TONNAGE_STANDIN") {
         let path = PathBuf::from(path);
         return path
             .canonicalize()
             .with_context(|| format!("TONNAGE_STANDIN names no file: {}", path.display()));
     }
+    match BUNDLED {
+        Some(library) => unpacked(library, folder),
+        None => beside_the_command(),
+    }
+}
+
+/// Writes the library where the loader of the run finds it.
+fn unpacked(library: &[u8], folder: &Path) -> Result<PathBuf> {
+    let mount = rustix::fs::statvfs(folder);
+    if mount.is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return Err(hinted(
+            format!("nothing may be executed in {}", folder.display()),
+            "set TMPDIR to a folder on another file system, such as one in your home",
+        ));
+    }
+    let path = folder.join(STANDIN);
+    fs::write(&path, library).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+fn beside_the_command() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot find my own program file")?;
     let folder = program.parent().unwrap_or(Path::new("."));
     let candidates = [
@@ -161,8 +192,8 @@ fn find_standin() -> Result<PathBuf> {
     found.ok_or_else(|| {
         hinted(
             format!("{STANDIN} is not beside {}", program.display()),
-            "build it with `cargo build --release -p tonnage-standin`, \
-             or name it in TONNAGE_STANDIN",
+            "build the command with `--features bundled`, which has it inside, \
+             or name the library in TONNAGE_STANDIN",
         )
     })
 }

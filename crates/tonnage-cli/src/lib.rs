@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The `tonnage` command, as a program and as a function.
+//!
+//! [`main`] parses, runs one command, prints its reply and turns its answer into an exit code; the program and the
+//! Python package both start there. [`ask`] does the same and prints nothing: the Python library is made of it, so
+//! that an option means the same in a terminal and in a script.
+//!
+//! Exit codes are part of the interface: 0 yes or done, 1 the answer is no
+//! (does not fit), 2 bad use or failure.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod output;
+
+use std::ffi::OsString;
+use std::sync::Once;
+
+use clap::Parser as _;
+
+use crate::arguments::{Arguments, Command};
+pub use crate::output::{Answer, Failure, Reply};
+use crate::output::{Form, say};
+
+/// Runs the command with these words, the first of which is its own name; the exit code.
+pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
+    keep_guarded_panics_quiet();
+    let arguments = match Arguments::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(told) => {
+            // Help and version are told the same way, and are no failure.
+            let _ = told.print();
+            return u8::try_from(told.exit_code()).unwrap_or(Answer::Failed as u8);
+        }
+    };
+    arguments.color.apply();
+    let form = if arguments.command.wants_json() {
+        Form::Json
+    } else {
+        Form::Text
+    };
+    match run(&arguments.command, form) {
+        Ok(reply) => {
+            for text in [reply.json, reply.text].into_iter().flatten() {
+                say(&text);
+            }
+            reply.answer as u8
+        }
+        Err(error) => {
+            output::error(&error);
+            Answer::Failed as u8
+        }
+    }
+}
+
+/// Runs the command with these words and hands back what it would have printed, as JSON and as text.
+///
+/// # Errors
+///
+/// What the command would have said on stderr before exit code 2.
+pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
+    keep_guarded_panics_quiet();
+    let arguments = Arguments::try_parse_from(words).map_err(|error| Failure::of_usage(&error))?;
+    let reply = output::quietly(|| run(&arguments.command, Form::Both));
+    let reply = reply.map_err(|error| Failure::of(&error))?;
+    Ok(Reply {
+        text: reply.text.map(|text| output::without_colour(&text)),
+        ..reply
+    })
+}
+
+fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
+    match command {
+        Command::Run(options) => commands::run::run(options, form),
+        Command::Gpus(options) => commands::gpus::run(options, form),
+        Command::Info(options) => commands::info::run(options, form),
+        Command::Import(options) => commands::import::run(options),
+        Command::Export(options) => commands::export::run(options),
+        Command::Replay(options) => commands::replay::run(options, form),
+        Command::Plan(options) => commands::plan::run(options, form),
+        Command::Tune(options) => commands::tune::run(options, form),
+        Command::Explain(options) => commands::explain::run(options, form),
+        Command::Diff(options) => commands::diff::run(options, form),
+        Command::Check(options) => commands::check::run(options),
+        Command::Report(options) => commands::report::run(options, form),
+    }
+}
+
+/// What a damaged recording makes arrow panic at becomes an error, which says it better.
+fn keep_guarded_panics_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !tonnage_trace::panic_is_guarded() {
+                tell(panic);
+            }
+        }));
+    });
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The Python module `tonnage._tonnage`: the command, and the command as a function.
+//!
+//! It is thin on purpose. Questions go to [`tonnage_cli::ask`] as the words one would type, and come back as JSON and
+//! text, so the Python library cannot differ from the command. What reads well in Python is written in Python
+//! (`python/tonnage`).
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use tonnage_import::{Format, pytorch};
+use tonnage_trace::{Writer, meta};
+
+/// A recording of `record()` has one process.
+const PROCESS: u32 = 0;
+/// How long Ctrl-C may have to wait.
+const TICK: Duration = Duration::from_millis(50);
+
+/// The exit code, the JSON and the text of a reply; or the message and the hint of a failure.
+#[derive(IntoPyObject)]
+enum Reply {
+    Answered(u8, Option<String>, Option<String>),
+    Failed(String, Option<String>),
+}
+
+/// Runs a command as a terminal would, and returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, words: Vec<OsString>) -> u8 {
+    py.detach(|| tonnage_cli::main(words))
+}
+
+/// Runs a command and returns its exit code, its result as JSON and the same as text; or the message and the hint
+/// of its failure.
+#[pyfunction]
+fn ask(py: Python<'_>, words: Vec<OsString>) -> PyResult<Reply> {
+    let reply = interruptible(py, move || tonnage_cli::ask(words))?;
+    Ok(match reply {
+        Ok(reply) => Reply::Answered(reply.answer as u8, reply.json, reply.text),
+        Err(failure) => Reply::Failed(failure.message, failure.hint),
+    })
+}
+
+/// Makes one recording of the pieces of a history, the last of which has the final state, and of what else is known:
+/// facts by name, and what is not known. Returns the number of events.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "Python's values become ours")]
+fn join(
+    py: Python<'_>,
+    pieces: Vec<PathBuf>,
+    output: PathBuf,
+    facts: Vec<(String, String)>,
+    notes: Vec<String>,
+) -> PyResult<u64> {
+    let joined = py.detach(|| joined(&pieces, &output, &facts, &notes));
+    joined.map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+fn joined(
+    pieces: &[PathBuf],
+    output: &Path,
+    facts: &[(String, String)],
+    notes: &[String],
+) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+    let (last, rest) = pieces.split_last().ok_or("there is no piece")?;
+    let producer = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
+    let mut writer = Writer::new(BufWriter::new(File::create(output)?), producer)?;
+    writer.meta(PROCESS, meta::SOURCE, Format::PytorchPickle.name())?;
+    let open = |piece: &PathBuf| File::open(piece).map(BufReader::new);
+    // Before those of the snapshots, which are less sure: the first word counts.
+    for (name, text) in facts {
+        writer.meta(PROCESS, name, text)?;
+    }
+    let count = pytorch::import_pieces(rest.iter().map(open), open(last)?, PROCESS, &mut writer)?;
+    for (index, note) in notes.iter().enumerate() {
+        writer.meta(
+            PROCESS,
+            &format!("{}.recorder.{index}", meta::UNKNOWN),
+            note,
+        )?;
+    }
+    writer.finish()?.into_inner()?.sync_all()?;
+    Ok(count)
+}
+
+/// Does some work on a thread of its own, so that other Python threads go on and Ctrl-C is heard.
+fn interruptible<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    let (sender, receiver) = channel();
+    let worker = std::thread::Builder::new()
+        .name("tonnage".to_owned())
+        // The receiver is gone if Ctrl-C came first; nobody waits for the result then.
+        .spawn(move || drop(sender.send(work())))?;
+    let receiver = Mutex::new(receiver);
+    loop {
+        let waited = py.detach(|| {
+            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+            receiver.recv_timeout(TICK)
+        });
+        match waited {
+            Ok(result) => return Ok(result),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                let _ = worker.join();
+                return Err(PyRuntimeError::new_err(
+                    "a fault of tonnage; please report it with what is on stderr",
+                ));
+            }
+        }
+    }
+}
+
+#[pymodule]
+mod _tonnage {
+    #[pymodule_export]
+    use super::{ask, join, main};
+
+    /// The version of tonnage.
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+}

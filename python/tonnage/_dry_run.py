@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Dry runs: the job in a process of its own, the verdict here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tonnage._ask import Error, flags
+from tonnage._recording import PathLike, Recording, Size, temporary
+from tonnage._results import Verdict
+
+#: Runs the command in a process of its own, because it listens to signals, and leaves the reply in a file.
+_CHILD = """
+import json, sys
+from tonnage._tonnage import ask
+with open(sys.argv[1], "w", encoding="utf-8") as file:
+    json.dump(ask(["tonnage", *sys.argv[2:]]), file)
+"""
+
+
+def dry_run(
+    command: PathLike | Sequence[PathLike],
+    *,
+    gpu: str = "h100-80gb",
+    gpus: int = 1,
+    capacity: Size | None = None,
+    context: Size | None = None,
+    output: PathLike | None = None,
+    capture: bool | None = None,
+    progress: bool = True,
+    even_with_gpu: bool = False,
+    cwd: PathLike | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Verdict:
+    """Runs a job on a GPU that is not there, and says whether it fits.
+
+    `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script is run
+    with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a temporary file that
+    lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
+
+    That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
+    """
+    words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else [os.fspath(word) for word in command]
+    if not words:
+        raise Error("there is no command", 'say one, such as dry_run(["train.py"])')
+    if words[0].endswith(".py"):
+        words.insert(0, sys.executable)
+    path = Path(output).absolute() if output is not None else temporary(".tonnage")
+    # Where stdout is not the process's own, as in a notebook, what the job prints must pass through here.
+    shown_here = capture is None and _stdout_is_replaced()
+    reply = temporary(".json")
+    try:
+        options = flags(
+            gpu=gpu,
+            gpus=gpus,
+            capacity=capacity,
+            context=context,
+            output=path,
+            no_progress=not progress,
+            even_with_gpu=even_with_gpu,
+        )
+        text = _run(
+            [sys.executable, "-c", _CHILD, os.fspath(reply), "run", *options, "--", *words],
+            piped=bool(capture) or shown_here,
+            shown=shown_here,
+            cwd=cwd,
+            env=env,
+        )
+        told = reply.read_text(encoding="utf-8")
+    finally:
+        reply.unlink()
+    recording = Recording(path, temporary=output is None)
+    if not told:
+        raise Error("the dry run was ended before it could be judged")
+    answer = json.loads(told)
+    if len(answer) == 2:
+        raise Error(*answer)
+    code, data, text_of_verdict = answer
+    return Verdict((code, json.loads(data), text_of_verdict), recording, text)
+
+
+def _stdout_is_replaced() -> bool:
+    return "ipykernel" in sys.modules and sys.stdout is not sys.__stdout__
+
+
+def _run(
+    words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None
+) -> str:
+    """Runs it to its end; what it printed, if that passed through here."""
+    where = None if env is None else {**os.environ, **env}
+    if not piped:
+        subprocess.run(words, cwd=cwd, env=where, check=False)
+        return ""
+    lines = []
+    with subprocess.Popen(
+        words, cwd=cwd, env=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if shown:
+                sys.stdout.write(line)
+    return "".join(lines)

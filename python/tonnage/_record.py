@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Records on a real GPU, through torch's own history of its allocator.
+
+Torch keeps the last events in a ring. A thread looks how far the ring has filled and writes what is new to a file
+before it comes round, so that the memory taken is bounded and the recording is not. What the ring lost all the same is
+counted by torch's own statistics, and said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tonnage import _tonnage
+from tonnage._ask import Error
+from tonnage._recording import PathLike, Recording
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+#: How often the ring is looked at, in seconds; a look takes microseconds.
+_TICK = 0.1
+#: Events at the end of a piece by which the next one is joined to it.
+_OVERLAP = 8
+
+
+class record(contextlib.AbstractContextManager["Recorded"]):
+    """Records what happens to GPU memory inside of a `with`.
+
+        with tonnage.record("train.tonnage") as recorded:
+            train()
+        print(recorded.recording.explain())
+
+    Needs a GPU (or a dry run around it). `ring` is how many events torch keeps in memory; the rest goes to the disk. If
+    the block ends out of memory, the recording is left and its explanation printed on stderr; the exception goes on.
+    """
+
+    def __init__(self, output: PathLike = "recording.tonnage", *, ring: int = 100_000, explain: bool = True) -> None:
+        if ring < 1000:
+            raise ValueError("a ring of fewer than 1000 events loses most of them")
+        self._output = Path(output)
+        self._ring = ring
+        self._explain = explain
+        self._recorded = Recorded(self._output)
+
+    def __enter__(self) -> Recorded:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Error("torch sees no GPU to record on", "`tonnage run` and dry_run() need none")
+        torch.cuda.init()
+        self._torch = torch
+        self._folder = Path(
+            tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent)
+        )
+        self._pieces: list[Path] = []
+        self._tails: dict[int, list[tuple[Any, ...]]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        torch.cuda.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=self._ring
+        )
+        self._at_start = self._handled()
+        self._at_drain = self._at_start
+        self._seen = 0
+        self._gaps = 0
+        with contextlib.suppress(Exception):
+            # At a failure what led to it must be safe, whatever comes after; other allocators have no such moment.
+            torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        self._thread = threading.Thread(target=self._watch, name="tonnage-record", daemon=True)
+        self._thread.start()
+        return self._recorded
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        torch = self._torch
+        self._stop.set()
+        self._thread.join()
+        self._drain(last=True)
+        torch.cuda.memory._record_memory_history(None)
+        lost = self._handled() - self._at_start - self._seen
+        recorded = self._recorded
+        # Blocks that are being freed on another stream count before their event is written; never less than none.
+        recorded.lost = max(0, lost) if self._gaps else 0
+        notes = []
+        if recorded.lost:
+            notes.append(
+                f"about {recorded.lost} events in {self._gaps} gaps: the ring of {self._ring} events came round "
+                "before they were written; record with a larger ring"
+            )
+        recorded.events = _tonnage.join(
+            [os.fspath(piece) for piece in self._pieces], os.fspath(self._output), self._facts(), notes
+        )
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if kind is not None and issubclass(kind, torch.OutOfMemoryError) and self._explain:
+            print(f"\ntonnage: {self._output} has the recording\n", file=sys.stderr)
+            try:
+                print(recorded.recording.explain(), file=sys.stderr)
+            except Error as failure:
+                print(f"it cannot be explained: {failure}", file=sys.stderr)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        torch = self._torch
+        properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+        facts = [
+            ("torch.version", str(torch.__version__)),
+            ("gpu.name", properties.name),
+            ("gpu.capacity", str(properties.total_memory)),
+            ("command", " ".join(sys.orig_argv)),
+        ]
+        if "RANK" in os.environ:
+            facts.append(("process.rank", os.environ["RANK"]))
+        return facts
+
+    def _handled(self) -> int:
+        """Blocks handed out and taken back so far, by torch's own count."""
+        torch = self._torch
+        total = 0
+        for device in range(torch.cuda.device_count()):
+            counts = torch._C._cuda_memoryStats(device)["allocation"]["all"]
+            total += counts["allocated"] + counts["freed"]
+        return total
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_TICK):
+            # A block is at most three events (handed out, asked back, taken back), a segment one or two more.
+            if 2 * (self._handled() - self._at_drain) > self._ring // 2:
+                with contextlib.suppress(Exception):
+                    self._drain()
+
+    def _out_of_memory(self, *_: object) -> None:
+        # An exception here would take the place of the script's own.
+        with contextlib.suppress(Exception):
+            self._drain()
+
+    def _drain(self, *, last: bool = False) -> None:
+        """Writes what has been recorded since the last time."""
+        with self._lock:
+            self._at_drain = self._handled()
+            snapshot = self._torch.cuda.memory._snapshot()
+            traces = [
+                self._new(device, trace) for device, trace in enumerate(snapshot.get("device_traces", []))
+            ]
+            self._seen += sum(
+                event["action"] in ("alloc", "free_completed") for trace in traces for event in trace
+            )
+            piece = {**snapshot, "device_traces": traces} if last else {"device_traces": traces}
+            path = self._folder / f"{len(self._pieces):06}.pickle"
+            with path.open("wb") as file:
+                pickle.dump(piece, file, protocol=5)
+            self._pieces.append(path)
+
+    def _new(self, device: int, trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The events of a ring that come after those already written."""
+        tail = self._tails.get(device)
+        start = 0
+        if tail:
+            for end in range(len(trace), len(tail) - 1, -1):
+                if _key(trace[end - 1]) == tail[-1] and [_key(one) for one in trace[end - len(tail) : end]] == tail:
+                    start = end
+                    break
+            else:
+                self._gaps += 1
+        elif tail is None and len(trace) >= self._ring:
+            self._gaps += 1
+        if trace:
+            self._tails[device] = [_key(one) for one in trace[-_OVERLAP:]]
+        return trace[start:]
+
+
+def _key(event: dict[str, Any]) -> tuple[Any, ...]:
+    return (event.get("time_us"), event["action"], event.get("addr"), event.get("size"), event.get("stream"))
+
+
+class Recorded:
+    """What `record` has made, once its block has ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        #: Events in the recording.
+        self.events = 0
+        #: Blocks handed out or taken back that the ring lost; 0 is all there.
+        self.lost = 0
+
+    @property
+    def recording(self) -> Recording:
+        """The recording."""
+        return Recording(self.path)
+
+    def __repr__(self) -> str:
+        return f"<tonnage.Recorded: {self.path}, {self.events} events, {self.lost} lost>"

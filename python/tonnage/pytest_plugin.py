@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Budgets for GPU memory in pytest, without a GPU.
+
+    @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")
+    def test_training_fits():
+        train(steps=2)
+
+The test runs dry in a process of its own. It fails if its body fails, if it does not fit on the GPU, or if its peak
+(`peak`: all that is in use on the device) or what PyTorch reserves (`reserved`) is above the limit; the failure
+explains itself. Recordings are kept in `--tonnage-recordings FOLDER`, if that is given.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tonnage import Verdict
+
+#: Set inside of the dry run, where the test runs for real.
+_INSIDE = "TONNAGE_PYTEST_INSIDE"
+_OPTIONS = ("gpu", "gpus", "capacity", "peak", "reserved")
+_UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tonnage", "GPU memory without a GPU")
+    group.addoption(
+        "--tonnage-recordings", metavar="FOLDER", help="keep the recordings of tests marked `tonnage` in this folder"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "tonnage(gpu, gpus=1, capacity=None, peak=None, reserved=None): run the test dry on this GPU, "
+        "and fail if it does not fit or is above a limit",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Takes the place of a marked test; fixtures and body then run inside of the dry run only."""
+    mark = item.get_closest_marker("tonnage")
+    if mark is None or os.environ.get(_INSIDE) or not isinstance(item, pytest.Function):
+        return
+    item.fixturenames.clear()
+    item._fixtureinfo.name2fixturedefs.clear()
+    item.funcargs = {}
+    item.runtest = lambda: _run_dry(item, mark)  # type: ignore[method-assign]
+    item.setup = lambda: None  # type: ignore[method-assign]
+
+
+def _run_dry(item: pytest.Function, mark: pytest.Mark) -> None:
+    import tonnage
+
+    options = _options(mark)
+    peak, reserved = _bytes(options.pop("peak", None), "peak"), _bytes(options.pop("reserved", None), "reserved")
+    output = _output(item)
+    root = item.config.rootpath
+    # The same test, by the same rules, in a process whose only difference is the GPU.
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
+    words += [f"--rootdir={root}", *_inherited(item.config), item.nodeid]
+    try:
+        verdict = tonnage.dry_run(
+            words, **options, output=output, capture=True, progress=False, cwd=root, env={_INSIDE: "1"}
+        )
+    except tonnage.Error as error:
+        pytest.fail(str(error), pytrace=False)
+    if verdict.output:
+        item.add_report_section("call", "dry run", verdict.output)
+    failure = _failure(verdict, peak, reserved)
+    if failure is None:
+        return
+    if verdict.outcome == "failed":
+        pytest.fail(f"{failure}\n\n{verdict.output}", pytrace=False)
+    pytest.fail(f"{failure}\n\n{verdict.explain()}", pytrace=False)
+
+
+def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> str | None:
+    """Why the test fails, in a sentence."""
+    from tonnage._picture import size
+
+    data = verdict.to_dict()
+    gpu = data["gpu_name"]
+    # pytest catches the exception and ends with code 1; the recording tells that it was for want of memory.
+    short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
+    if verdict.outcome == "does_not_fit" or short:
+        return f"does not fit on {gpu} ({size(verdict.capacity)})"
+    if verdict.outcome == "failed":
+        return f"fails on {gpu}, not for want of memory"
+    if verdict.outcome == "no_device":
+        return "the test did not use CUDA: nothing was held against its limits"
+    if peak is not None and verdict.peak > peak:
+        return f"the peak on {gpu} is {size(verdict.peak)}, {size(verdict.peak - peak)} above the limit of {size(peak)}"
+    most = max((device["peak_reserved"] for device in data["devices"]), default=0)
+    if reserved is not None and most > reserved:
+        return f"PyTorch reserves {size(most)} on {gpu}, {size(most - reserved)} above the limit of {size(reserved)}"
+    return None
+
+
+def _options(mark: pytest.Mark) -> dict[str, Any]:
+    unknown = [name for name in mark.kwargs if name not in _OPTIONS]
+    if mark.args or unknown or "gpu" not in mark.kwargs:
+        what = f"does not know {', '.join(unknown)}" if unknown else "needs a GPU, by name"
+        pytest.fail(
+            f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False
+        )
+    return dict(mark.kwargs)
+
+
+def _bytes(limit: int | str | None, name: str) -> int | None:
+    if limit is None or isinstance(limit, int):
+        return limit
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit)
+    if not found or found[2].lower() not in _UNITS:
+        pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
+    return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+
+
+def _output(item: pytest.Item) -> Path | None:
+    folder = item.config.getoption("--tonnage-recordings")
+    if not folder:
+        return None
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", item.nodeid).strip("-")
+    return Path(folder).absolute() / f"{name}.tonnage"
+
+
+def _inherited(config: pytest.Config) -> list[str]:
+    """What decides how tests are found and run must be the same inside."""
+    words = []
+    if config.inipath is not None:
+        words += ["-c", os.fspath(config.inipath)]
+    for name in config.getoption("override_ini") or []:
+        words += ["-o", name]
+    return words
