@@ -40,8 +40,9 @@ def dry_run(
     """Runs a job on a GPU that is not there, and says whether it fits.
 
     `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
-    and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a temporary file that
-    lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
+    and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
+    temporary file that lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by
+    default it is shown.
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """
@@ -91,9 +92,7 @@ def _stdout_is_replaced() -> bool:
     return "ipykernel" in sys.modules and sys.stdout is not sys.__stdout__
 
 
-def _run(
-    words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None
-) -> str:
+def _run(words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None) -> str:
     """Runs it to its end; what it printed, if that passed through here."""
     where = None if env is None else {**os.environ, **env}
     if not piped:

@@ -25,7 +25,6 @@ from tonnage._recording import PathLike, Recording
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self
 
 #: How often the ring is looked at, in seconds; a look takes microseconds.
 _TICK = 0.1
@@ -59,18 +58,14 @@ class record(contextlib.AbstractContextManager["Recorded"]):
             raise Error("torch sees no GPU to record on", "`tonnage run` and dry_run() need none")
         torch.cuda.init()
         self._torch = torch
-        self._folder = Path(
-            tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent)
-        )
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent))
         self._pieces: list[Path] = []
         self._tails: dict[int, list[tuple[Any, ...]]] = {}
         self._marked = 0
         self._drains = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=self._ring
-        )
+        torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=self._ring)
         self._at_start = self._handled()
         self._at_drain = self._at_start
         self._seen = 0
@@ -151,12 +146,8 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         with self._lock:
             self._at_drain = self._handled()
             snapshot = self._torch.cuda.memory._snapshot()
-            traces = [
-                self._new(device, trace) for device, trace in enumerate(snapshot.get("device_traces", []))
-            ]
-            self._seen += sum(
-                event["action"] in ("alloc", "free_completed") for trace in traces for event in trace
-            )
+            traces = [self._new(device, trace) for device, trace in enumerate(snapshot.get("device_traces", []))]
+            self._seen += sum(event["action"] in ("alloc", "free_completed") for trace in traces for event in trace)
             marks = [mark for mark in snapshot.get("external_annotations", []) if mark["time_us"] > self._marked]
             self._marked = max((mark["time_us"] for mark in marks), default=self._marked)
             piece = {**snapshot} if last else {}

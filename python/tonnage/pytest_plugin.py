@@ -119,9 +119,7 @@ def _options(mark: pytest.Mark) -> dict[str, Any]:
     unknown = [name for name in mark.kwargs if name not in _OPTIONS]
     if mark.args or unknown or "gpu" not in mark.kwargs:
         what = f"does not know {', '.join(unknown)}" if unknown else "needs a GPU, by name"
-        pytest.fail(
-            f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False
-        )
+        pytest.fail(f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False)
     return dict(mark.kwargs)
 
 
@@ -129,9 +127,9 @@ def _bytes(limit: int | str | None, name: str) -> int | None:
     if limit is None or isinstance(limit, int):
         return limit
     found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit)
-    if not found or found[2].lower() not in _UNITS:
-        pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
-    return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+    if found is not None and found[2].lower() in _UNITS:
+        return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+    pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
 
 
 def _output(item: pytest.Item) -> Path | None:

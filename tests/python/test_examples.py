@@ -15,9 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "integrations"
 )
 def test_an_example_records_and_explains(tmp_path, name, needs):
     pytest.importorskip(needs)
-    verdict = tonnage.dry_run(
-        [EXAMPLES / f"{name}.py"], gpu="a100-40gb", capture=True, cwd=tmp_path, progress=False
-    )
+    verdict = tonnage.dry_run([EXAMPLES / f"{name}.py"], gpu="a100-40gb", capture=True, cwd=tmp_path, progress=False)
     assert verdict.outcome == "fits", verdict.output
     assert "on device" in verdict.output
     recordings = list(tmp_path.glob("*.tonnage"))

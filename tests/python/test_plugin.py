@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The pytest plug-in: a session of pytest inside of this one, with tests that are planted to fail."""
 
+import subprocess
+import sys
+
 import pytest
+import tonnage
 
 TESTS = """
 import pytest
@@ -65,11 +69,8 @@ def test_without_a_mark():
 
 
 @pytest.fixture(scope="module")
-def session(tmp_path_factory, request):
+def session(tmp_path_factory):
     """One session for all of the assertions below: each dry run takes seconds."""
-    import subprocess
-    import sys
-
     folder = tmp_path_factory.mktemp("planted")
     (folder / "test_planted.py").write_text(TESTS)
     words = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "--tonnage-recordings", "kept"]
@@ -96,7 +97,7 @@ def test_each_planted_test_ends_as_it_should(session, name, outcome):
 
 
 def test_failures_explain_themselves(session):
-    folder, output = session
+    _, output = session
     assert "above the limit of 512.00 MiB" in output
     assert "the optimizer makes the peak (TN204)" in output
     assert "does not fit on NVIDIA GeForce RTX 4090 (1.00 GiB)" in output
@@ -107,8 +108,6 @@ def test_failures_explain_themselves(session):
 
 
 def test_recordings_are_kept_where_asked(session):
-    import tonnage
-
     folder, _ = session
     kept = folder / "kept" / "test-planted.py-test-over-budget.tonnage"
     assert tonnage.load(kept).explain().used > 512 << 20

@@ -6,7 +6,6 @@ import pickle
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """For the Trainer of Lightning.
 
-    trainer = Trainer(…, callbacks=[TonnageCallback("train.tonnage", steps=3)])
+trainer = Trainer(…, callbacks=[TonnageCallback("train.tonnage", steps=3)])
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 try:
     from lightning.pytorch import Callback
 except ImportError:
-    from pytorch_lightning import Callback  # type: ignore[no-redef]
+    from pytorch_lightning import Callback
 
 from tonnage._recording import PathLike, Recording
 from tonnage.integrations._training import TrainingRecorder

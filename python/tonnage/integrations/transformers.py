@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """For the Trainer of Hugging Face transformers.
 
-    trainer = Trainer(…, callbacks=[TonnageCallback("train.tonnage", steps=3)])
+trainer = Trainer(…, callbacks=[TonnageCallback("train.tonnage", steps=3)])
 """
 
 from __future__ import annotations
