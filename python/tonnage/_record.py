@@ -41,12 +41,13 @@ class record(contextlib.AbstractContextManager["Recorded"]):
 
     Needs a GPU (or a dry run around it). `ring` is how many events torch keeps in memory; the rest goes to the disk. If
     the block ends out of memory, the recording is left and its explanation printed on stderr; the exception goes on.
+    Each rank of a distributed job writes a file of its own, `train.rank3.tonnage`.
     """
 
     def __init__(self, output: PathLike = "recording.tonnage", *, ring: int = 100_000, explain: bool = True) -> None:
         if ring < 1000:
             raise ValueError("a ring of fewer than 1000 events loses most of them")
-        self._output = Path(output)
+        self._output = _of_this_rank(Path(output))
         self._ring = ring
         self._explain = explain
         self._recorded = Recorded(self._output)
@@ -58,6 +59,13 @@ class record(contextlib.AbstractContextManager["Recorded"]):
             raise Error("torch sees no GPU to record on", "`tonnage run` and dry_run() need none")
         torch.cuda.init()
         self._torch = torch
+        try:
+            torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=self._ring)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise Error(
+                f"torch keeps no history here: {reason}", "its own allocator does; other backends do not"
+            ) from error
         self._folder = Path(tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent))
         self._pieces: list[Path] = []
         self._tails: dict[int, list[tuple[Any, ...]]] = {}
@@ -65,7 +73,6 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         self._drains = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=self._ring)
         self._at_start = self._handled()
         self._at_drain = self._at_start
         self._seen = 0
@@ -173,6 +180,14 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         if trace:
             self._tails[device] = [_key(one) for one in trace[-_OVERLAP:]]
         return trace[start or 0 :]
+
+
+def _of_this_rank(path: Path) -> Path:
+    """A file for each process of a distributed job: `train.tonnage` is `train.rank3.tonnage` in rank 3."""
+    rank = os.environ.get("RANK")
+    if rank is None or os.environ.get("WORLD_SIZE", "1") == "1":
+        return path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
 
 
 def _end_of(tail: list[tuple[Any, ...]], trace: list[dict[str, Any]]) -> int | None:
