@@ -11,6 +11,7 @@
 //! stacks. No mark is needed, and a mark that is there could be anything.
 
 pub mod csv;
+mod packing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -20,6 +21,8 @@ use tonnage_plan::{Buffer, Fault, Invalid, Options, Plan, Problem, Status};
 use tonnage_trace::{Event, Kind, Pool, ReadError, Reader, StackTable, TextId, meta};
 
 use crate::facts;
+
+pub use packing::{Arena, Packing, PackingError, Place, packing};
 
 /// Version of the JSON that [`Report`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -2,8 +2,9 @@
 //! `tonnage report`: a recording as pictures, in one HTML page or in the terminal.
 //!
 //! Gathers what others know (holdings, verdict, replays) and hands it on; the
-//! page is `tonnage-report`'s, the text is in `text`.
+//! page is `tonnage-report`'s, the text is in `text`, the plan is asked for in `packing`.
 
+mod packing;
 mod text;
 
 use std::fmt::Write as _;
@@ -51,6 +52,7 @@ pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
     })?;
     let track = choose(&held, options)?;
     let moments = moments(track);
+    let (packing, planned) = packing::ask(options, &recording, track);
     let picture = Picture::draw(Subject {
         blocks: &track.blocks,
         segments: &track.segments,
@@ -61,8 +63,10 @@ pub(crate) fn run(options: &ReportOptions) -> Result<Answer> {
         context: track.context,
         times: &held.times,
         moments: &moments,
+        packing: packing.as_ref(),
     });
-    let story = story(options, &recording, &held, track, &picture)?;
+    let mut story = story(options, &recording, &held, track, &picture)?;
+    story.plan = planned;
     let Some(output) = output else {
         if options.json {
             say(&serde_json::to_string_pretty(&figures(&picture, &story))?);
@@ -308,6 +312,7 @@ fn story(
         facts: lines,
         findings: explanation.as_ref().map(findings).unwrap_or_default(),
         race: race(job.as_ref(), track),
+        plan: None,
         unknown,
         producer: PRODUCER.to_owned(),
     })
