@@ -70,6 +70,22 @@ c,3,6,6,2,,
     folder
 }
 
+const MODELS: [(&str, &[u8]); 3] = [
+    (
+        "net.onnx",
+        include_bytes!("../../tonnage-core/tests/onnx/net.onnx"),
+    ),
+    (
+        "symbolic.onnx",
+        include_bytes!("../../tonnage-core/tests/onnx/symbolic.onnx"),
+    ),
+    // Known by how it begins.
+    (
+        "branches.model",
+        include_bytes!("../../tonnage-core/tests/onnx/branches.onnx"),
+    ),
+];
+
 /// What the command says: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
     said::tonnage(folder, arguments) + "\n"
@@ -99,6 +115,34 @@ fn problems_and_recordings() {
         text += &tonnage(folder.path(), arguments);
     }
     assert_snapshot!("plan", text);
+}
+
+#[test]
+fn models() {
+    let folder = folder();
+    for (name, bytes) in MODELS {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    std::fs::write(folder.path().join("cut.onnx"), &MODELS[0].1[..2000]).unwrap();
+    std::fs::write(folder.path().join("prose.onnx"), "hello").unwrap();
+    let mut text = String::new();
+    for arguments in [
+        "plan net.onnx --alignment 64",
+        "plan net.onnx --capacity 40KiB",
+        "plan branches.model -o -",
+        "plan symbolic.onnx",
+        "plan symbolic.onnx --dim batch=8",
+        "plan symbolic.onnx --dim batch",
+        "plan cut.onnx",
+        "plan prose.onnx",
+    ] {
+        text += &tonnage(folder.path(), arguments);
+    }
+    text += "$ tonnage plan branches.model --json | graph\n";
+    let json = tonnage(folder.path(), "plan branches.model --json");
+    let from = json.find("\"graph\"").unwrap();
+    text += &json[from..from + json[from..].find('}').unwrap()];
+    assert_snapshot!("models", text);
 }
 
 #[test]

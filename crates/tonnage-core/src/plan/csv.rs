@@ -193,6 +193,7 @@ pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, CsvError
         texts,
         is_problem: true,
         passed_over: 0,
+        graph: None,
     })
 }
 

@@ -11,6 +11,7 @@
 //! stacks. No mark is needed, and a mark that is there could be anything.
 
 pub mod csv;
+pub mod onnx;
 mod packing;
 
 use std::collections::{BTreeMap, HashMap};
@@ -101,6 +102,8 @@ pub struct Problems {
     pub is_problem: bool,
     /// Rows that made no sense: frees of what was not there, blocks where one was alive.
     pub passed_over: u64,
+    /// What of a graph is not planned, if it is one.
+    pub graph: Option<onnx::GraphFacts>,
 }
 
 /// Process, device and pool.
@@ -188,6 +191,7 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
         texts,
         is_problem,
         passed_over,
+        graph: None,
     })
 }
 
@@ -353,6 +357,9 @@ pub struct Report {
     pub is_problem: bool,
     /// Rows that made no sense.
     pub passed_over: u64,
+    /// What of a graph is not planned, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graph: Option<onnx::GraphFacts>,
     /// By process, device and pool.
     pub groups: Vec<GroupReport>,
 }
@@ -390,6 +397,7 @@ pub fn plan(
         capacity: wanted.capacity,
         is_problem: problems.is_problem,
         passed_over: problems.passed_over,
+        graph: problems.graph,
         groups: Vec::new(),
     };
     for group in &problems.groups {
@@ -405,16 +413,19 @@ pub fn plan(
     Ok(report)
 }
 
-fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
-    let name = |name: &Name| match name {
+fn called(name: &Name, texts: &StackTable) -> String {
+    match name {
         Name::Row(row) => row.to_string(),
         Name::Text(text) => texts.text(*text).to_owned(),
         Name::Before(address) => format!("before-{address:x}"),
-    };
+    }
+}
+
+fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
     let buffers = group.names.iter().enumerate().map(|(index, label)| {
         let buffer = group.problem.buffer(index);
         Placement {
-            id: name(label),
+            id: called(label, texts),
             lower: buffer.start,
             upper: buffer.end,
             size: buffer.size,
