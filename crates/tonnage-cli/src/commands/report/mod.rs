@@ -408,7 +408,7 @@ fn findings(explanation: &Explanation) -> Vec<Finding> {
         for fix in helps.filter(|fix| fix.code == finding.code.code) {
             let advice = plain(&fix.advice);
             let (before, after) = (bytes(fix.peak_before), bytes(fix.peak_after));
-            let _ = write!(text, ". What helps: {advice}: {before} → {after}.");
+            let _ = write!(text, " What helps: {advice}: {before} → {after}.");
         }
         Finding {
             code: finding.code.code.to_owned(),

@@ -13,10 +13,10 @@ use crate::commands::recording::Recording;
 use crate::commands::replay::plural;
 use crate::output::{bytes, count};
 
-/// Seconds that planning may take without being asked for.
+/// How long planning may take without being asked for.
 const SOON: Duration = Duration::from_secs(3);
-/// Seconds that it may take if every allocator is to be shown.
-const LATER: Duration = Duration::from_secs(60);
+/// How long it may take if every allocator is to be shown.
+const LATER: Duration = Duration::from_mins(1);
 /// Blocks that are planned without being asked: so many take about as long.
 const MOST_BLOCKS: usize = 1_000_000;
 
