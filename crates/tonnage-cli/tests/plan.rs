@@ -65,6 +65,10 @@ b,0,9,4,4,,
 c,3,6,6,2,,
 ",
     );
+    put(
+        "crossed.csv",
+        b"id,lower,upper,size,offset\na,0,9,8,4\nb,2,6,6,0\n",
+    );
     put("blockless.csv", b"id,lower,upper,size\n");
     put("training.tonnage", &training());
     folder
@@ -108,6 +112,7 @@ fn problems_and_recordings() {
         "plan training.tonnage --capacity 40MiB",
         "plan graph.csv --json -o -",
         "plan bad.csv",
+        "plan crossed.csv --keep-offsets",
         "plan blockless.csv",
         "plan graph.csv --deadline 0",
         "plan nowhere.csv",

@@ -376,6 +376,16 @@ pub enum PlanError {
         /// Why not.
         source: Invalid,
     },
+    /// Two buffers with fixed offsets are in each other's way.
+    #[error("the fixed offsets of {one} and {other} overlap at {moment}")]
+    Fixed {
+        /// What the one is called.
+        one: String,
+        /// What the other is called.
+        other: String,
+        /// When both live.
+        moment: i64,
+    },
     /// The checker refused the plan: our fault.
     #[error("the plan of device {device} is wrong")]
     Wrong {
@@ -405,12 +415,28 @@ pub fn plan(
         let plan = tonnage_plan::plan(&group.problem, options)
             .map_err(|source| PlanError::Invalid { device, source })?;
         tonnage_plan::check(&group.problem, &plan)
-            .map_err(|source| PlanError::Wrong { device, source })?;
+            .map_err(|fault| refused(group, &problems.texts, fault))?;
         report
             .groups
             .push(group_report(group, plan, &problems.texts));
     }
     Ok(report)
+}
+
+/// A plan cannot mend what the problem itself demands.
+fn refused(group: &Group, texts: &StackTable, fault: Fault) -> PlanError {
+    let fixed = |number: usize| group.problem.buffer(number).offset.is_some();
+    match fault {
+        Fault::Overlap { one, other, moment } if fixed(one) && fixed(other) => PlanError::Fixed {
+            one: called(&group.names[one.min(other)], texts),
+            other: called(&group.names[one.max(other)], texts),
+            moment,
+        },
+        source => PlanError::Wrong {
+            device: group.device,
+            source,
+        },
+    }
 }
 
 fn called(name: &Name, texts: &StackTable) -> String {

@@ -368,13 +368,16 @@ const fn bits(kind: u64) -> Result<u64, &'static str> {
 
 /// What a tensor is to the graph.
 #[derive(Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is said by another field of the graph"
+)]
 struct Tensor {
     name: String,
     made_by: Option<u64>,
     /// The first operator that reads it, and the last.
     read_by: Option<(u64, u64)>,
     is_output: bool,
-    /// An input of the graph, an initializer or a constant.
     is_input: bool,
     is_initializer: bool,
     is_constant: bool,
@@ -392,19 +395,17 @@ struct Model<'a, R> {
 impl<R: Read> Model<'_, R> {
     /// The number of a tensor; a new one if it is not known yet.
     fn number(&mut self, name: String) -> Result<usize, OnnxError> {
-        Ok(match self.numbers.get(&name) {
-            Some(number) => *number,
-            None => {
-                few(self.tensors.len())?;
-                let number = self.tensors.len();
-                self.tensors.push(Tensor {
-                    name: name.clone(),
-                    ..Tensor::default()
-                });
-                self.numbers.insert(name, number);
-                number
-            }
-        })
+        if let Some(number) = self.numbers.get(&name) {
+            return Ok(*number);
+        }
+        few(self.tensors.len())?;
+        let number = self.tensors.len();
+        self.tensors.push(Tensor {
+            name: name.clone(),
+            ..Tensor::default()
+        });
+        self.numbers.insert(name, number);
+        Ok(number)
     }
 
     fn tensor(&mut self, name: String) -> Result<&mut Tensor, OnnxError> {

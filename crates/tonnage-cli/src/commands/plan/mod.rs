@@ -52,7 +52,7 @@ pub(crate) fn run(options: &PlanOptions) -> Result<Answer> {
     // A recording has no place for alignments and gaps, so planning problems are read as they are.
     let problems = if is_onnx(path)? {
         onnx::problem(open(path)?, &wanted, &options.dim).map_err(|error| {
-            let reason = explained(&error, &error.hint());
+            let reason = explained(&error, error.hint());
             reason.context(format!("cannot plan {}", path.display()))
         })?
     } else if recognise(path)? == Some(Format::PlannerCsv) {
@@ -126,6 +126,7 @@ fn is_onnx(path: &Path) -> Result<bool> {
 
 fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
     let hint = match error {
+        PlanError::Fixed { .. } => "leave --keep-offsets out, or correct their offsets",
         PlanError::Wrong { .. } => "this is a fault of tonnage; please report it with the file",
         _ => "tonnage info says what is in the file",
     };
