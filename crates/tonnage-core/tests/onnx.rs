@@ -2,7 +2,6 @@
 //! Models that the onnx package wrote: lives and bytes against what that package says of them.
 //!
 //! `onnx/make.py` made the models and printed the numbers that stand here.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use tonnage_core::plan::{Name, Problems, Wanted, onnx, plan};
 use tonnage_plan::Options;
