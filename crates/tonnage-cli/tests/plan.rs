@@ -130,11 +130,17 @@ fn models() {
     }
     std::fs::write(folder.path().join("cut.onnx"), &MODELS[0].1[..2000]).unwrap();
     std::fs::write(folder.path().join("prose.onnx"), "hello").unwrap();
+    // The graph of a dropout whose mask nobody reads, field by field.
+    let dropout = b"\x08\x09\x3a\x31\x0a\x0b\x0a\x01x\x12\x01y\x12\x03msk\
+        \x5a\x10\x0a\x01x\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08\
+        \x62\x10\x0a\x01y\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08";
+    std::fs::write(folder.path().join("dropout.onnx"), dropout).unwrap();
     let mut text = String::new();
     for arguments in [
         "plan net.onnx --alignment 64",
         "plan net.onnx --capacity 40KiB",
         "plan branches.model -o -",
+        "plan dropout.onnx",
         "plan symbolic.onnx",
         "plan symbolic.onnx --dim batch=8",
         "plan symbolic.onnx --dim batch",

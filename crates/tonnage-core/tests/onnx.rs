@@ -153,6 +153,20 @@ fn what_cannot_be_planned_is_named_with_a_next_step() {
             r#"[("y", 0, 1, 16)]"#,
         ),
         (
+            vec![operator(&["x"], &["y", "mask"]), input.clone(), float("y")],
+            r#"[("y", 0, 1, 16)]"#,
+        ),
+        (
+            vec![
+                operator(&["x"], &["y", "mask"]),
+                operator(&["mask"], &["z"]),
+                input.clone(),
+                float("y"),
+                float("z"),
+            ],
+            "the shape of `mask` is not known; write the model anew with onnx.shape_inference.infer_shapes, with fixed shapes of its inputs",
+        ),
+        (
             vec![relu.clone(), input.clone()],
             "the shape of `y` is not known; write the model anew with onnx.shape_inference.infer_shapes, with fixed shapes of its inputs",
         ),

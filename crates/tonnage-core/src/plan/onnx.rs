@@ -5,7 +5,8 @@
 //! lives from the operator that makes it up to and with the last one that reads it, an output of the graph to the
 //! end, and each has memory of its own: nothing is computed in place. Inputs of the graph, initializers and the outputs
 //! of `Constant` operators belong to the caller and are counted, not planned. Bodies of `If`, `Loop` and `Scan` read
-//! from the graph around them, which keeps what they read alive; what they make themselves is counted, not planned.
+//! from the graph around them, which keeps what they read alive; what they make themselves is counted, not planned. So
+//! are further outputs of an operator that nothing reads and whose shape nobody inferred, such as the mask of a dropout.
 //!
 //! Only the few fields of the protobuf messages that say this are read, by hand and from a stream: weights are passed
 //! over and never held. Shapes must be known: a dimension with a name can be given, for others the error says which.
@@ -48,6 +49,8 @@ pub struct GraphFacts {
     pub constants: u64,
     /// Tensors that bodies of `If`, `Loop` and `Scan` make.
     pub inner: u64,
+    /// Further outputs of operators that nothing reads and whose shape is not known.
+    pub unread: u64,
 }
 
 /// Why a model cannot be planned.
@@ -381,6 +384,8 @@ struct Tensor {
     is_input: bool,
     is_initializer: bool,
     is_constant: bool,
+    /// Not the first output of its operator.
+    is_further: bool,
     size: Size,
 }
 
@@ -442,7 +447,7 @@ impl<R: Read> Model<'_, R> {
         self.facts.operators += 1;
         // The outputs come before the kind of the operator, so they are remembered.
         let (mut made, mut kind, mut domain) = (Vec::new(), String::new(), String::new());
-        let mut free = Vec::new();
+        let (mut free, mut has_output) = (Vec::new(), false);
         while let Some((number, value)) = self.wire.field(end)? {
             match (number, value) {
                 (1, Value::Inner(end)) => {
@@ -452,6 +457,7 @@ impl<R: Read> Model<'_, R> {
                 (2, Value::Inner(end)) => {
                     let name = self.wire.text(end)?;
                     // An output that is not wanted has no name.
+                    let further = std::mem::replace(&mut has_output, true);
                     if !name.is_empty() {
                         let number = self.number(name)?;
                         let tensor = &mut self.tensors[number];
@@ -459,6 +465,7 @@ impl<R: Read> Model<'_, R> {
                             let tensor = tensor.name.clone();
                             return Err(OnnxError::Twice { operator, tensor });
                         }
+                        tensor.is_further = further;
                         made.push(number);
                     }
                 }
@@ -728,6 +735,11 @@ impl<R: Read> Model<'_, R> {
             }
             if tensor.is_constant {
                 self.facts.constants += 1;
+                continue;
+            }
+            let is_read = tensor.is_output || tensor.read_by.is_some();
+            if tensor.is_further && !is_read && tensor.size.bytes().is_none() {
+                self.facts.unread += 1;
                 continue;
             }
             let size = match &tensor.size {

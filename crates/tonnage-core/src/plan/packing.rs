@@ -224,7 +224,7 @@ mod tests {
         let bytes = recording(None);
         let held = holdings::read(bytes.as_slice()).unwrap();
         let track = held.worst().unwrap();
-        let packing = packing(bytes.as_slice(), track, Duration::from_secs(60)).unwrap();
+        let packing = packing(bytes.as_slice(), track, Duration::from_mins(1)).unwrap();
         let problems = problems(bytes.as_slice(), &Wanted::default()).unwrap();
         let report = plan(&problems, &Wanted::default(), &Options::default()).unwrap();
         let peaks: Vec<u64> = report.groups.iter().map(|group| group.peak).collect();

@@ -292,6 +292,10 @@ fn not_planned(graph: &GraphFacts) -> String {
         let inner = plural(graph.inner, "tensor");
         others.push(format!("{inner} inside of branches and loops"));
     }
+    if graph.unread > 0 {
+        let unread = plural(graph.unread, "output");
+        others.push(format!("{unread} of unknown shape that nothing reads"));
+    }
     let _ = writeln!(text, "{DIM}not planned: {}{DIM:#}", others.join(", "));
     text
 }
