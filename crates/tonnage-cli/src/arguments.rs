@@ -429,7 +429,7 @@ pub(crate) struct ReportOptions {
     /// Keep the folders of files, which may name people and machines.
     #[arg(long)]
     pub(crate) full_paths: bool,
-    /// Whether to replay the recording under other allocators.
+    /// Whether to replay the recording under other allocators, and to plan it.
     #[arg(long, value_enum, default_value_t = Race::Auto, value_name = "WHETHER")]
     pub(crate) race: Race,
     /// Whether to open the page in a browser.
@@ -450,7 +450,7 @@ pub(crate) enum OpenPage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Race {
-    /// If the recording has no more than 4 million rows.
+    /// If the recording has no more than 4 million rows; the plan, no more than 1 million blocks.
     Auto,
     /// However long it takes.
     Yes,
