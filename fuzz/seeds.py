@@ -64,6 +64,14 @@ def main():
     plan = "a,0,5,100\nb,5,9,50\n\nc,-3,8,18446744073709551615\n"
     write("planner", "plain", plan)
     write("planner", "offsets", "4096,100,9,2,x\n0,50,3,1,y\n")
+    # The first byte says what is wanted and which header stands above.
+    write("plan_csv", "plain", b"\x08" + plan.encode())
+    write("plan_csv", "capacity", b"\x09a,0,5,100\nb,5,9,50\nc,-3,8,1048477\n")
+    write("plan_csv", "everything", b"\x14a,0,9,8,4,3-6,4\nb,-3,9,4,4,,\nc,3,6,6,2,4-5 5-5,0\n")
+    write("plan_csv", "own-header", b"\x00\xef\xbb\xbfbuffer, start,end ,\"size\",size,odd\nx,0,3,,7,z\n\n")
+    write("plan_csv", "last-moments", b"\x1d0,0-1,512,5,9223372036854775807,-9223372036854775808,a\n")
+    for model in sorted((CORPUS.parents[1] / "crates/tonnage-core/tests/onnx").glob("*.onnx")):
+        write("plan_onnx", model.stem, model.read_bytes())
     files = {
         "pickle": pickle.dumps(whole, 4),
         "json": json.dumps(whole).encode(),

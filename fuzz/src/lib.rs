@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod import;
+pub mod plan;
 pub mod policy;
 pub mod replay;
 pub mod settings;
@@ -15,11 +16,13 @@ pub mod trace;
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its corpus.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("pickle", import::pickle),
     ("json", import::json),
     ("rmm", import::rmm),
     ("planner", import::planner),
+    ("plan_csv", plan::csv),
+    ("plan_onnx", plan::onnx),
     ("any", import::any),
     ("trace", trace::run),
     ("policy", policy::run),

@@ -448,7 +448,7 @@ pub(crate) struct ReportOptions {
     /// Keep the folders of files, which may name people and machines.
     #[arg(long)]
     pub(crate) full_paths: bool,
-    /// Whether to replay the recording under other allocators.
+    /// Whether to replay the recording under other allocators, and to plan it.
     #[arg(long, value_enum, default_value_t = Race::Auto, value_name = "WHETHER")]
     pub(crate) race: Race,
     /// Whether to open the page in a browser.
@@ -469,7 +469,7 @@ pub(crate) enum OpenPage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Race {
-    /// If the recording has no more than 4 million rows.
+    /// If the recording has no more than 4 million rows; the plan, no more than 1 million blocks.
     Auto,
     /// However long it takes.
     Yes,
@@ -480,8 +480,8 @@ pub(crate) enum Race {
 /// Place buffers whose lives are known, so that the peak is least or a capacity suffices
 ///
 /// Reads planning problems (CSV with id, lower, upper and size, as minimalloc
-/// has them) and recordings: the blocks of each process, device and pool are
-/// then a problem of their own. Says offsets, the peak, what it cannot be below,
+/// has them), ONNX models with known shapes, and recordings: the blocks of each
+/// process, device and pool are then a problem of their own. Says offsets, the peak, what it cannot be below,
 /// and whether the plan is proved to be the best. Every plan is checked before
 /// it is shown.
 ///
@@ -491,10 +491,11 @@ pub(crate) enum Race {
 Examples:
   tonnage plan buffers.csv --capacity 1MiB -o offsets.csv
   tonnage plan train.tonnage --step --svg step.svg
+  tonnage plan model.onnx --dim batch=8 --alignment 64
   tonnage plan train.tonnage --deadline 60 --json > plan.json")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct PlanOptions {
-    /// The planning problem, or the recording.
+    /// The planning problem, the ONNX model, or the recording.
     #[arg(value_name = "INPUT")]
     pub(crate) file: PathBuf,
     /// Memory that must suffice, e.g. 1MiB [default: as little as possible].
@@ -518,6 +519,9 @@ pub(crate) struct PlanOptions {
     /// Plan one step of a recording, found by what repeats in it.
     #[arg(long)]
     pub(crate) step: bool,
+    /// The value of a dimension that an ONNX model has only a name for; may be repeated.
+    #[arg(long, value_name = "NAME=N", value_parser = parse_dimension)]
+    pub(crate) dim: Vec<(String, u64)>,
     /// Where to write the offsets, as CSV; `-` is stdout.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -534,6 +538,16 @@ pub(crate) struct PlanOptions {
     /// Print the plan as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Reads a dimension with its value.
+fn parse_dimension(text: &str) -> Result<(String, u64), String> {
+    let parts = text.rsplit_once('=');
+    let named = parts.and_then(|(name, value)| Some((name.trim(), value.trim().parse().ok()?)));
+    match named {
+        Some((name, value)) if !name.is_empty() && value > 0 => Ok((name.to_owned(), value)),
+        _ => Err("say a name and a number, such as batch=8".to_owned()),
+    }
 }
 
 /// Reads a time that can be waited for.

@@ -65,10 +65,30 @@ b,0,9,4,4,,
 c,3,6,6,2,,
 ",
     );
+    put(
+        "crossed.csv",
+        b"id,lower,upper,size,offset\na,0,9,8,4\nb,2,6,6,0\n",
+    );
     put("blockless.csv", b"id,lower,upper,size\n");
     put("training.tonnage", &training());
     folder
 }
+
+const MODELS: [(&str, &[u8]); 3] = [
+    (
+        "net.onnx",
+        include_bytes!("../../tonnage-core/tests/onnx/net.onnx"),
+    ),
+    (
+        "symbolic.onnx",
+        include_bytes!("../../tonnage-core/tests/onnx/symbolic.onnx"),
+    ),
+    // Known by how it begins.
+    (
+        "branches.model",
+        include_bytes!("../../tonnage-core/tests/onnx/branches.onnx"),
+    ),
+];
 
 /// What the command says: exit code, stdout, stderr.
 fn tonnage(folder: &Path, arguments: &str) -> String {
@@ -92,6 +112,7 @@ fn problems_and_recordings() {
         "plan training.tonnage --capacity 40MiB",
         "plan graph.csv --json -o -",
         "plan bad.csv",
+        "plan crossed.csv --keep-offsets",
         "plan blockless.csv",
         "plan graph.csv --deadline 0",
         "plan nowhere.csv",
@@ -99,6 +120,40 @@ fn problems_and_recordings() {
         text += &tonnage(folder.path(), arguments);
     }
     assert_snapshot!("plan", text);
+}
+
+#[test]
+fn models() {
+    let folder = folder();
+    for (name, bytes) in MODELS {
+        std::fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    std::fs::write(folder.path().join("cut.onnx"), &MODELS[0].1[..2000]).unwrap();
+    std::fs::write(folder.path().join("prose.onnx"), "hello").unwrap();
+    // The graph of a dropout whose mask nobody reads, field by field.
+    let dropout = b"\x08\x09\x3a\x31\x0a\x0b\x0a\x01x\x12\x01y\x12\x03msk\
+        \x5a\x10\x0a\x01x\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08\
+        \x62\x10\x0a\x01y\x12\x0b\x0a\x09\x08\x01\x12\x05\x0a\x03\x08\x80\x08";
+    std::fs::write(folder.path().join("dropout.onnx"), dropout).unwrap();
+    let mut text = String::new();
+    for arguments in [
+        "plan net.onnx --alignment 64",
+        "plan net.onnx --capacity 40KiB",
+        "plan branches.model -o -",
+        "plan dropout.onnx",
+        "plan symbolic.onnx",
+        "plan symbolic.onnx --dim batch=8",
+        "plan symbolic.onnx --dim batch",
+        "plan cut.onnx",
+        "plan prose.onnx",
+    ] {
+        text += &tonnage(folder.path(), arguments);
+    }
+    text += "$ tonnage plan branches.model --json | graph\n";
+    let json = tonnage(folder.path(), "plan branches.model --json");
+    let from = json.find("\"graph\"").unwrap();
+    text += &json[from..from + json[from..].find('}').unwrap()];
+    assert_snapshot!("models", text);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Trial {
     pub recorded: bool,
     /// Whether every request is served on the device.
     pub completes: bool,
-    /// Requests served before the first that is not, all processes together.
+    /// Requests served before the first that is not, all processes together; all of them if it completes.
     pub served: u64,
     /// Most that was reserved, on the fullest device.
     pub peak_reserved: u64,
@@ -401,8 +401,9 @@ impl Job {
             trial.appetite = trial.appetite.max(appetite);
             trial.completes &= real.completes();
             trial.served += match real.outcome {
-                Outcome::OutOfMemory { request, .. } => request,
-                _ => u64::from(u32::MAX),
+                // Requests are counted from 1.
+                Outcome::OutOfMemory { request, .. } => request.saturating_sub(1),
+                _ => track.asked(),
             };
             trial.peak_reserved = trial.peak_reserved.max(real.peak_reserved);
             trial.driver_calls += real.driver.sum();

@@ -5,9 +5,12 @@
 //! relieves it most for what that costs more elsewhere; then it is planned, and if the plan does not fit it gives
 //! away what lies highest, and is planned again. Spaces come in order of their cost, so what is given away meets a
 //! space that is not planned yet. This is a heuristic: it proves the cost only where nothing was given away.
+//!
+//! What must start at a given byte can lie only where that byte and those after it are free: spaces that forbid them,
+//! or end before, are none for it, and of two that must lie on each other one is given away.
 
 use crate::bound;
-use crate::family::{Families, View};
+use crate::family::{Families, Family, View};
 use crate::options::{Clock, Options};
 use crate::plan::{Plan, SpacePlan, Status};
 use crate::problem::{Problem, Space};
@@ -20,6 +23,68 @@ pub(crate) fn cost(problem: &Problem, spaces: &[Space], space: impl Fn(usize) ->
     (0..problem.len()).map(cost).sum()
 }
 
+/// Fixed offsets that are compared with each other; of more, those at odds are left to the checker.
+const MOST_COMPARED: usize = 2000;
+
+/// Whether a family with a fixed offset can lie in a space at all.
+fn has_room(family: &Family, space: &Space) -> bool {
+    let Some(fixed) = family.fixed else {
+        return true;
+    };
+    family.pieces.iter().all(|&(_, _, size)| {
+        let end = fixed.saturating_add(size);
+        space.capacity.is_none_or(|capacity| end <= capacity)
+            && !space
+                .forbidden
+                .iter()
+                .any(|range| fixed < range.end && range.start < end && range.start < range.end)
+    })
+}
+
+/// Whether two must lie on each other.
+enum Clash {
+    None,
+    /// Not if this one leaves.
+    Solved(u32),
+    /// And neither can leave.
+    Unsolved,
+}
+
+/// Looks for two that must lie on each other, and for the one of them that goes elsewhere for less.
+fn on_each_other(view: &View<'_>, dear: impl Fn(u32) -> Option<u64>) -> Clash {
+    let mut found = Clash::None;
+    let fixed: Vec<(u64, u32)> = (0..view.len())
+        .map(|index| view.head(index))
+        .filter_map(|head| Some((view.fixed(head)?, head)))
+        .collect();
+    if fixed.len() > MOST_COMPARED {
+        return Clash::None;
+    }
+    for (index, &(at, head)) in fixed.iter().enumerate() {
+        for &(other_at, other) in &fixed[..index] {
+            let mut clash = false;
+            view.each_piece(head, |start, end, size| {
+                view.each_piece(other, |from, to, other_size| {
+                    clash |= start < to
+                        && from < end
+                        && at < other_at + other_size
+                        && other_at < at + size;
+                });
+            });
+            if clash {
+                let cheaper = [head, other]
+                    .into_iter()
+                    .filter_map(|one| Some((dear(one)?, one)));
+                match cheaper.min() {
+                    Some((_, one)) => return Clash::Solved(one),
+                    None => found = Clash::Unsolved,
+                }
+            }
+        }
+    }
+    found
+}
+
 /// Plans a problem with several spaces.
 pub(crate) fn plan(
     problem: &Problem,
@@ -30,7 +95,7 @@ pub(crate) fn plan(
 ) -> Plan {
     let mut order: Vec<u16> = (0..spaces.len() as u16).collect();
     order.sort_by_key(|space| spaces[usize::from(*space)].cost);
-    let allowed = |head: u32, space: u16| match families.get(&head) {
+    let permitted = |head: u32, space: u16| match families.get(&head) {
         Some(family) => family
             .spaces
             .as_ref()
@@ -39,6 +104,12 @@ pub(crate) fn plan(
             .extras
             .get(&head)
             .is_none_or(|extra| extra.spaces.is_empty() || extra.spaces.contains(&space)),
+    };
+    let allowed = |head: u32, space: u16| {
+        permitted(head, space)
+            && families
+                .get(&head)
+                .is_none_or(|family| has_room(family, &spaces[usize::from(space)]))
     };
     let next = |head: u32, after: Option<u16>| {
         let from = after.map_or(0, |after| {
@@ -53,8 +124,26 @@ pub(crate) fn plan(
             .find(|space| allowed(head, *space))
     };
     let mut place: Vec<u16> = vec![0; problem.len()];
+    // Whether something fits nowhere, and whether two lie on each other and cannot leave.
+    let (mut homeless, mut stuck) = (false, false);
     for head in 0..problem.len() as u32 {
-        place[head as usize] = next(head, None).unwrap_or(0);
+        place[head as usize] = next(head, None).unwrap_or_else(|| {
+            // What fits nowhere lies where only the capacity is in its way, or else where it may at least be.
+            let mut best = order.clone();
+            best.retain(|space| permitted(head, *space));
+            best.sort_by_key(|space| {
+                let space = &spaces[usize::from(*space)];
+                let unbounded = Space {
+                    capacity: None,
+                    ..space.clone()
+                };
+                families
+                    .get(&head)
+                    .is_some_and(|family| !has_room(family, &unbounded))
+            });
+            homeless = true;
+            best.first().copied().unwrap_or(0)
+        });
     }
     let mut moved = false;
     let mut offsets = solve::lowest(problem, families);
@@ -64,9 +153,10 @@ pub(crate) fn plan(
     for &space in &order {
         let number = usize::from(space);
         let only = |head: u32| {
-            order
-                .iter()
-                .all(|other| (*other == space) == allowed(head, *other))
+            permitted(head, space)
+                && order
+                    .iter()
+                    .all(|other| *other == space || !allowed(head, *other))
         };
         let view = View::new(problem, families, only);
         conflict = conflict
@@ -76,6 +166,19 @@ pub(crate) fn plan(
         let number = usize::from(space);
         loop {
             let view = View::new(problem, families, |head| place[head as usize] == space);
+            let dear = |head: u32| {
+                let to = next(head, Some(space))?;
+                Some(spaces[usize::from(to)].cost - spaces[number].cost)
+            };
+            match on_each_other(&view, dear) {
+                Clash::Solved(head) => {
+                    moved = true;
+                    place[head as usize] = next(head, Some(space)).unwrap_or(space);
+                    continue;
+                }
+                Clash::Unsolved => stuck = true,
+                Clash::None => {}
+            }
             let Some(capacity) = spaces[number].capacity else {
                 parts[number] = Some(solve::solve(
                     &view,
@@ -92,10 +195,6 @@ pub(crate) fn plan(
             let gone = if bound.bytes > capacity {
                 // Too full at one moment: what lives then and is cheapest to move, for what it frees.
                 let moment = bound.moment.unwrap_or(i64::MIN);
-                let extra = |head: u32| {
-                    let to = next(head, Some(space))?;
-                    Some(spaces[usize::from(to)].cost - spaces[number].cost)
-                };
                 (0..view.len())
                     .map(|index| view.head(index))
                     .filter(|head| {
@@ -103,7 +202,7 @@ pub(crate) fn plan(
                         start <= moment && moment < end || size > capacity
                     })
                     .filter_map(|head| {
-                        Some((extra(head)?, std::cmp::Reverse(view.hull(head).2), head))
+                        Some((dear(head)?, std::cmp::Reverse(view.hull(head).2), head))
                     })
                     .min()
                     .map(|entry| entry.2)
@@ -157,9 +256,9 @@ pub(crate) fn plan(
         })
         .collect();
     let all = |wanted: &[Status]| parts.iter().all(|part| wanted.contains(&part.status));
-    let status = if conflict.is_some() {
+    let status = if conflict.is_some() || homeless {
         Status::Infeasible
-    } else if !all(&[Status::Optimal, Status::Fits]) {
+    } else if stuck || !all(&[Status::Optimal, Status::Fits]) {
         Status::Unknown
     } else if !moved
         && parts

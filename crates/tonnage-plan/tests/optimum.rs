@@ -2,7 +2,7 @@
 //! Plans against the optimum of tiny problems, found by trying everything, under every combination of heuristics.
 //!
 //! The brute force knows nothing of skylines, orders or bounds: it tries every offset of every buffer and looks at
-//! every byte at every moment.
+//! every byte at every moment; with several spaces, for every way to share the buffers out among them.
 
 use std::ops::Range;
 
@@ -16,6 +16,8 @@ const BYTES: u64 = 14;
 /// Which buffer uses each byte at each moment, as the buffers are placed one by one.
 struct World<'a> {
     problem: &'a Problem,
+    /// The numbers that the buffers have in the problem.
+    numbers: Vec<usize>,
     buffers: Vec<Buffer>,
     forbidden: Vec<Range<u64>>,
     offsets: Vec<u64>,
@@ -31,20 +33,7 @@ impl World<'_> {
     }
 
     fn kin(&self, one: usize, other: usize) -> bool {
-        let mut known = vec![one];
-        loop {
-            let before = known.len();
-            for (a, b) in self.problem.aliases() {
-                for (from, to) in [(a, b), (b, a)] {
-                    if known.contains(&from) && !known.contains(&to) {
-                        known.push(to);
-                    }
-                }
-            }
-            if known.len() == before {
-                return known.contains(&other);
-            }
-        }
+        kin(self.problem, self.numbers[one], self.numbers[other])
     }
 
     fn clashes(&self, number: usize) -> bool {
@@ -101,24 +90,87 @@ impl World<'_> {
     }
 }
 
+/// Whether two buffers must start at the same byte, by whatever chain of aliases.
+fn kin(problem: &Problem, one: usize, other: usize) -> bool {
+    let mut known = vec![one];
+    loop {
+        let before = known.len();
+        for (a, b) in problem.aliases() {
+            for (from, to) in [(a, b), (b, a)] {
+                if known.contains(&from) && !known.contains(&to) {
+                    known.push(to);
+                }
+            }
+        }
+        if known.len() == before {
+            return known.contains(&other);
+        }
+    }
+}
+
 fn optimum(problem: &Problem) -> Option<u64> {
+    let all: Vec<usize> = (0..problem.len()).collect();
+    optimum_of(problem, &problem.spaces()[0], &all, u64::MAX - 1)
+}
+
+/// The least peak of some buffers in a space, if it is no more than `most`.
+fn optimum_of(problem: &Problem, space: &Space, numbers: &[usize], most: u64) -> Option<u64> {
     let mut world = World {
         problem,
-        buffers: (0..problem.len())
-            .map(|number| problem.buffer(number))
+        numbers: numbers.to_vec(),
+        buffers: numbers
+            .iter()
+            .map(|number| problem.buffer(*number))
             .collect(),
-        forbidden: problem.spaces()[0].forbidden.clone(),
-        offsets: vec![0; problem.len()],
-        best: u64::MAX,
+        forbidden: space.forbidden.clone(),
+        offsets: vec![0; numbers.len()],
+        best: most + 1,
     };
-    for number in 0..problem.len() {
+    for number in 0..numbers.len() {
         // All gap: never there, so in nobody's way.
         if !(0..MOMENTS).any(|moment| world.lives(number, moment)) {
             world.buffers[number].size = 0;
         }
     }
     world.search(0, 0);
-    (world.best < u64::MAX).then_some(world.best)
+    (world.best <= most).then_some(world.best)
+}
+
+/// The least cost of all ways to share the buffers out among the spaces, within their capacities or whatever they are.
+fn least_cost(problem: &Problem, bounded: bool) -> Option<u128> {
+    let spaces = problem.spaces();
+    let ways = spaces.len().pow(problem.len() as u32);
+    let mut best: Option<u128> = None;
+    for way in 0..ways {
+        let space_of = |number: usize| way / spaces.len().pow(number as u32) % spaces.len();
+        let allowed = |number: usize| {
+            let spaces = problem.buffer(number).spaces;
+            spaces.is_empty() || spaces.contains(&(space_of(number) as u16))
+        };
+        let together = |(one, other)| space_of(one) == space_of(other);
+        if !(0..problem.len()).all(allowed) || !problem.aliases().all(together) {
+            continue;
+        }
+        let cost = (0..problem.len())
+            .map(|number| {
+                u128::from(problem.buffer(number).size) * u128::from(spaces[space_of(number)].cost)
+            })
+            .sum();
+        if best.is_some_and(|best| best <= cost) {
+            continue;
+        }
+        let fits = spaces.iter().enumerate().all(|(index, space)| {
+            let inside: Vec<usize> = (0..problem.len())
+                .filter(|number| space_of(*number) == index)
+                .collect();
+            let most = space.capacity.filter(|_| bounded).unwrap_or(u64::MAX - 1);
+            optimum_of(problem, space, &inside, most).is_some()
+        });
+        if fits {
+            best = Some(cost);
+        }
+    }
+    best
 }
 
 fn rigid() -> impl Strategy<Value = Buffer> {
@@ -166,6 +218,49 @@ fn anything() -> impl Strategy<Value = Problem> {
             });
             for buffer in buffers {
                 problem.add(buffer);
+            }
+            if let Some((one, other)) = alias {
+                problem.alias(one % count, other % count);
+            }
+            problem
+        })
+}
+
+/// Some spaces with costs, capacities and forbidden ranges, and buffers with everything a buffer may have.
+fn several() -> impl Strategy<Value = Problem> {
+    let forbidden = prop_oneof![3 => Just(None), 1 => (0..6_u64, 1..3_u64).prop_map(Some)];
+    let capacity = prop_oneof![1 => Just(None), 4 => (1..11_u64).prop_map(Some)];
+    let space = (capacity, 0..4_u64, forbidden).prop_map(|(capacity, cost, forbidden)| Space {
+        capacity,
+        cost,
+        forbidden: forbidden
+            .map(|(start, length)| start..start + length)
+            .into_iter()
+            .collect(),
+    });
+    let within = prop_oneof![3 => Just(0_u16), 2 => 1..8_u16];
+    let buffer = (any_buffer(), within);
+    let alias = prop_oneof![2 => Just(None), 1 => (0..4_usize, 0..4_usize).prop_map(Some)];
+    let fixed = prop::collection::vec(
+        prop_oneof![4 => Just(None), 1 => (0..3_u64).prop_map(Some)],
+        4,
+    );
+    (
+        prop::collection::vec(space, 2..4),
+        prop::collection::vec(buffer, 1..5),
+        alias,
+        fixed,
+    )
+        .prop_map(|(spaces, buffers, alias, fixed)| {
+            let (mut problem, count) = (Problem::new(), buffers.len());
+            for ((mut buffer, within), times) in buffers.into_iter().zip(fixed) {
+                buffer.offset = times.map(|times| times * buffer.alignment);
+                let allowed = (0..spaces.len() as u16).filter(|space| within & 1 << space != 0);
+                buffer.spaces = allowed.collect();
+                problem.add(buffer);
+            }
+            for space in spaces {
+                problem.add_space(space);
             }
             if let Some((one, other)) = alias {
                 problem.alias(one % count, other % count);
@@ -237,6 +332,42 @@ proptest! {
             prop_assert!(plan.peak() >= best && plan.lower_bound() <= best, "{:?} {best}", plan.parts);
             if Switches::from_bits(switches).exact {
                 prop_assert_eq!(plan.peak(), best, "{:#b} {:?}", switches, plan);
+            }
+        }
+    }
+
+    #[test]
+    fn several_spaces_are_used_as_cheaply_as_is_claimed(problem in several()) {
+        let best = least_cost(&problem, true);
+        for switches in [16, u16::MAX] {
+            let Ok(plan) = plan(&problem, &options(switches)) else {
+                // Only what must start at the same byte and cannot is refused, and then there is no plan.
+                prop_assert_eq!(least_cost(&problem, false), None);
+                continue;
+            };
+            if best.is_none() && least_cost(&problem, false).is_none() {
+                // Two demands contradict each other, whatever the capacities are: the checker says so, not the planner.
+                continue;
+            }
+            match plan.status {
+                Status::Optimal => prop_assert_eq!(Some(plan.cost), best, "{:?}", plan),
+                Status::Fits => prop_assert!(best.is_some_and(|best| best <= plan.cost), "{best:?} {plan:?}"),
+                Status::Infeasible => prop_assert_eq!(best, None, "{:?}", plan),
+                Status::Unknown => {}
+            }
+            if best.is_some() && matches!(plan.status, Status::Optimal | Status::Fits) {
+                prop_assert_eq!(check(&problem, &plan), Ok(()), "{:?}", plan);
+            }
+            for (index, space) in problem.spaces().iter().enumerate() {
+                let inside: Vec<usize> = (0..problem.len()).filter(|number| plan.space(*number) == index).collect();
+                let Some(least) = optimum_of(&problem, space, &inside, u64::MAX - 1) else {
+                    continue;
+                };
+                let part = &plan.parts[index];
+                prop_assert!(part.lower_bound <= least && least <= part.peak, "space {index}: {least}, {plan:?}");
+                if part.status == Status::Optimal {
+                    prop_assert_eq!(part.peak, least, "space {}: {:?}", index, plan);
+                }
             }
         }
     }

@@ -11,8 +11,10 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use tonnage_core::holdings::{Category, Holding, Known, Phase, PhaseSpan, SegmentSpan};
+use tonnage_core::plan::{Arena, Packing, Place};
+use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_report::{
-    Fact, Finding, Moment, MomentKind, Options, Picture, Racer, Story, Subject, Tone,
+    Fact, Finding, Moment, MomentKind, Options, Picture, Planned, Racer, Story, Subject, Tone,
 };
 use tonnage_trace::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 
@@ -378,7 +380,44 @@ fn write_recording(run: &Training, file: &str) {
     writer.finish().unwrap();
 }
 
-fn story(run: &Training) -> Story {
+/// The plan of all blocks, in one pool.
+fn pack(run: &Training) -> Packing {
+    let mut problem = Problem::new();
+    let until = |block: &Holding| block.died.min(run.row).max(block.born + 1);
+    for block in &run.blocks {
+        let life = i64::from(block.born)..i64::from(until(block));
+        problem.add(Buffer::new(block.bytes, life).aligned(512));
+    }
+    let options = tonnage_plan::Options {
+        attempts: 24,
+        threads: 1,
+        ..tonnage_plan::Options::default()
+    };
+    let plan = tonnage_plan::plan(&problem, &options).unwrap();
+    let places = (0_u32..).zip(&run.blocks).zip(&plan.offsets);
+    Packing {
+        arenas: vec![Arena {
+            pool: None,
+            base: 0,
+            peak: plan.peak(),
+            lower_bound: plan.lower_bound(),
+            proved: plan.status == Status::Optimal,
+            buffers: run.blocks.len(),
+            streams: 1,
+        }],
+        places: places
+            .map(|((number, block), offset)| Place {
+                block: Some(number),
+                from: block.born,
+                until: until(block),
+                address: *offset,
+                bytes: block.bytes,
+            })
+            .collect(),
+    }
+}
+
+fn story(run: &Training, packing: &Packing) -> Story {
     let fact = |name: &str, text: &str| Fact {
         name: name.to_owned(),
         text: text.to_owned(),
@@ -433,6 +472,16 @@ fn story(run: &Training) -> Story {
             racer("cuda-malloc-async", 60 << 30, false, false),
             racer("bfc", 81 << 30, false, false),
         ],
+        plan: Some(Planned {
+            sentence: "proved: no plan has a lower peak".to_owned(),
+            done: true,
+            proved: packing.is_proved(),
+            peak: packing.peak(),
+            lower_bound: packing.lower_bound(),
+            buffers: packing.places.len() as u64,
+            reserved: Some(61 << 30),
+            pools: vec![String::new()],
+        }),
         unknown: vec!["the stacks of 3 allocations and frees".to_owned()],
         producer: concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned(),
     }
@@ -468,6 +517,14 @@ fn main() {
         label: "checkpoint".to_owned(),
     }];
     let started = Instant::now();
+    let packing = pack(&run);
+    eprintln!(
+        "planned in {:.2} s: peak {}, bound {}",
+        started.elapsed().as_secs_f64(),
+        packing.peak(),
+        packing.lower_bound()
+    );
+    let started = Instant::now();
     let picture = Picture::draw(Subject {
         blocks: &run.blocks,
         segments: &run.segments,
@@ -478,10 +535,11 @@ fn main() {
         context: 545_259_520,
         times: &times,
         moments: &mark,
+        packing: Some(&packing),
     });
     let mut page = Vec::new();
     let written = picture
-        .write(&story(&run), &Options::default(), &mut page)
+        .write(&story(&run, &packing), &Options::default(), &mut page)
         .unwrap();
     eprintln!("{written:?} in {:.2} s", started.elapsed().as_secs_f64());
     std::fs::write(file, page).unwrap();

@@ -155,7 +155,18 @@ pub(crate) fn choose(
         .map(|(index, _)| index)
         .collect();
     kept.sort_by_key(|&index| blocks[index as usize].born);
-    let rest = sum_up(subject, &chosen, ranges, cells);
+    let others = blocks.iter().zip(&chosen).filter(|(_, chosen)| !**chosen);
+    let rest = sum_up(
+        others.map(|(block, _)| Lying {
+            from: block.born,
+            until: block.died,
+            address: block.address,
+            bytes: block.bytes,
+        }),
+        subject.rows,
+        ranges,
+        cells,
+    );
     Chosen { kept, rest }
 }
 
@@ -201,8 +212,22 @@ fn take(
     candidates.len()
 }
 
-/// Counts what is not chosen, and where it lies.
-fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range], cells: Cells) -> Rest {
+/// What lies somewhere for some time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lying {
+    pub(crate) from: u32,
+    pub(crate) until: u32,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Counts what is not drawn one by one, and where it lies.
+pub(crate) fn sum_up(
+    others: impl Iterator<Item = Lying>,
+    rows: u32,
+    ranges: &[Range],
+    cells: Cells,
+) -> Rest {
     let mut rest = Rest::default();
     let mut offsets = Vec::with_capacity(ranges.len());
     let mut total = 0_u64;
@@ -210,19 +235,14 @@ fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range], cells: Cells
         offsets.push(total);
         total = total.saturating_add(range.bytes);
     }
-    let rows = f64::from(subject.rows.max(1));
+    let (whole, rows) = (f64::from(rows.max(1)), rows);
     let (columns, lines) = (cells.columns as usize, cells.lines as usize);
     let line_bytes = total as f64 / lines as f64;
-    let column_rows = rows / columns as f64;
+    let column_rows = whole / columns as f64;
     // Cells of a line that a block covers from end to end are added as a difference at its ends.
     let mut partial = vec![0_f64; columns * lines];
     let mut full = vec![0_f64; (columns + 1) * lines];
-    for (block, _) in subject
-        .blocks
-        .iter()
-        .zip(chosen)
-        .filter(|(_, chosen)| !**chosen)
-    {
+    for block in others {
         rest.blocks += 1;
         rest.bytes = rest.bytes.saturating_add(block.bytes);
         rest.largest = rest.largest.max(block.bytes);
@@ -237,8 +257,8 @@ fn sum_up(subject: &Subject<'_>, chosen: &[bool], ranges: &[Range], cells: Cells
         let bytes = block.bytes.min(ranges[index].bytes - inside);
         let top = (offsets[index] + inside) as f64 / line_bytes;
         let bottom = top + bytes as f64 / line_bytes;
-        let from = f64::from(block.born.min(subject.rows)) / column_rows;
-        let to = f64::from(block.died.min(subject.rows)) / column_rows;
+        let from = f64::from(block.from.min(rows)) / column_rows;
+        let to = f64::from(block.until.min(rows)) / column_rows;
         let (first, last) = (from as usize, (to as usize).min(columns));
         let mut line = (top as usize).min(lines - 1);
         while line < lines && (line as f64) < bottom {
@@ -345,6 +365,7 @@ mod tests {
             capacity: None,
             context: 0,
             times: &[],
+            packing: None,
             moments: &[],
         };
         let peak = Found {

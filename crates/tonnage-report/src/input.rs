@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 use tonnage_core::holdings::{Holding, PhaseSpan, SegmentSpan};
+use tonnage_core::plan::Packing;
 use tonnage_trace::StackTable;
 
 /// One process on one device, from the first row of its recording to the last.
@@ -29,6 +30,8 @@ pub struct Subject<'a> {
     pub times: &'a [(u32, u64)],
     /// Moments that only the recording knows, such as an out-of-memory.
     pub moments: &'a [Moment],
+    /// Where the blocks would lie if their lives had been known beforehand, if that was planned.
+    pub packing: Option<&'a Packing>,
 }
 
 /// A moment worth looking at: just after a row.
@@ -73,6 +76,8 @@ pub struct Story {
     pub findings: Vec<Finding>,
     /// What other allocators would have made of it.
     pub race: Vec<Racer>,
+    /// What the blocks would take if their lives had been known beforehand.
+    pub plan: Option<Planned>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
     /// The program that wrote the page.
@@ -139,4 +144,25 @@ pub struct Racer {
     pub retries: u64,
     /// What was held over time: row and bytes, ascending; empty if not known.
     pub series: Vec<(u32, u64)>,
+}
+
+/// What the blocks would take if their lives had been known beforehand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Planned {
+    /// What is known about the plan, or why there is none and how to get it, in a sentence.
+    pub sentence: String,
+    /// Whether there is a plan; without one the figures are 0.
+    pub done: bool,
+    /// Whether no plan takes less.
+    pub proved: bool,
+    /// What all pools take together.
+    pub peak: u64,
+    /// What no plan can be below.
+    pub lower_bound: u64,
+    /// Blocks that were planned.
+    pub buffers: u64,
+    /// Most that the recorded allocator held from the driver, if the recording says.
+    pub reserved: Option<u64>,
+    /// The name of each pool, in the order in which their arenas lie.
+    pub pools: Vec<String>,
 }

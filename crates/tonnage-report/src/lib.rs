@@ -25,7 +25,7 @@ mod names;
 mod page;
 mod timeline;
 
-pub use input::{Fact, Finding, Moment, MomentKind, Racer, Story, Subject, Tone};
+pub use input::{Fact, Finding, Moment, MomentKind, Planned, Racer, Story, Subject, Tone};
 pub use names::own_line;
 pub use page::{Options, Picture, WriteError, Written};
 pub use timeline::{Levels, Stretch};

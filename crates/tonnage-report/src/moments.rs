@@ -226,6 +226,7 @@ mod tests {
             capacity: None,
             context: 0,
             times: &[],
+            packing: None,
             moments: &oom,
         };
         assert_eq!(

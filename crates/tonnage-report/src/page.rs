@@ -11,9 +11,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use tonnage_core::holdings::{Category, Known, Phase, SegmentSpan};
+use tonnage_core::plan::{Packing, Place};
 use tonnage_trace::{StackId, StackTable, TextId};
 
-use crate::blocks::{Cells, Chosen, Range, choose, ranges};
+use crate::blocks::{Cells, Chosen, Lying, Range, Rest, choose, ranges, sum_up};
 use crate::columns::{Columns, base64};
 use crate::input::{Moment, MomentKind, Story, Subject};
 use crate::moments::{Found, MOST_PHASES, find};
@@ -406,7 +407,12 @@ impl<'a> Picture<'a> {
         );
         columns.plain("range_bytes", shared.ranges.iter().map(|range| range.bytes));
         columns.small("grid", chosen.rest.grid.iter().copied());
+        let plan_rest = subject
+            .packing
+            .map(|packing| self.packing(packing, chosen, cells, &mut columns));
         columns.packed(&BlockFacts {
+            plan_rest_blocks: plan_rest.as_ref().map_or(0, |rest| rest.blocks),
+            plan_rest_largest: plan_rest.as_ref().map_or(0, |rest| rest.largest),
             version: DATA_VERSION,
             rest_blocks: chosen.rest.blocks,
             rest_bytes: chosen.rest.bytes,
@@ -416,7 +422,67 @@ impl<'a> Picture<'a> {
             grid_lines: cells.lines,
         })
     }
+
+    /// Where the kept blocks would lie, and what of the plan is not drawn one by one.
+    fn packing(
+        &self,
+        packing: &Packing,
+        chosen: &Chosen,
+        cells: Cells,
+        columns: &mut Columns,
+    ) -> Rest {
+        let subject = &self.subject;
+        let mut places: HashMap<u32, &Place> = HashMap::with_capacity(chosen.kept.len());
+        places.extend(chosen.kept.iter().map(|block| (*block, NOWHERE)));
+        let mut others: Vec<&Place> = Vec::new();
+        for place in &packing.places {
+            let mine = place.block.and_then(|block| places.get_mut(&block));
+            match mine.filter(|mine| mine.bytes == 0) {
+                Some(mine) => *mine = place,
+                None => others.push(place),
+            }
+        }
+        let place = |block: &u32| places.get(block).copied().unwrap_or(NOWHERE);
+        let kept = || chosen.kept.iter().map(place);
+        columns.plain(
+            "plan_life",
+            kept().map(|place| {
+                let until = place.until.min(subject.rows);
+                u64::from(until.saturating_sub(place.from))
+            }),
+        );
+        columns.deltas("plan_address", kept().map(|place| place.address));
+        columns.deltas("plan_bytes", kept().map(|place| place.bytes));
+        let arenas: Vec<Range> = packing
+            .arenas
+            .iter()
+            .map(|arena| Range {
+                address: arena.base,
+                bytes: arena.peak,
+            })
+            .collect();
+        columns.deltas("plan_range_address", arenas.iter().map(|one| one.address));
+        columns.plain("plan_range_bytes", arenas.iter().map(|one| one.bytes));
+        let others = others.into_iter().map(|place| Lying {
+            from: place.from,
+            until: place.until,
+            address: place.address,
+            bytes: place.bytes,
+        });
+        let rest = sum_up(others, subject.rows, &arenas, cells);
+        columns.small("plan_grid", rest.grid.iter().copied());
+        rest
+    }
 }
+
+/// The place of a block that was not planned.
+const NOWHERE: &Place = &Place {
+    block: None,
+    from: 0,
+    until: 0,
+    address: 0,
+    bytes: 0,
+};
 
 struct Shared {
     ranges: Vec<Range>,
@@ -479,6 +545,8 @@ struct MomentFacts<'a> {
 #[derive(Serialize)]
 struct BlockFacts {
     version: u32,
+    plan_rest_blocks: u64,
+    plan_rest_largest: u64,
     rest_blocks: u64,
     rest_bytes: u64,
     rest_largest: u64,
@@ -496,8 +564,10 @@ fn discreet(story: &Story) -> Story {
         .iter_mut()
         .flat_map(|finding| [&mut finding.title, &mut finding.text]);
     let texts = [&mut told.title, &mut told.verdict];
+    let plan = told.plan.iter_mut().map(|plan| &mut plan.sentence);
     let all = texts
         .into_iter()
+        .chain(plan)
         .chain(facts)
         .chain(findings)
         .chain(&mut told.unknown);
@@ -757,6 +827,7 @@ mod tests {
             rows,
             capacity: Some(1 << 40),
             context: 0,
+            packing: None,
             times: &[],
             moments: &[],
         }
@@ -857,6 +928,57 @@ mod tests {
             written(subject, &options),
             Err(WriteError::TooSmall { needed }) if needed > 500
         ));
+    }
+
+    #[test]
+    fn a_packing_is_drawn_as_far_as_its_blocks_are_and_the_rest_is_counted() {
+        let mut stacks = StackTable::new();
+        let blocks = blocks(&mut stacks, 8_000);
+        let place = |number: u32| Place {
+            block: Some(number),
+            from: number,
+            until: number + 10,
+            address: u64::from(number % 10) << 9,
+            bytes: 512,
+        };
+        let mut packing = Packing {
+            arenas: vec![tonnage_core::plan::Arena {
+                pool: None,
+                base: 0,
+                peak: 5120,
+                lower_bound: 5120,
+                proved: true,
+                buffers: 8_000,
+                streams: 1,
+            }],
+            places: (0..8_000).map(place).collect(),
+        };
+        for max_data in [60_000, 10 << 20] {
+            let subject = Subject {
+                packing: Some(&packing),
+                ..subject(&blocks, &stacks, 9_000)
+            };
+            let options = Options {
+                max_data,
+                ..Options::default()
+            };
+            let (page, written) = written(subject, &options).unwrap();
+            let rest = format!("\"plan_rest_blocks\":{},", written.blocks_summed_up);
+            assert!(unpacked(&page).contains(&rest), "{written:?}");
+        }
+        // Places of blocks that do not exist, twice in one place, beyond everything.
+        for (number, odd) in packing.places.iter_mut().enumerate() {
+            odd.block = [None, Some(7), Some(u32::MAX)][number % 3];
+            odd.address = u64::MAX >> (number % 64);
+            odd.bytes = u64::MAX >> (number % 61);
+            odd.until = u32::MAX - odd.from;
+        }
+        let subject = Subject {
+            packing: Some(&packing),
+            ..subject(&blocks, &stacks, 9_000)
+        };
+        let (page, _) = written(subject, &Options::default()).unwrap();
+        assert!(unpacked(&page).contains("\"plan_rest_blocks\":7999,"));
     }
 
     #[test]

@@ -42,6 +42,14 @@ pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
             format!("{} shows no request for device memory", file.display()),
             "`tonnage info` says what is in it",
         ),
+        ReplayError::NoRoom { context, capacity } => hinted(
+            format!(
+                "a context of {} does not fit on a device of {}",
+                bytes(context),
+                bytes(capacity)
+            ),
+            "give a larger --capacity or a smaller --context",
+        ),
         error => explained(&error, "check the file; `tonnage info` says what is in it"),
     })
 }

@@ -193,6 +193,7 @@ pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, CsvError
         texts,
         is_problem: true,
         passed_over: 0,
+        graph: None,
     })
 }
 
@@ -240,6 +241,22 @@ mod tests {
             ..Wanted::default()
         };
         assert_eq!(read_with(aligned), Ok(vec![a.aligned(16), b.aligned(16)]));
+    }
+
+    #[test]
+    fn fixed_offsets_in_each_other_s_way_are_named() {
+        let text = "id,lower,upper,size,offset\na,0,9,8,4\nb,0,9,8,12\nc,2,6,6,0\n";
+        let wanted = Wanted {
+            keep_offsets: true,
+            ..Wanted::default()
+        };
+        let problems = problem(text.as_bytes(), &wanted).unwrap();
+        let options = tonnage_plan::Options::default();
+        let refused = crate::plan::plan(&problems, &wanted, &options).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the fixed offsets of a and c overlap at 2"
+        );
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! stacks. No mark is needed, and a mark that is there could be anything.
 
 pub mod csv;
+pub mod onnx;
+mod packing;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
@@ -20,6 +22,8 @@ use tonnage_plan::{Buffer, Fault, Invalid, Options, Plan, Problem, Status};
 use tonnage_trace::{Event, Kind, Pool, ReadError, Reader, StackTable, TextId, meta};
 
 use crate::facts;
+
+pub use packing::{Arena, Packing, PackingError, Place, packing};
 
 /// Version of the JSON that [`Report`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -98,6 +102,8 @@ pub struct Problems {
     pub is_problem: bool,
     /// Rows that made no sense: frees of what was not there, blocks where one was alive.
     pub passed_over: u64,
+    /// What of a graph is not planned, if it is one.
+    pub graph: Option<onnx::GraphFacts>,
 }
 
 /// Process, device and pool.
@@ -185,6 +191,7 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
         texts,
         is_problem,
         passed_over,
+        graph: None,
     })
 }
 
@@ -350,6 +357,9 @@ pub struct Report {
     pub is_problem: bool,
     /// Rows that made no sense.
     pub passed_over: u64,
+    /// What of a graph is not planned, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graph: Option<onnx::GraphFacts>,
     /// By process, device and pool.
     pub groups: Vec<GroupReport>,
 }
@@ -365,6 +375,16 @@ pub enum PlanError {
         device: i32,
         /// Why not.
         source: Invalid,
+    },
+    /// Two buffers with fixed offsets are in each other's way.
+    #[error("the fixed offsets of {one} and {other} overlap at {moment}")]
+    Fixed {
+        /// What the one is called.
+        one: String,
+        /// What the other is called.
+        other: String,
+        /// When both live.
+        moment: i64,
     },
     /// The checker refused the plan: our fault.
     #[error("the plan of device {device} is wrong")]
@@ -387,6 +407,7 @@ pub fn plan(
         capacity: wanted.capacity,
         is_problem: problems.is_problem,
         passed_over: problems.passed_over,
+        graph: problems.graph,
         groups: Vec::new(),
     };
     for group in &problems.groups {
@@ -394,7 +415,7 @@ pub fn plan(
         let plan = tonnage_plan::plan(&group.problem, options)
             .map_err(|source| PlanError::Invalid { device, source })?;
         tonnage_plan::check(&group.problem, &plan)
-            .map_err(|source| PlanError::Wrong { device, source })?;
+            .map_err(|fault| refused(group, &problems.texts, fault))?;
         report
             .groups
             .push(group_report(group, plan, &problems.texts));
@@ -402,16 +423,35 @@ pub fn plan(
     Ok(report)
 }
 
-fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
-    let name = |name: &Name| match name {
+/// A plan cannot mend what the problem itself demands.
+fn refused(group: &Group, texts: &StackTable, fault: Fault) -> PlanError {
+    let fixed = |number: usize| group.problem.buffer(number).offset.is_some();
+    match fault {
+        Fault::Overlap { one, other, moment } if fixed(one) && fixed(other) => PlanError::Fixed {
+            one: called(&group.names[one.min(other)], texts),
+            other: called(&group.names[one.max(other)], texts),
+            moment,
+        },
+        source => PlanError::Wrong {
+            device: group.device,
+            source,
+        },
+    }
+}
+
+fn called(name: &Name, texts: &StackTable) -> String {
+    match name {
         Name::Row(row) => row.to_string(),
         Name::Text(text) => texts.text(*text).to_owned(),
         Name::Before(address) => format!("before-{address:x}"),
-    };
+    }
+}
+
+fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
     let buffers = group.names.iter().enumerate().map(|(index, label)| {
         let buffer = group.problem.buffer(index);
         Placement {
-            id: name(label),
+            id: called(label, texts),
             lower: buffer.start,
             upper: buffer.end,
             size: buffer.size,

@@ -164,6 +164,14 @@ pub enum ReplayError {
     /// It shows no request for device memory.
     #[error("the recording shows no request for device memory")]
     NoRequests,
+    /// The device that is asked for is too small for its own context.
+    #[error("a context of {context} bytes does not fit on a device of {capacity} bytes")]
+    NoRoom {
+        /// Bytes of the context.
+        context: u64,
+        /// Bytes of the device.
+        capacity: u64,
+    },
 }
 
 /// How far a result can be trusted.
@@ -510,6 +518,13 @@ impl Track {
             assumptions.push(Assumption::Capacity { bytes: roomy });
             roomy
         });
+        let asked = options.capacity.or(options.context).is_some();
+        if asked && track.context > track.capacity {
+            return Err(ReplayError::NoRoom {
+                context: track.context,
+                capacity: track.capacity,
+            });
+        }
         if track.context == 0 {
             assumptions.push(Assumption::NoContext);
         }
@@ -730,6 +745,11 @@ impl Track {
 
     pub(crate) fn peak_outside(&self) -> u64 {
         self.requests.peak_outside
+    }
+
+    /// How many requests there are.
+    pub(crate) const fn asked(&self) -> u64 {
+        self.requests.allocs
     }
 
     fn ground(&self, total: u64) -> Ground {

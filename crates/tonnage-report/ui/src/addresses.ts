@@ -10,7 +10,7 @@ import { Surface, type Palette, type Rgb } from "./dom";
 import { bytes } from "./format";
 import { drag } from "./pointer";
 import { LEFT, RIGHT } from "./timeline";
-import type { View } from "./view";
+import type { Band, View } from "./view";
 
 const TOP = 4;
 const BOTTOM = 4;
@@ -61,6 +61,9 @@ export class AddressPicture {
   /** When it was drawn last, and the timer of the finer picture. */
   private drawn = -1e9;
   private refining = 0;
+  /** Whether it is on the screen, and whether something changed while it was not. */
+  private visible = false;
+  private stale = true;
 
   constructor(
     private readonly timeline: Timeline,
@@ -68,13 +71,15 @@ export class AddressPicture {
     private readonly hover: AddressHover,
     private readonly colors: () => Palette,
     private readonly picked: (block: number, row: number) => void,
+    label: string,
+    private readonly band: Band = view,
   ) {
-    this.surface = new Surface(
-      "Address space over time: live blocks and holes inside segments. Arrow keys pan, plus and minus zoom; with Shift they move and zoom in addresses. The table below lists the blocks.",
-      360,
-      () => this.draw(),
-    );
+    this.surface = new Surface(label, 360, () => this.draw());
     this.surface.canvas.classList.add("main");
+    new IntersectionObserver((entries) => {
+      this.visible = entries.at(-1)?.isIntersecting ?? true;
+      if (this.visible && this.stale) this.draw();
+    }).observe(this.surface.element);
     this.watch();
   }
 
@@ -118,8 +123,10 @@ export class AddressPicture {
     return inside <= blocks.rangeBytes[range] ? { address: blocks.rangeAddress[range] + inside, range } : null;
   }
 
-  draw(): void {
+  draw(always = false): void {
     if (this.surface.width <= LEFT + RIGHT) return;
+    this.stale = !this.visible && !always;
+    if (this.stale) return;
     // While pictures follow each other quickly every other line will do; the full one comes when they rest.
     const now = performance.now();
     const moving = now - this.drawn < 120;
@@ -142,6 +149,7 @@ export class AddressPicture {
   drawPointer(): void {
     const { surface, view, lines } = this;
     const { width } = surface;
+    if (this.stale) return;
     const colors = this.colors();
     const context = surface.beginAbove();
     const moment = Math.round(this.x(view.moment + 0.5)) + 0.5;
@@ -200,7 +208,7 @@ export class AddressPicture {
 
   /** Adds up what covers each pixel. */
   private raster(blocks: Blocks, rows: Float64Array, plot: number, lines: number, colors: Palette): void {
-    const { view, timeline } = this;
+    const { view, band, timeline } = this;
     const stride = plot + 1;
     const size = stride * lines;
     // Red, green, blue and coverage of blocks lie side by side; coverage of segments apart.
@@ -211,8 +219,8 @@ export class AddressPicture {
       this.touched = new Uint8Array(size);
     }
     const { sums, held, touched } = this;
-    const topBytes = view.top * this.whole;
-    const perByte = lines / ((view.bottom - view.top) * this.whole);
+    const topBytes = band.top * this.whole;
+    const perByte = lines / ((band.bottom - band.top) * this.whole);
     // For each stretch, the first column that stands for a moment in it or later.
     const firstStretch = timeline.stretchAt(view.from);
     const lastStretch = timeline.stretchAt(view.to);
@@ -307,7 +315,7 @@ export class AddressPicture {
     colors: Palette,
     stride: number,
   ): void {
-    const { image, sums, held, touched, view, timeline } = this;
+    const { image, sums, held, touched, band, timeline } = this;
     if (!this.pixels || image.width !== plot || image.height !== lines) {
       image.width = plot;
       image.height = lines;
@@ -336,7 +344,7 @@ export class AddressPicture {
       let segment = 0;
       let gridAt = -1;
       if (hasGrid) {
-        const position = (view.top + ((line + 0.5) / lines) * (view.bottom - view.top)) * this.whole;
+        const position = (band.top + ((line + 0.5) / lines) * (band.bottom - band.top)) * this.whole;
         const range = Math.max(0, upperBound(this.offsets, position) - 1);
         if (position - this.offsets[range] <= blocks.rangeBytes[range]) {
           const flat = position - range * this.gap;
@@ -396,9 +404,9 @@ export class AddressPicture {
 
   /** Borders and names of blocks that are large on the screen. */
   private outlines(context: CanvasRenderingContext2D, blocks: Blocks, lines: number, colors: Palette): void {
-    const { view } = this;
-    const topBytes = view.top * this.whole;
-    const perByte = lines / ((view.bottom - view.top) * this.whole);
+    const { view, band } = this;
+    const topBytes = band.top * this.whole;
+    const perByte = lines / ((band.bottom - band.top) * this.whole);
     const smallest = 5 / perByte;
     const rowsPerPixel = (view.to - view.from) / Math.max(1, this.surface.width - LEFT - RIGHT);
     const shortest = rowsPerPixel * 5;
@@ -461,14 +469,14 @@ export class AddressPicture {
   }
 
   private axis(context: CanvasRenderingContext2D, blocks: Blocks, lines: number, colors: Palette): void {
-    const { view } = this;
-    const perByte = lines / ((view.bottom - view.top) * this.whole);
+    const { band } = this;
+    const perByte = lines / ((band.bottom - band.top) * this.whole);
     context.fillStyle = colors.line;
     context.fillRect(LEFT - 1, TOP, 1, lines);
     context.textAlign = "right";
     let free = -1e9;
     for (let range = 0; range < this.offsets.length; range++) {
-      const upper = TOP + (this.offsets[range] - view.top * this.whole) * perByte;
+      const upper = TOP + (this.offsets[range] - band.top * this.whole) * perByte;
       const lower = upper + blocks.rangeBytes[range] * perByte;
       if (lower < TOP || upper > TOP + lines) continue;
       context.fillStyle = colors.line;
@@ -483,12 +491,12 @@ export class AddressPicture {
   }
 
   private watch(): void {
-    const { view } = this;
+    const { view, band } = this;
     const canvas = this.surface.canvas;
     drag(canvas, {
       start: (x, y, event) => {
         const brushing = event.shiftKey;
-        const before = { from: view.from, to: view.to, top: view.top, bottom: view.bottom };
+        const before = { from: view.from, to: view.to, top: band.top, bottom: band.bottom };
         const width = this.surface.width - LEFT - RIGHT;
         const height = this.surface.height - TOP - BOTTOM;
         return {
@@ -502,7 +510,7 @@ export class AddressPicture {
             view.show(before.from - shift, before.to - shift);
             if (before.bottom - before.top < 1) {
               const up = ((nowY - y) / height) * (before.bottom - before.top);
-              view.showAddresses(before.top - up, before.bottom - up);
+              band.showAddresses(before.top - up, before.bottom - up);
             }
           },
           end: (nowX, nowY, moved) => {
@@ -511,10 +519,10 @@ export class AddressPicture {
               this.pick(x, y);
             } else if (brushing) {
               const row = (at: number) => view.from + ((at - LEFT) / width) * (view.to - view.from);
-              const share = (at: number) => view.top + ((at - TOP) / height) * (view.bottom - view.top);
+              const share = (at: number) => band.top + ((at - TOP) / height) * (band.bottom - band.top);
               const [left, right] = [Math.min(x, nowX), Math.max(x, nowX)];
               const [upper, lower] = [Math.min(y, nowY), Math.max(y, nowY)];
-              if (lower - upper > 12) view.showAddresses(share(upper), share(lower));
+              if (lower - upper > 12) band.showAddresses(share(upper), share(lower));
               if (right - left > 12) view.show(row(left), row(right));
             }
           },
@@ -542,10 +550,10 @@ export class AddressPicture {
   }
 
   zoomAddresses(factor: number, share = 0.5): void {
-    const { view } = this;
-    const height = view.bottom - view.top;
-    const around = view.top + share * height;
-    view.showAddresses(around - share * height * factor, around + (1 - share) * height * factor);
+    const { band } = this;
+    const height = band.bottom - band.top;
+    const around = band.top + share * height;
+    band.showAddresses(around - share * height * factor, around + (1 - share) * height * factor);
   }
 
   private rowUnder(x: number): number {
@@ -555,14 +563,14 @@ export class AddressPicture {
 
   /** The drawn block at a place of the picture, if there is one. */
   private blockAt(x: number, y: number): { block: number; row: number; address: number | null } {
-    const { blocks, view } = this;
+    const { blocks, band } = this;
     const row = this.rowUnder(x);
     const share = (y - TOP) / (this.surface.height - TOP - BOTTOM);
-    const place = this.addressAt((view.top + share * (view.bottom - view.top)) * this.whole);
+    const place = this.addressAt((band.top + share * (band.bottom - band.top)) * this.whole);
     let found = -1;
     if (blocks && place) {
       // Half a pixel of tolerance for thin ones.
-      const slack = (0.5 * (view.bottom - view.top) * this.whole) / this.surface.height;
+      const slack = (0.5 * (band.bottom - band.top) * this.whole) / this.surface.height;
       for (let block = 0; block < blocks.length && blocks.born[block] <= row; block++) {
         if (row >= blocks.died[block]) continue;
         const inside = place.address - blocks.address[block];

@@ -103,6 +103,18 @@ export interface Racer {
   series: [number, number][];
 }
 
+/** What the blocks would take if their lives had been known beforehand. */
+export interface Planned {
+  sentence: string;
+  done: boolean;
+  proved: boolean;
+  peak: number;
+  lower_bound: number;
+  buffers: number;
+  reserved: number | null;
+  pools: string[];
+}
+
 export interface Story {
   title: string;
   verdict: string;
@@ -110,6 +122,7 @@ export interface Story {
   facts: { name: string; text: string }[];
   findings: { code: string; title: string; text: string }[];
   race: Racer[];
+  plan: Planned | null;
   unknown: string[];
   producer: string;
 }
@@ -287,6 +300,9 @@ export class Timeline {
 
 interface BlockFacts {
   version: number;
+  /** What of the plan is not drawn one by one. */
+  plan_rest_blocks: number;
+  plan_rest_largest: number;
   rest_blocks: number;
   rest_bytes: number;
   rest_largest: number;
@@ -308,6 +324,8 @@ export interface Place {
 export class Blocks {
   readonly facts: BlockFacts;
   readonly length: number;
+  /** The same blocks where the plan puts them, if there is one; its arenas are segments that are always held. */
+  readonly packed: Blocks | null;
   readonly born: Float64Array;
   /** The row that took it back; beyond the last row if none did. */
   readonly died: Float64Array;
@@ -381,6 +399,28 @@ export class Blocks {
     let sum = 0;
     this.textEnd = part.numbers("text_bytes").map((size) => (sum += size));
     this.textBytes = part.small("text");
+    this.packed = this.pack(part, rows);
+  }
+
+  private pack(part: Part<BlockFacts>, rows: number): Blocks | null {
+    const [address, bytes] = [part.numbers("plan_range_address"), part.numbers("plan_range_bytes")];
+    if (address.length === 0) return null;
+    const other: Partial<Blocks> = {
+      facts: { ...this.facts, rest_blocks: this.facts.plan_rest_blocks, rest_largest: this.facts.plan_rest_largest },
+      // What is not in the plan has no life in it.
+      died: part.numbers("plan_life").map((life, block) => this.born[block] + life),
+      address: part.numbers("plan_address"),
+      bytes: part.numbers("plan_bytes"),
+      segmentBorn: new Float64Array(address.length),
+      segmentDied: new Float64Array(address.length).fill(rows + 1),
+      segmentAddress: address,
+      segmentBytes: bytes,
+      segmentStream: new Float64Array(address.length),
+      rangeAddress: address,
+      rangeBytes: bytes,
+      grid: part.small("plan_grid"),
+    };
+    return Object.assign(Object.create(this) as Blocks, other);
   }
 
   text(id: number): string {

@@ -6,11 +6,12 @@ import { Blocks, Part, Timeline, upperBound, type Moment } from "./data";
 import { el, palette, type Palette } from "./dom";
 import { bytes, count, exact, plural, share } from "./format";
 import { Icicle, parts, sorted, type Part as Piece } from "./icicle";
+import { planBars, planFigures } from "./plan";
 import { raceBars, RaceLines, raceTable } from "./race";
 import { Table, type Cell } from "./table";
 import { TimelinePicture } from "./timeline";
-import { blockDetails, levelsList, Tip } from "./tip";
-import { frames, GROUPINGS, View, type Change, type Grouping } from "./view";
+import { blockDetails, levelsList, plannedDetails, Tip } from "./tip";
+import { frames, GROUPINGS, OwnBand, View, type Change, type Grouping } from "./view";
 
 const VERSION = 1;
 
@@ -41,6 +42,10 @@ class Page {
   private readonly addressPicture: AddressPicture;
   private readonly icicle: Icicle;
   private raceLines: RaceLines | null = null;
+  private packingPicture: AddressPicture | null = null;
+  private readonly packingBand = new OwnBand(() => this.view.changed("packing"));
+  private readonly packingNote = el("p", { class: "note" });
+  private readonly packingSelection = el("div", { class: "selection", "aria-live": "polite" });
   private readonly momentChoice = el("select", { id: "moment-choice" });
   private readonly rangeText = el("span", { class: "range" });
   private readonly search = el("input", { type: "search", id: "search", placeholder: "stack, line, module, tensor", autocomplete: "off", spellcheck: "false" });
@@ -92,7 +97,35 @@ class Page {
       },
       colors,
     );
-    this.addressPicture = new AddressPicture(timeline, view, tip, colors, (block, row) => this.pickBlock(block, row));
+    this.addressPicture = new AddressPicture(
+      timeline,
+      view,
+      tip,
+      colors,
+      (block, row) => this.pickBlock(block, row),
+      "Address space over time: live blocks and holes inside segments. Arrow keys pan, plus and minus zoom; with Shift they move and zoom in addresses. The table below lists the blocks.",
+    );
+    if (timeline.facts.story.plan?.done) {
+      this.packingPicture = new AddressPicture(
+        timeline,
+        view,
+        {
+          get row() {
+            return tip.row;
+          },
+          set row(row: number | null) {
+            tip.row = row;
+          },
+          block: (block, row, x, y) => tip.planned(block, row, x, y),
+          hole: (address, row, _inSegment, restShare, x, y) => tip.unplanned(address, row, restShare, x, y),
+          leave: () => tip.leave(),
+        },
+        colors,
+        (block, row) => this.pickPlanned(block, row),
+        "The plan over time: where each block would lie. Arrow keys pan, plus and minus zoom; with Shift they move and zoom in offsets. The figures are above.",
+        this.packingBand,
+      );
+    }
     this.icicle = new Icicle(view, tip, (part, path) => this.pickPart(part, path));
     this.blockTable = new Table(
       "Blocks alive at the chosen moment, the largest first",
@@ -146,7 +179,7 @@ class Page {
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.update("theme"));
     window.addEventListener("beforeprint", () => {
       document.documentElement.dataset["theme"] = "light";
-      this.redraw();
+      this.redraw(true);
     });
     window.addEventListener("afterprint", () => this.update("theme"));
     window.addEventListener("scroll", () => this.tip.leave(), { passive: true });
@@ -259,7 +292,7 @@ class Page {
       ),
       el("details", {}, el("summary", {}, "Table: the same parts"), this.partTable.element),
     );
-    this.app.replaceChildren(header, el("main", {}, tools, this.findSection, ...this.findings(), timelineSection, addressSection, momentSection, ...this.race(), ...this.unknown()), this.footer(), this.help);
+    this.app.replaceChildren(header, el("main", {}, tools, this.findSection, ...this.findings(), timelineSection, addressSection, momentSection, ...this.race(), ...this.plan(), ...this.unknown()), this.footer(), this.help);
     this.updateTexts();
   }
 
@@ -296,6 +329,54 @@ class Page {
     return [part];
   }
 
+  /** What the blocks would take if their lives had been known beforehand. */
+  private plan(): HTMLElement[] {
+    const { plan } = this.timeline.facts.story;
+    if (!plan) return [];
+    const picture = this.packingPicture;
+    const tools = picture
+      ? [
+          button("− y", "Zoom out in offsets (Shift and -)", () => picture.zoomAddresses(1.6)),
+          button("+ y", "Zoom in on offsets (Shift and +)", () => picture.zoomAddresses(0.625)),
+          button("all", "Show all offsets", () => this.packingBand.showAddresses(0, 1)),
+        ]
+      : [];
+    const part = section("plan", "Offline plan", el("span", { class: "sum" }, "if all lives had been known beforehand"), tools);
+    if (!picture) {
+      part.append(el("p", { class: "note" }, plan.sentence));
+      return [part];
+    }
+    part.append(
+      planFigures(plan),
+      planBars(plan),
+      picture.surface.element,
+      el(
+        "ul",
+        { class: "legend" },
+        el("li", {}, "colours as above"),
+        el("li", {}, el("span", { class: "swatch hole" }), " free in the plan"),
+        el("li", {}, el("span", { class: "swatch rest" }), " covered by smaller blocks"),
+      ),
+      this.packingNote,
+      this.packingSelection,
+      how(
+        "An allocator sees one request after the other. Here all requests and frees of the recording were known beforehand, and every block was given an offset in one arena for each pool: time runs to the right as in the timeline, offsets run down. No two blocks that live at the same time share a byte; a checker that shares nothing with the planner has looked at it.",
+        "The lower bound is what lives at the fullest moment: no allocator and no plan can take less. A plan at the bound is the best there is. What the recorded allocator reserved beyond it is the price of not knowing the future, and of rounding.",
+      ),
+    );
+    return [part];
+  }
+
+  private pickPlanned(block: number, row: number): void {
+    const { blocks, packingPicture } = this;
+    if (!blocks || !packingPicture) return;
+    this.packingSelection.replaceChildren();
+    if (block < 0) return;
+    packingPicture.selected = block;
+    this.packingSelection.append(el("div", { class: "picked" }, ...plannedDetails(this.timeline, blocks, block, 60)));
+    if (row !== this.view.moment) this.view.choose(row);
+  }
+
   private unknown(): HTMLElement[] {
     const { unknown } = this.timeline.facts.story;
     const { facts } = this.timeline;
@@ -321,7 +402,7 @@ class Page {
   private helpDialog(): HTMLDialogElement {
     const keys: [string[], string][] = [
       [["←", "→"], "pan"],
-      [["+", "−"], "zoom in and out; with Shift in the address space, addresses"],
+      [["+", "−"], "zoom in and out; with Shift in the address space or the plan, addresses or offsets"],
       [["0"], "the whole recording"],
       [["s"], "the step around the chosen moment"],
       [[",", "."], "previous and next moment"],
@@ -393,6 +474,11 @@ class Page {
     this.blocks = blocks;
     this.tip.blocks = blocks;
     this.addressPicture.setBlocks(blocks);
+    if (blocks.packed) {
+      this.packingPicture?.setBlocks(blocks.packed);
+      const left = blocks.facts.plan_rest_blocks;
+      if (left > 0) this.packingNote.textContent = `${plural(left, "smaller or shorter-lived block")} (${bytes(blocks.facts.plan_rest_largest)} at most) are not drawn one by one; where the plan puts them is shown in plain grey, as a share of the time.`;
+    }
     const { facts } = blocks;
     const left = [];
     if (facts.rest_blocks > 0) {
@@ -411,26 +497,33 @@ class Page {
         this.timelinePicture.drawOverview();
         this.timelinePicture.draw();
         this.addressPicture.draw();
+        this.packingPicture?.draw();
         this.raceLines?.draw();
         this.updateRange();
         break;
       case "addresses":
         this.addressPicture.draw();
         break;
+      case "packing":
+        this.packingPicture?.draw();
+        break;
       case "hover":
         this.timelinePicture.drawPointer();
         this.addressPicture.drawPointer();
+        this.packingPicture?.drawPointer();
         break;
       case "moment":
         this.timelinePicture.drawOverview();
         this.timelinePicture.draw();
         this.addressPicture.draw();
+        this.packingPicture?.drawPointer();
         this.updateTexts();
         this.showMoment();
         break;
       case "search":
         this.timelinePicture.draw();
         this.addressPicture.draw();
+        this.packingPicture?.draw();
         this.showMoment();
         break;
       case "grouping":
@@ -443,10 +536,11 @@ class Page {
     }
   }
 
-  private redraw(): void {
+  private redraw(always = false): void {
     this.colors = palette();
     this.timelinePicture.redrawAll();
-    this.addressPicture.draw();
+    this.addressPicture.draw(always);
+    this.packingPicture?.draw(always);
     this.raceLines?.draw();
     this.updateTexts();
     this.showMoment();
@@ -707,7 +801,8 @@ class Page {
     // A table that is wider than the screen scrolls by the arrows.
     if (event.key.startsWith("Arrow") && target.closest(".table")) return;
     if (typing || event.ctrlKey || event.metaKey || event.altKey || this.help.open) return;
-    const onAddresses = event.shiftKey && target === this.addressPicture.surface.canvas;
+    const picture = [this.addressPicture, this.packingPicture].find((one) => event.shiftKey && target === one?.surface.canvas);
+    const band = picture === this.packingPicture ? this.packingBand : this.view;
     const { view } = this;
     switch (event.key) {
       case "ArrowLeft":
@@ -718,19 +813,19 @@ class Page {
         break;
       case "ArrowUp":
       case "ArrowDown": {
-        if (!onAddresses) return;
-        const shift = (event.key === "ArrowUp" ? -0.1 : 0.1) * (view.bottom - view.top);
-        view.showAddresses(view.top + shift, view.bottom + shift);
+        if (!picture) return;
+        const shift = (event.key === "ArrowUp" ? -0.1 : 0.1) * (band.bottom - band.top);
+        band.showAddresses(band.top + shift, band.bottom + shift);
         break;
       }
       case "+":
       case "=":
-        if (onAddresses) this.addressPicture.zoomAddresses(0.625);
+        if (picture) picture.zoomAddresses(0.625);
         else view.zoom(0.625, this.zoomCentre());
         break;
       case "-":
       case "_":
-        if (onAddresses) this.addressPicture.zoomAddresses(1.6);
+        if (picture) picture.zoomAddresses(1.6);
         else view.zoom(1.6, this.zoomCentre());
         break;
       case "0":
@@ -779,6 +874,7 @@ class Page {
     this.timelinePicture.overview.fit();
     this.timelinePicture.surface.fit();
     this.addressPicture.surface.fit();
+    this.packingPicture?.surface.fit();
     this.timelinePicture.redrawAll();
     this.addressPicture.draw();
     this.raceLines?.surface.fit();

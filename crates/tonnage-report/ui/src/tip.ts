@@ -2,7 +2,7 @@
 // The box beside the pointer: exact figures of what is under it, how they are known, and the stack.
 
 import type { Blocks, Levels, Timeline } from "./data";
-import { placeText } from "./data";
+import { placeText, upperBound } from "./data";
 import { el } from "./dom";
 import { bytes, count, duration, exact, plural, share } from "./format";
 import type { Part } from "./icicle";
@@ -61,6 +61,26 @@ export class Tip {
   block(block: number, row: number, x: number, y: number): void {
     if (!this.blocks) return;
     this.show(x, y, ...blockDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to keep it below`));
+  }
+
+  planned(block: number, row: number, x: number, y: number): void {
+    if (!this.blocks) return;
+    this.show(x, y, ...plannedDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to keep it below`));
+  }
+
+  unplanned(address: number, row: number, restShare: number, x: number, y: number): void {
+    const { blocks } = this;
+    const place = blocks?.packed ? offsetIn(this.timeline, blocks.packed, address) : "";
+    this.show(
+      x,
+      y,
+      el("h3", {}, "free in the plan"),
+      el("p", {}, place),
+      restShare > 0 && blocks
+        ? el("p", {}, `about ${share(restShare, 1)} of this spot is taken by smaller blocks that are not drawn one by one (at most ${bytes(blocks.facts.plan_rest_largest)} each)`)
+        : null,
+      el("p", { class: "note" }, this.when(row)),
+    );
   }
 
   hole(address: number, row: number, inSegment: boolean, restShare: number, x: number, y: number): void {
@@ -140,6 +160,22 @@ export function blockDetails(timeline: Timeline, blocks: Blocks, block: number, 
     list,
     stackList(blocks, blocks.stack[block], frames),
   ];
+}
+
+/** An offset of the plan, with its pool where there are several. */
+function offsetIn(timeline: Timeline, packed: Blocks, address: number): string {
+  const pools = timeline.facts.story.plan?.pools ?? [];
+  const range = Math.max(0, upperBound(packed.rangeAddress, address) - 1);
+  const offset = Math.max(0, Math.floor(address - packed.rangeAddress[range]));
+  return `offset ${exact(offset)}${pools.length > 1 && pools[range] ? `, pool ${pools[range]}` : ""}`;
+}
+
+/** A block with its place in the plan. */
+export function plannedDetails(timeline: Timeline, blocks: Blocks, block: number, frames: number): HTMLElement[] {
+  const { packed } = blocks;
+  const details = blockDetails(timeline, blocks, block, frames);
+  if (packed) details.splice(1, 0, el("p", {}, `planned at ${offsetIn(timeline, packed, packed.address[block])}, with ${exact(packed.bytes[block])}`));
+  return details;
 }
 
 export function stackList(blocks: Blocks, stack: number, most: number): HTMLElement {

@@ -12,7 +12,34 @@ export const GROUPINGS: [Grouping, string][] = [
   ["stack", "by call stack"],
 ];
 
-export class View {
+/** The part of a picture's height that is shown, as shares of it. */
+export interface Band {
+  top: number;
+  bottom: number;
+  showAddresses(top: number, bottom: number): void;
+}
+
+/** Kept within the picture, and never too thin. */
+function within(top: number, bottom: number): [number, number] {
+  const width = Math.min(1, Math.max(1e-6, bottom - top));
+  const start = Math.min(Math.max(0, top), 1 - width);
+  return [start, start + width];
+}
+
+/** A band of its own, which no link keeps. */
+export class OwnBand implements Band {
+  top = 0;
+  bottom = 1;
+
+  constructor(private readonly changed: () => void) {}
+
+  showAddresses(top: number, bottom: number): void {
+    [this.top, this.bottom] = within(top, bottom);
+    this.changed();
+  }
+}
+
+export class View implements Band {
   /** Rows shown: from, and the one after the last. */
   from = 0;
   to = 1;
@@ -82,9 +109,7 @@ export class View {
   }
 
   showAddresses(top: number, bottom: number): void {
-    const width = Math.min(1, Math.max(1e-6, bottom - top));
-    this.top = Math.min(Math.max(0, top), 1 - width);
-    this.bottom = this.top + width;
+    [this.top, this.bottom] = within(top, bottom);
     this.changed("addresses");
   }
 
@@ -140,7 +165,7 @@ export class View {
   }
 }
 
-export type Change = "range" | "addresses" | "moment" | "hover" | "search" | "theme" | "grouping";
+export type Change = "range" | "addresses" | "packing" | "moment" | "hover" | "search" | "theme" | "grouping";
 
 /** How long the pictures took to draw, for tests. */
 export const frames: number[] = [];

@@ -174,13 +174,46 @@ for (const width of [1280, 390]) {
     await page.screenshot({ path: join(folder, `${theme}-${width}-block.png`) });
     await page.mouse.move(2, 2);
 
+    // The plan: its figures, its picture, what lies under the pointer, and offsets of its own.
+    const figures = await page.evaluate(() => document.querySelector("#plan")?.textContent ?? "");
+    expect(/peak of the plan/.test(figures) && /lower bound/.test(figures) && /reserved in the recording/.test(figures), `the plan has its figures, ${at}`);
+    const packing = page.locator("#plan canvas.main");
+    await packing.scrollIntoViewIfNeeded();
+    await settle(page);
+    await page.waitForTimeout(250);
+    const colours = await packing.evaluate((element) => {
+      const { data } = element.getContext("2d").getImageData(0, 0, element.width, element.height);
+      return new Set(new Uint32Array(data.buffer)).size;
+    });
+    expect(colours > 4, `the plan is drawn when it comes into view, ${at}`, `${colours} colours`);
+    const arena = await packing.boundingBox();
+    let place = "";
+    for (const share of [0.02, 0.1, 0.3, 0.5, 0.7]) {
+      await page.mouse.move(arena.x + arena.width * 0.6, arena.y + 4 + (arena.height - 8) * share);
+      await settle(page);
+      place = await page.evaluate(() => document.querySelector("#tip").textContent);
+      if (/planned at offset/.test(place)) break;
+    }
+    expect(/planned at offset/.test(place), `a block says where the plan puts it, ${at}`, place.slice(0, 90));
+    await page.screenshot({ path: join(folder, `${theme}-${width}-plan.png`) });
+    const addressBand = await page.evaluate(() => location.hash);
+    await packing.focus();
+    await page.keyboard.press("Shift++");
+    await page.waitForTimeout(250);
+    expect((await page.evaluate(() => location.hash)) === addressBand, `zooming into offsets leaves addresses alone, ${at}`);
+    await page.screenshot({ path: join(folder, `${theme}-${width}-plan-zoomed.png`) });
+    await page.locator("#plan .section-tools button", { hasText: "all" }).click();
+    await audit("the plan");
+    await page.mouse.move(2, 2);
+
     if (theme === "light") {
       for (const [what, keys] of [
         ["zooming", ["+", "+", "+", "-", "-", "-"]],
         ["zooming deep", ["+"]],
         ["panning", ["ArrowRight", "ArrowRight", "ArrowLeft", "ArrowLeft"]],
+        ["zooming with the plan in view", ["+", "+", "+", "-", "-", "-"]],
       ]) {
-        await page.evaluate(() => window.scrollTo(0, 0));
+        await page.evaluate((plan) => (plan ? document.querySelector("#plan").scrollIntoView() : window.scrollTo(0, 0)), what.endsWith("in view"));
         await page.keyboard.press("0");
         if (what === "panning") for (let press = 0; press < 5; press++) await page.keyboard.press("+");
         await settle(page);

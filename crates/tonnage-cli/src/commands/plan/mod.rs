@@ -4,7 +4,7 @@
 mod svg;
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -12,8 +12,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::SIGINT;
-use tonnage_core::plan::{GroupReport, PlanError, Report, Wanted, csv, plan, problems};
-use tonnage_import::Format;
+use tonnage_core::plan::{
+    GroupReport, PlanError, Report, Wanted, csv,
+    onnx::{self, GraphFacts},
+    plan, problems,
+};
+use tonnage_import::{DETECT_BYTES, Format, detect};
 use tonnage_plan::{Options, Progress, Switches};
 
 use crate::arguments::PlanOptions;
@@ -44,7 +48,12 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
         keep_offsets: options.keep_offsets,
     };
     // A recording has no place for alignments and gaps, so planning problems are read as they are.
-    let problems = if recognise(path)? == Some(Format::PlannerCsv) {
+    let problems = if is_onnx(path)? {
+        onnx::problem(open(path)?, &wanted, &options.dim).map_err(|error| {
+            let reason = explained(&error, error.hint());
+            reason.context(format!("cannot plan {}", path.display()))
+        })?
+    } else if recognise(path)? == Some(Format::PlannerCsv) {
         csv::problem(open(path)?, &wanted).map_err(|error| {
             let reason = explained(&error, error.hint());
             reason.context(format!("cannot read {}", path.display()))
@@ -102,8 +111,25 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     Ok(reply?)
 }
 
+/// By its name, or by how it begins: the format has no mark of its own.
+fn is_onnx(path: &Path) -> Result<bool> {
+    if path
+        .extension()
+        .is_some_and(|end| end.eq_ignore_ascii_case("onnx"))
+    {
+        return Ok(true);
+    }
+    let mut first = Vec::new();
+    let head = open(path)?
+        .take(DETECT_BYTES as u64)
+        .read_to_end(&mut first);
+    head.with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(detect(&first).is_none() && onnx::looks_like(&first))
+}
+
 fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
     let hint = match error {
+        PlanError::Fixed { .. } => "leave --keep-offsets out, or correct their offsets",
         PlanError::Wrong { .. } => "this is a fault of tonnage; please report it with the file",
         _ => "tonnage info says what is in the file",
     };
@@ -164,7 +190,14 @@ fn pool(group: &GroupReport) -> Option<String> {
 
 fn text(report: &Report, options: &PlanOptions) -> String {
     let mut text = String::new();
-    let unit = if report.is_problem { "time" } else { "row" };
+    let unit = match (report.graph, report.is_problem) {
+        (Some(_), _) => "operator",
+        (None, true) => "time",
+        (None, false) => "row",
+    };
+    if let Some(graph) = &report.graph {
+        text += &not_planned(graph);
+    }
     for group in &report.groups {
         if report.groups.len() > 1 || !report.is_problem {
             let device = if group.device < 0 {
@@ -234,6 +267,39 @@ fn text(report: &Report, options: &PlanOptions) -> String {
             plural(report.passed_over, "row")
         );
     }
+    text
+}
+
+/// What of a graph the plan leaves to the caller.
+fn not_planned(graph: &GraphFacts) -> String {
+    let mut text = format!(
+        "{}, in the order of the graph; each tensor lives from the one that makes it to the last that reads it\n",
+        plural(graph.operators, "operator")
+    );
+    let mut others = vec![
+        format!(
+            "{} ({})",
+            plural(graph.inputs, "input"),
+            bytes(graph.input_bytes)
+        ),
+        format!(
+            "{} ({})",
+            plural(graph.initializers, "initializer"),
+            bytes(graph.initializer_bytes)
+        ),
+    ];
+    if graph.constants > 0 {
+        others.push(plural(graph.constants, "constant"));
+    }
+    if graph.inner > 0 {
+        let inner = plural(graph.inner, "tensor");
+        others.push(format!("{inner} inside of branches and loops"));
+    }
+    if graph.unread > 0 {
+        let unread = plural(graph.unread, "output");
+        others.push(format!("{unread} of unknown shape that nothing reads"));
+    }
+    let _ = writeln!(text, "{DIM}not planned: {}{DIM:#}", others.join(", "));
     text
 }
 

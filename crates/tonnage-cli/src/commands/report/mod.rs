@@ -2,8 +2,9 @@
 //! `tonnage report`: a recording as pictures, in one HTML page or in the terminal.
 //!
 //! Gathers what others know (holdings, verdict, replays) and hands it on; the
-//! page is `tonnage-report`'s, the text is in `text`.
+//! page is `tonnage-report`'s, the text is in `text`, the plan is asked for in `packing`.
 
+mod packing;
 mod text;
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     })?;
     let track = choose(&held, options)?;
     let moments = moments(track);
+    let (packing, planned) = packing::ask(options, &recording, track);
     let picture = Picture::draw(Subject {
         blocks: &track.blocks,
         segments: &track.segments,
@@ -64,8 +66,10 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
         context: track.context,
         times: &held.times,
         moments: &moments,
+        packing: packing.as_ref(),
     });
-    let story = story(options, &recording, &held, track, &picture)?;
+    let mut story = story(options, &recording, &held, track, &picture)?;
+    story.plan = planned;
     let Some(output) = output else {
         let figures = figures(&picture, &story, track);
         let text = |_: &_| text::render(&picture, &story, &held, track);
@@ -333,6 +337,7 @@ fn story(
         facts: lines,
         findings: explanation.as_ref().map(findings).unwrap_or_default(),
         race: race(job.as_ref(), track),
+        plan: None,
         unknown,
         producer: PRODUCER.to_owned(),
     })
@@ -428,7 +433,7 @@ fn findings(explanation: &Explanation) -> Vec<Finding> {
         for fix in helps.filter(|fix| fix.code == finding.code.code) {
             let advice = plain(&fix.advice);
             let (before, after) = (bytes(fix.peak_before), bytes(fix.peak_after));
-            let _ = write!(text, ". What helps: {advice}: {before} → {after}.");
+            let _ = write!(text, " What helps: {advice}: {before} → {after}.");
         }
         Finding {
             code: finding.code.code.to_owned(),

@@ -30,6 +30,7 @@ pub(crate) fn render(
     moments(&mut text, picture, track);
     holders(&mut text, picture, held, track);
     race(&mut text, story, track.capacity);
+    plan(&mut text, story);
     for sentence in &story.unknown {
         let mut name = "not known";
         for line in wrapped(sentence, 68) {
@@ -361,6 +362,34 @@ fn race(text: &mut String, story: &Story, capacity: Option<u64>) {
     );
     if let Some(capacity) = capacity {
         let _ = writeln!(text, "{DIM}the device has {}{DIM:#}", bytes(capacity));
+    }
+    text.push('\n');
+}
+
+/// What the blocks would take if their lives had been known, beside what was reserved.
+fn plan(text: &mut String, story: &Story) {
+    let Some(plan) = &story.plan else {
+        return;
+    };
+    let _ = writeln!(text, "{DIM}if all lives had been known beforehand{DIM:#}");
+    let mut line = |name: &str, value: u64, note: &str| {
+        let _ = writeln!(text, "{name:<32} {:>12}{note}", bytes(value));
+    };
+    if plan.done {
+        line("lower bound", plan.lower_bound, "");
+        let pools = plan.pools.len() as u64;
+        let pools = if pools > 1 {
+            format!("  in {} pools", count(pools))
+        } else {
+            String::new()
+        };
+        line("plan", plan.peak, &pools);
+        if let Some(reserved) = plan.reserved {
+            line("reserved in the recording", reserved, "");
+        }
+    }
+    for sentence in wrapped(&plan.sentence, 80) {
+        let _ = writeln!(text, "{sentence}");
     }
     text.push('\n');
 }
