@@ -17,6 +17,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// A size as people write it, `36 GiB`, or a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Size {
     /// Bytes.
@@ -27,6 +28,7 @@ pub enum Size {
 
 /// A command: one line, or a list of words.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum CommandLine {
     /// As typed.
@@ -37,6 +39,7 @@ pub enum CommandLine {
 
 /// One budget.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
     /// Its name, by which figures are kept.
@@ -64,6 +67,7 @@ fn one() -> u8 {
 
 /// The configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The budgets.
@@ -73,8 +77,10 @@ pub struct Config {
 
 /// The accepted figures of all budgets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lock {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub version: u32,
     /// By the name of the budget.
     #[serde(default)]
@@ -83,6 +89,7 @@ pub struct Lock {
 
 /// The limits of a budget, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// On the largest sum of blocks.
     pub peak: Option<u64>,
@@ -94,6 +101,7 @@ pub struct Limits {
 
 /// One figure and what it is held against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figure {
     /// Which.
     pub name: &'static str,
@@ -126,6 +134,7 @@ impl Figure {
 
 /// The answer for a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Within its limits, and not above what was accepted.
@@ -151,6 +160,7 @@ impl Answer {
 
 /// One budget, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Checked {
     /// Its name.
     pub name: String,
