@@ -15,7 +15,7 @@ use crate::diff::{Diff, Summary};
 /// Version of the JSON that [`Checked`] serialises to, and of the lock file.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// A size as people write it, `36 GiB`, or a number of bytes.
+/// A size as people write it, `"36 GiB"`, or a number of bytes. Units are binary: KiB, MiB, GiB, TiB.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -26,7 +26,7 @@ pub enum Size {
     Text(String),
 }
 
-/// A command: one line, or a list of words.
+/// A command: one line, or a list of words. A file that ends in `.py` is run by `python`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
@@ -37,18 +37,18 @@ pub enum CommandLine {
     Words(Vec<String>),
 }
 
-/// One budget.
+/// One budget: a command, a GPU, and what it may take there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// Its name, by which figures are kept.
+    /// Its name, by which figures are kept; no two have the same.
     pub name: String,
     /// What to run.
     pub run: CommandLine,
-    /// On which GPU.
+    /// On which GPU; `tonnage gpus` lists them.
     pub gpu: String,
-    /// How many GPUs there are.
+    /// How many of them there are, at most 16.
     #[serde(default = "one")]
     pub gpus: u8,
     /// Memory of the GPU, instead of the catalogue's.
@@ -75,11 +75,11 @@ pub struct Config {
     pub budgets: Vec<Budget>,
 }
 
-/// The accepted figures of all budgets.
+/// What each budget took when it was last accepted. Written by `tonnage check --update`, to be committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lock {
-    /// Version of this JSON: [`SCHEMA_VERSION`].
+    /// Version of this file: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub version: u32,
     /// By the name of the budget.

@@ -38,7 +38,11 @@ impl fmt::Display for Known {
 
 /// A value, where it comes from, and how well it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Figure_of_{T}")
+)]
 pub struct Figure<T> {
     /// The value, in the unit the field's name or documentation says.
     pub value: T,

@@ -159,10 +159,12 @@ fn argument(text: &mut String, arg: &Arg) {
 pub(crate) fn man_pages() -> Result<Files> {
     let mut command = tonnage_cli::command();
     command.build();
+    let version = command.get_version().unwrap_or_default().to_owned();
     let mut files = Files::new();
     let mut put = |name: String, command: Command| -> Result<()> {
         let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
+        let man = clap_mangen::Man::new(command).source(format!("tonnage {version}"));
+        man.render(&mut page)?;
         let page = String::from_utf8(page).context("a man page is text")?;
         files.insert(format!("man/{name}.1").into(), page);
         Ok(())

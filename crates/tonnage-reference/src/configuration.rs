@@ -50,5 +50,6 @@ pub(crate) fn page(files: &[Named]) -> Result<String> {
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
-    Ok(text)
+    // What may be absent may be null in a schema; in TOML it cannot.
+    Ok(text.replace(" or null |", " |"))
 }

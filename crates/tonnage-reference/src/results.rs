@@ -11,8 +11,8 @@ use crate::schema::{Named, anchor};
 /// Every result with its fields.
 pub(crate) fn page(results: &[Named]) -> Result<String> {
     let mut text = format!(
-        "# JSON\n\n{}\n\nWhat commands print with `--json`. Sizes are in bytes. Each result has a JSON Schema in \
-         [`{2}`]({2}). A later release may\nadd fields; `schema_version` rises when one changes its meaning or goes.\n\n\
+        "# JSON\n\n{}\n\nWhat commands print with `--json`. Sizes are in bytes. Each result has a JSON Schema in\n\
+         [`{2}`]({2}). A later release may add fields; `schema_version` rises when one changes its meaning or goes.\n\n\
          | call | version | schema |\n|---|---|---|\n{1}",
         crate::MADE,
         rows(results),

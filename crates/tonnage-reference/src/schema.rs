@@ -78,10 +78,19 @@ impl Named {
 
     fn rows(&self, text: &mut String, schema: &Value, fields: &Map<String, Value>) -> Result<()> {
         let required = schema.get("required").and_then(Value::as_array);
-        for (name, field) in fields {
+        let required: Vec<&str> = required
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let place = |name: &str| required.iter().position(|other| *other == name);
+        // Fields that must be there are listed in the order of the struct; properties are not.
+        let mut ordered: Vec<(&String, &Value)> = fields.iter().collect();
+        ordered.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
+        for (name, field) in ordered {
             let kind = self.type_of(field)?;
             let mut about = description(field).unwrap_or_default();
-            if !required.is_some_and(|names| names.contains(&name.as_str().into())) {
+            if place(name).is_none() {
                 match field.get("default").filter(|default| is_plain(default)) {
                     Some(default) => {
                         let _ = write!(about, " Default: `{default}`.");
@@ -163,7 +172,7 @@ impl Named {
         if let ("array", Some(items)) = (name, schema.get("prefixItems").and_then(Value::as_array))
         {
             let items: Result<Vec<String>> = items.iter().map(|item| self.type_of(item)).collect();
-            return Ok(format!("array of {}", items?.join(", ")));
+            return Ok(format!("({})", items?.join(", ")));
         }
         if let ("array", Some(items)) = (name, schema.get("items")) {
             return Ok(format!("array of {}", self.type_of(items)?));
@@ -171,7 +180,7 @@ impl Named {
         if let ("object", Some(values)) = (name, schema.get("additionalProperties"))
             && values.is_object()
         {
-            return Ok(format!("{} by name", self.type_of(values)?));
+            return Ok(format!("{}, by name", self.type_of(values)?));
         }
         Ok(name.to_owned())
     }
