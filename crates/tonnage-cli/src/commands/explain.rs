@@ -48,10 +48,10 @@ pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
 pub(crate) struct Page {
     /// `TN101`.
     code: &'static str,
-    /// What it says in a few words.
-    title: &'static str,
     /// What it means, how it is recognised and what helps.
     page: &'static str,
+    /// What it says in a few words.
+    title: &'static str,
 }
 
 fn page(name: &str, form: Form) -> Result<Reply> {
@@ -64,8 +64,8 @@ fn page(name: &str, form: Form) -> Result<Reply> {
     };
     let page = Page {
         code: code.code,
-        title: code.title,
         page: code.page,
+        title: code.title,
     };
     Ok(Reply::new(form, Answer::Yes, &page, |_| {
         format!(
