@@ -31,7 +31,7 @@ pub fn schemas() -> Vec<Described> {
         of::<plan::Report>("plan", "tonnage plan --json INPUT"),
         of::<tune::Tuned>("tune", "tonnage tune --json FILE"),
         of::<explain::Explanation>("explain", "tonnage explain --json FILE"),
-        of::<commands::explain::Page>("finding", "tonnage explain --json CODE"),
+        of::<commands::explain::Meaning>("finding", "tonnage explain --json CODE"),
         of::<diff::Diff>("diff", "tonnage diff --json BEFORE AFTER"),
         of::<commands::check::All<'_>>("check", "tonnage check --json"),
         of::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `completions` as a person sees it; the scripts themselves are clap's, so only what they must name is checked.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 mod said;
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The committed reference is what the code gives, and a difference is noticed.
-#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
 /// What a finding means.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub(crate) struct Page {
+pub(crate) struct Meaning {
     /// `TN101`.
     code: &'static str,
     /// What it means, how it is recognised and what helps.
@@ -62,7 +62,7 @@ fn page(name: &str, form: Form) -> Result<Reply> {
             format!("there are {}", known.join(", ")),
         ));
     };
-    let page = Page {
+    let page = Meaning {
         code: code.code,
         page: code.page,
         title: code.title,
