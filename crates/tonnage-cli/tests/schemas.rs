@@ -46,9 +46,17 @@ impl Checker<'_> {
         };
         for (word, said) in words {
             let holds = match word.as_str() {
-                "$schema" | "$defs" | "title" | "description" | "default" | "format" => true,
-                // What they say is checked together with the fields and items.
-                "required" | "additionalProperties" | "minItems" | "maxItems" => true,
+                // Words for people, and words that are checked together with the fields and items.
+                "$schema"
+                | "$defs"
+                | "title"
+                | "description"
+                | "default"
+                | "format"
+                | "required"
+                | "additionalProperties"
+                | "minItems"
+                | "maxItems" => true,
                 "$ref" => {
                     let path = said.as_str().unwrap().strip_prefix('#').unwrap();
                     let part = self.root.pointer(path);
@@ -56,7 +64,7 @@ impl Checker<'_> {
                     self.check(part, value, at)?;
                     true
                 }
-                "type" => self.has_type(said, value),
+                "type" => has_type(said, value),
                 "const" => said == value,
                 "enum" => said.as_array().unwrap().contains(value),
                 "minimum" => value.as_f64().is_none_or(|it| it >= said.as_f64().unwrap()),
@@ -110,22 +118,6 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn has_type(&self, names: &Value, value: &Value) -> bool {
-        if let Value::Array(names) = names {
-            return names.iter().any(|name| self.has_type(name, value));
-        }
-        match names.as_str().unwrap() {
-            "null" => value.is_null(),
-            "boolean" => value.is_boolean(),
-            "integer" => value.is_u64() || value.is_i64(),
-            "number" => value.is_number(),
-            "string" => value.is_string(),
-            "array" => value.is_array(),
-            "object" => value.is_object(),
-            name => panic!("no type is called {name}"),
-        }
-    }
-
     fn fields(&self, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
         let Value::Object(object) = value else {
             return Ok(()); // The type says whether it must be one.
@@ -142,6 +134,22 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+}
+
+fn has_type(names: &Value, value: &Value) -> bool {
+    if let Value::Array(names) = names {
+        return names.iter().any(|name| has_type(name, value));
+    }
+    match names.as_str().unwrap() {
+        "null" => value.is_null(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_u64() || value.is_i64(),
+        "number" => value.is_number(),
+        "string" => value.is_string(),
+        "array" => value.is_array(),
+        "object" => value.is_object(),
+        name => panic!("no type is called {name}"),
     }
 }
 
