@@ -26,7 +26,7 @@ const SCHEMAS: &str = "schemas";
 
 /// What stands below the heading of every page.
 const MADE: &str =
-    "<!-- Made from the code by `cargo run -p tonnage-reference`; edits are lost. -->";
+    "<!-- Made from the code by `cargo run --bin tonnage-reference`; edits are lost. -->";
 
 /// The pages and schemas of the reference.
 pub fn pages() -> Result<Files> {

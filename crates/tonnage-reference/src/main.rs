@@ -46,7 +46,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         tell(
-            "the reference is not what the code gives; `cargo run -p tonnage-reference` writes it anew",
+            "the reference is not what the code gives; `cargo run --bin tonnage-reference` writes it anew",
         );
         return Ok(ExitCode::from(1));
     }

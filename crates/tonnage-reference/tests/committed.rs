@@ -12,7 +12,7 @@ fn the_committed_reference_is_current() {
     let apart = apart(&folder, &pages().unwrap()).unwrap();
     assert!(
         apart.is_empty(),
-        "`cargo run -p tonnage-reference` writes it anew: {apart:#?}"
+        "`cargo run --bin tonnage-reference` writes it anew: {apart:#?}"
     );
 }
 
