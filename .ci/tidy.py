@@ -2,12 +2,13 @@
 """Rules of the house that no compiler checks.
 
 Every source file says what it is for, no committed file names a machine's own
-paths or a package registry, and pure crates forbid `unsafe`.
+paths or a package registry, pure crates forbid `unsafe`, and there is one version.
 """
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
@@ -56,10 +57,31 @@ def main():
             for pattern in FORBIDDEN:
                 if pattern.search(line):
                     problems.append(f"{name}:{number}: names {pattern.pattern}")
+    problems += versions(root)
     for problem in problems:
         print(problem)
     print(f"{len(names)} files, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def versions(root):
+    """Where a version differs from the workspace's, which is the one.
+
+    Cargo wants the version of our own crates beside their path, for those who get them from a registry.
+    """
+    workspace = tomllib.loads((root / "Cargo.toml").read_text())["workspace"]
+    version = workspace["package"]["version"]
+    problems = [
+        f"Cargo.toml: {name} is wanted in version {wanted.get('version')}, the workspace is {version}"
+        for name, wanted in workspace["dependencies"].items()
+        if isinstance(wanted, dict) and "path" in wanted and wanted.get("version") != version
+    ]
+    for manifest in sorted(root.glob("crates/*/Cargo.toml")):
+        if tomllib.loads(manifest.read_text())["package"]["version"] != {"workspace": True}:
+            problems.append(f"{manifest.relative_to(root)}: has a version of its own")
+    if "version" in tomllib.loads((root / "pyproject.toml").read_text())["project"]:
+        problems.append("pyproject.toml: has a version of its own")
+    return problems
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ pub(crate) enum Command {
     Diff(DiffOptions),
     Check(CheckOptions),
     Report(ReportOptions),
+    Completions(CompletionsOptions),
 }
 
 impl Command {
@@ -67,7 +68,7 @@ impl Command {
             Self::Diff(options) => options.json,
             Self::Report(options) => options.json,
             // They write files, or have formats of their own.
-            Self::Import(_) | Self::Export(_) | Self::Check(_) => false,
+            Self::Import(_) | Self::Export(_) | Self::Check(_) | Self::Completions(_) => false,
         }
     }
 }
@@ -548,6 +549,21 @@ fn parse_dimension(text: &str) -> Result<(String, u64), String> {
         Some((name, value)) if !name.is_empty() && value > 0 => Ok((name.to_owned(), value)),
         _ => Err("say a name and a number, such as batch=8".to_owned()),
     }
+}
+
+/// Print what a shell needs to complete commands and options
+///
+/// The script goes to stdout; put it where the shell looks for completions.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage completions bash > ~/.local/share/bash-completion/completions/tonnage
+  tonnage completions zsh > ~/.zfunc/_tonnage
+  tonnage completions fish > ~/.config/fish/completions/tonnage.fish")]
+pub(crate) struct CompletionsOptions {
+    /// The shell.
+    #[arg(value_enum, value_name = "SHELL")]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// Reads a time that can be waited for.

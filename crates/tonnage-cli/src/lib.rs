@@ -12,15 +12,24 @@
 mod arguments;
 mod commands;
 mod output;
+#[cfg(feature = "schema")]
+mod schema;
 
 use std::ffi::OsString;
 use std::sync::Once;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::arguments::{Arguments, Command};
 pub use crate::output::{Answer, Failure, Reply};
 use crate::output::{Form, say};
+#[cfg(feature = "schema")]
+pub use crate::schema::{Described, schemas};
+
+/// The command with all that can be typed, as data: its reference, man pages and completions are made of it.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
 
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
@@ -83,6 +92,7 @@ fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
         Command::Diff(options) => commands::diff::run(options, form),
         Command::Check(options) => commands::check::run(options),
         Command::Report(options) => commands::report::run(options, form),
+        Command::Completions(options) => Ok(commands::completions::run(options)),
     }
 }
 

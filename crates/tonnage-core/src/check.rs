@@ -15,8 +15,9 @@ use crate::diff::{Diff, Summary};
 /// Version of the JSON that [`Checked`] serialises to, and of the lock file.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// A size as people write it, `36 GiB`, or a number of bytes.
+/// A size as people write it, `"36 GiB"`, or a number of bytes. Units are binary: KiB, MiB, GiB, TiB.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Size {
     /// Bytes.
@@ -25,8 +26,9 @@ pub enum Size {
     Text(String),
 }
 
-/// A command: one line, or a list of words.
+/// A command: one line, or a list of words. A file that ends in `.py` is run by `python`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum CommandLine {
     /// As typed.
@@ -35,17 +37,18 @@ pub enum CommandLine {
     Words(Vec<String>),
 }
 
-/// One budget.
+/// One budget: a command, a GPU, and what it may take there.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// Its name, by which figures are kept.
+    /// Its name, by which figures are kept; no two have the same.
     pub name: String,
     /// What to run.
     pub run: CommandLine,
-    /// On which GPU.
+    /// On which GPU; `tonnage gpus` lists them.
     pub gpu: String,
-    /// How many GPUs there are.
+    /// How many of them there are, at most 16.
     #[serde(default = "one")]
     pub gpus: u8,
     /// Memory of the GPU, instead of the catalogue's.
@@ -64,6 +67,7 @@ fn one() -> u8 {
 
 /// The configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The budgets.
@@ -71,10 +75,12 @@ pub struct Config {
     pub budgets: Vec<Budget>,
 }
 
-/// The accepted figures of all budgets.
+/// What each budget took when it was last accepted. Written by `tonnage check --update`, to be committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lock {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this file: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub version: u32,
     /// By the name of the budget.
     #[serde(default)]
@@ -83,6 +89,7 @@ pub struct Lock {
 
 /// The limits of a budget, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// On the largest sum of blocks.
     pub peak: Option<u64>,
@@ -94,6 +101,7 @@ pub struct Limits {
 
 /// One figure and what it is held against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figure {
     /// Which.
     pub name: &'static str,
@@ -126,6 +134,7 @@ impl Figure {
 
 /// The answer for a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Within its limits, and not above what was accepted.
@@ -151,6 +160,7 @@ impl Answer {
 
 /// One budget, checked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Checked {
     /// Its name.
     pub name: String,

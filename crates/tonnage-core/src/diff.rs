@@ -22,6 +22,7 @@ pub type Sums = BTreeMap<String, u64>;
 
 /// What is compared of a recording: the process and device with the largest peak.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Summary {
     /// Version of PyTorch.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -104,6 +105,7 @@ fn growth(track: &Holdings) -> u64 {
 
 /// One thing that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Change {
     /// What.
     pub what: String,
@@ -124,8 +126,10 @@ impl Change {
 
 /// What two recordings differ in; equal things are left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Diff {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// The peaks and the growth, equal or not.
     pub totals: Vec<Change>,

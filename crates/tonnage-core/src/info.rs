@@ -22,6 +22,7 @@ const MOST: usize = 1 << 16;
 
 /// How well a figure is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
     /// To the byte.
@@ -32,6 +33,7 @@ pub enum Known {
 
 /// A number of bytes and how it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Figure {
     /// The number.
     pub bytes: u64,
@@ -43,6 +45,7 @@ pub struct Figure {
 
 /// Rows of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KindCount {
     /// The kind.
     pub kind: &'static str,
@@ -52,6 +55,7 @@ pub struct KindCount {
 
 /// One process of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessInfo {
     /// Its number in the recording.
     pub process: u32,
@@ -65,6 +69,7 @@ pub struct ProcessInfo {
 
 /// One process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceInfo {
     /// Number of the process.
     pub process: u32,
@@ -90,6 +95,7 @@ pub struct DeviceInfo {
 
 /// When a recording begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Span {
     /// Earliest time, in units of the clock.
     pub first: i64,
@@ -99,6 +105,7 @@ pub struct Span {
 
 /// What a recording is and holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Info {
     /// The program that wrote the trace.
     pub producer: String,

@@ -31,6 +31,7 @@ const EQUAL: f64 = 0.002;
 
 /// One setting and what it did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Trial {
     /// `PYTORCH_CUDA_ALLOC_CONF`; empty for the defaults.
     pub conf: String,
@@ -65,6 +66,7 @@ impl Trial {
 
 /// The answer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Advice {
     /// Even without an allocator between, the blocks alive at once do not fit.
@@ -81,8 +83,10 @@ pub enum Advice {
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Tuned {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// The answer in a word.
     pub advice: Advice,

@@ -22,6 +22,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// How a run went, as far as memory is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It ran to its end.
@@ -36,6 +37,7 @@ pub enum Outcome {
 
 /// Memory held from one source line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Bytes of its blocks.
     pub bytes: u64,
@@ -50,6 +52,7 @@ pub struct Holder {
 
 /// What is on a device at one moment. The parts make up `used`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Breakdown {
     /// Bytes of blocks PyTorch handed out.
     pub allocated: u64,
@@ -65,6 +68,7 @@ pub struct Breakdown {
 
 /// A moment of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moment {
     /// Number of the row, from 0.
     pub event: u64,
@@ -74,6 +78,7 @@ pub struct Moment {
 
 /// The request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub requested: u64,
@@ -87,6 +92,7 @@ pub struct OutOfMemory {
 
 /// What one process did to one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DeviceUse {
     /// Number of the process.
     pub process: u32,
@@ -120,6 +126,7 @@ pub struct DeviceUse {
 
 /// A function that was called and is not modelled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Unmodelled {
     /// Its name.
     pub name: String,
@@ -129,6 +136,7 @@ pub struct Unmodelled {
 
 /// An exception that ended a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Exception {
     /// Its type, with the module.
     pub kind: String,
@@ -140,6 +148,7 @@ pub struct Exception {
 
 /// A number and how it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KnownBytes {
     /// The number.
     pub bytes: u64,
@@ -149,8 +158,10 @@ pub struct KnownBytes {
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Verdict {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// The answer in a word.
     pub outcome: Outcome,

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// How well a figure is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Known {
     /// Read from a driver or a document, to the last digit given here.
@@ -37,6 +38,11 @@ impl fmt::Display for Known {
 
 /// A value, where it comes from, and how well it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(rename = "Figure_of_{T}")
+)]
 pub struct Figure<T> {
     /// The value, in the unit the field's name or documentation says.
     pub value: T,

@@ -43,8 +43,25 @@ impl Serialize for ComputeCapability {
     }
 }
 
+// As it is serialised.
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for ComputeCapability {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ComputeCapability".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A CUDA compute capability, such as 9.0.",
+            "type": "string",
+            "pattern": "^[0-9]+\\.[0-9]+$",
+        })
+    }
+}
+
 /// Limits that hold for every GPU of one compute capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limits {
     /// Bytes of shared memory a block may use without asking (`sharedMemPerBlock`).
     pub shared_per_block: Figure<u64>,
@@ -66,6 +83,7 @@ pub struct Limits {
 
 /// One GPU of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gpu {
     /// The catalogue's own name, such as `h100-80gb`; unique and stable.
     pub id: String,

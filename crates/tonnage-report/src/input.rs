@@ -36,6 +36,7 @@ pub struct Subject<'a> {
 
 /// A moment worth looking at: just after a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moment {
     /// The row, from 0.
     pub row: u32,
@@ -47,6 +48,7 @@ pub struct Moment {
 
 /// Why a moment is worth looking at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum MomentKind {
     /// The allocator could not serve a request.

@@ -102,6 +102,7 @@ impl From<io::Error> for WriteError {
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Written {
     /// Bytes of the file.
     pub bytes: u64,

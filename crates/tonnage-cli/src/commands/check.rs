@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
+use serde::Serialize;
 use tonnage_core::check::{
     Answer as Held, Budget, Checked, CommandLine, Config, Figure, Limits, Lock, SCHEMA_VERSION,
     Size, judge,
@@ -317,16 +318,27 @@ fn check(
     Ok((checked, Some(measured)))
 }
 
+/// Budgets and how they were kept.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct All<'a> {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
+    schema_version: u32,
+    /// In the order of the configuration.
+    budgets: &'a [Checked],
+}
+
 fn render(all: &[Checked], format: CheckFormat, config: &Path) -> Result<String> {
     Ok(match format {
         CheckFormat::Text => text(all),
         CheckFormat::Markdown => markdown(all),
         CheckFormat::Junit => junit(all),
         CheckFormat::Github => github(all, config),
-        CheckFormat::Json => serde_json::to_string_pretty(&serde_json::json!({
-            "schema_version": SCHEMA_VERSION,
-            "budgets": all,
-        }))?,
+        CheckFormat::Json => serde_json::to_string_pretty(&All {
+            schema_version: SCHEMA_VERSION,
+            budgets: all,
+        })?,
     })
 }
 

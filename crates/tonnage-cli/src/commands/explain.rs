@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use serde::Serialize;
 use tonnage_core::explain::{Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain};
 use tonnage_core::holdings::{self, Known, Phase, Place, Recording as Holdings, shortened};
 use tonnage_core::replay::{Job, Options};
@@ -41,6 +42,18 @@ pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
     read.map_err(|error| explained(&error, "record it again, or see `tonnage info`"))
 }
 
+/// What a finding means.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Meaning {
+    /// `TN101`.
+    code: &'static str,
+    /// What it means, how it is recognised and what helps.
+    page: &'static str,
+    /// What it says in a few words.
+    title: &'static str,
+}
+
 fn page(name: &str, form: Form) -> Result<Reply> {
     let Some(code) = codes::find(name) else {
         let known: Vec<&str> = codes::ALL.iter().map(|code| code.code).collect();
@@ -49,7 +62,11 @@ fn page(name: &str, form: Form) -> Result<Reply> {
             format!("there are {}", known.join(", ")),
         ));
     };
-    let page = serde_json::json!({"code": code.code, "title": code.title, "page": code.page});
+    let page = Meaning {
+        code: code.code,
+        page: code.page,
+        title: code.title,
+    };
     Ok(Reply::new(form, Answer::Yes, &page, |_| {
         format!(
             "{GOOD}{}{GOOD:#}  {}\n\n{}",

@@ -4,6 +4,7 @@
 use std::fmt::{Display, Write as _};
 
 use anyhow::Result;
+use serde::Serialize;
 use tonnage_gpus::{Catalogue, Figure, Gpu};
 
 use crate::arguments::GpusOptions;
@@ -16,12 +17,40 @@ pub(crate) fn run(options: &GpusOptions, form: Form) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
     if let Some(name) = &options.name {
         let gpu = find(&catalogue, name)?;
-        let one = serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpu": gpu });
+        let one = One {
+            schema_version: SCHEMA_VERSION,
+            gpu,
+        };
         return Ok(Reply::new(form, Answer::Yes, &one, |_| describe(gpu))?);
     }
     let gpus = catalogue.gpus();
-    let all = serde_json::json!({ "schema_version": SCHEMA_VERSION, "gpus": gpus });
+    let all = All {
+        schema_version: SCHEMA_VERSION,
+        gpus,
+    };
     Ok(Reply::new(form, Answer::Yes, &all, |_| table(gpus))?)
+}
+
+/// The catalogue.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct All<'a> {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
+    schema_version: u32,
+    /// Every GPU, in the order of the catalogue.
+    gpus: &'a [Gpu],
+}
+
+/// One GPU of the catalogue.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct One<'a> {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
+    schema_version: u32,
+    /// The GPU that was asked for.
+    gpu: &'a Gpu,
 }
 
 /// The GPU a person means, or an error that says what they could have meant.

@@ -41,17 +41,26 @@ pub(crate) fn run(options: &InfoOptions, form: Form) -> Result<Reply> {
     Ok(reply?)
 }
 
+/// What is in recordings.
 #[derive(Serialize)]
-struct All {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct All {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     schema_version: u32,
+    /// In the order of the arguments; files that cannot be read are left out.
     recordings: Vec<Described>,
 }
 
 /// A recording and where it is.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct Described {
+    /// The file, as it was given.
     file: String,
+    /// Its size.
     bytes: u64,
+    /// What it is, in words.
     what: &'static str,
     #[serde(flatten)]
     info: Info,

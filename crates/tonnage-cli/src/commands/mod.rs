@@ -2,6 +2,7 @@
 //! One command, one file, one function.
 
 pub(crate) mod check;
+pub(crate) mod completions;
 pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod export;

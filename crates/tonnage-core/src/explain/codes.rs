@@ -8,6 +8,7 @@ use serde::Serialize;
 
 /// One kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Code {
     /// `TN101`.
     pub code: &'static str,

@@ -20,6 +20,7 @@ use crate::words::bytes;
 
 /// How a proposal was proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
     /// The recording was replayed with the setting; the peak is of reserved bytes.
@@ -30,6 +31,7 @@ pub enum Proof {
 
 /// What the peaks of a proposal are peaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// Bytes of blocks, as `torch.cuda.max_memory_allocated` counts them.
@@ -42,6 +44,7 @@ pub enum Measure {
 
 /// A proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fix {
     /// The finding it answers.
     pub code: &'static str,

@@ -39,6 +39,7 @@ const HOLDERS: usize = 6;
 
 /// How the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// A request failed and nothing was requested after it.
@@ -49,6 +50,7 @@ pub enum Outcome {
 
 /// The moment that is explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Moment {
     /// Its row, from 0.
     pub row: u32,
@@ -70,6 +72,7 @@ pub struct Moment {
 
 /// The request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Request {
     /// Bytes, as the allocator rounded them.
     pub bytes: u64,
@@ -81,6 +84,7 @@ pub struct Request {
 
 /// What is on the device at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OnDevice {
     /// Bytes of the device, where they are known.
     pub capacity: Option<u64>,
@@ -98,6 +102,7 @@ pub struct OnDevice {
 
 /// Memory held by one line, for one purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// Bytes of its blocks.
     pub bytes: u64,
@@ -119,6 +124,7 @@ pub struct Holder {
 
 /// Something found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Finding {
     /// Its code.
     #[serde(flatten)]
@@ -133,6 +139,7 @@ pub struct Finding {
 
 /// The largest sum of blocks in another phase than that of the peak.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SecondPeak {
     /// Bytes.
     pub bytes: u64,
@@ -146,8 +153,10 @@ pub struct SecondPeak {
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Explanation {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// How the recording ended.
     pub outcome: Outcome,

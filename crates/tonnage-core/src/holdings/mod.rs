@@ -25,6 +25,7 @@ pub use sites::{Place, is_users, shortened, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Category {
@@ -95,6 +96,7 @@ impl Category {
 
 /// How a category is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
     /// Torch itself named the tensor in this block.
@@ -106,6 +108,7 @@ pub enum Known {
 
 /// What a program was doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Phase {
@@ -213,6 +216,7 @@ pub struct SegmentSpan {
 
 /// A phase, from one row to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseSpan {
     /// Which.
     pub phase: Phase,
@@ -353,6 +357,7 @@ pub(crate) fn changes(lives: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(u32,
 
 /// Bytes of one category at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CategoryBytes {
     /// Which.
     pub category: Category,
@@ -368,6 +373,7 @@ pub struct CategoryBytes {
 
 /// What is held from the driver at a moment and not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Slack {
     /// Bytes by which blocks are larger than what was asked for; part of the blocks.
     pub rounding: u64,

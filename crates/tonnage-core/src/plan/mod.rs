@@ -82,6 +82,7 @@ pub struct Group {
 
 /// One step of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Step {
     /// The row it starts with.
     pub first_row: i64,
@@ -293,6 +294,7 @@ fn find_step(blocks: &Blocks, end: i64) -> Option<Step> {
 
 /// A buffer and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Placement {
     /// What it is called.
     pub id: String,
@@ -308,6 +310,7 @@ pub struct Placement {
 
 /// Buffers that cannot live together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Conflict {
     /// When they all live.
     pub moment: Option<i64>,
@@ -321,6 +324,7 @@ pub struct Conflict {
 
 /// The plan of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupReport {
     /// Number of the process.
     pub process: u32,
@@ -348,8 +352,10 @@ pub struct GroupReport {
 
 /// Plans of all groups of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
-    /// See [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// What must suffice.
     pub capacity: Option<u64>,

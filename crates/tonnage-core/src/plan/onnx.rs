@@ -34,6 +34,7 @@ const MOST_DIMENSIONS: usize = 64;
 
 /// What of a graph is not planned, and how much there was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GraphFacts {
     /// Operators.
     pub operators: u64,

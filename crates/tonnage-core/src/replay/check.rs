@@ -26,6 +26,7 @@ const MAX_SPLITS: usize = 16;
 
 /// One event, as recorded or as replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Seen {
     /// PyTorch's word for it.
     pub action: String,
@@ -39,6 +40,7 @@ pub struct Seen {
 
 /// The first place where a replay is not what was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Difference {
     /// Number of the row, from 0.
     pub row: u64,
@@ -50,6 +52,7 @@ pub struct Difference {
 
 /// How a replay compares with the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Comparison {
     /// Events that were equal.
     pub equal: u64,

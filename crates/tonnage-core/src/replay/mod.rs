@@ -176,6 +176,7 @@ pub enum ReplayError {
 
 /// How far a result can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fidelity {
     /// What PyTorch does, event for event.
@@ -188,6 +189,7 @@ pub enum Fidelity {
 
 /// Calls of the driver that move memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DriverCalls {
     /// `cudaMalloc`, served.
     pub malloc: u64,
@@ -210,6 +212,7 @@ impl DriverCalls {
 
 /// How a replay ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
     /// Every request was served.
@@ -236,6 +239,7 @@ pub enum Outcome {
 
 /// What one allocator did with a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Replayed {
     /// The allocator, as it can be typed.
     pub allocator: String,
@@ -280,6 +284,7 @@ impl Replayed {
 
 /// What was taken for granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Assumption {
     /// The recording begins in the middle: so much was there already. Under the
@@ -339,6 +344,7 @@ pub enum Assumption {
 
 /// One process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TrackReport {
     /// Number of the process.
     pub process: u32,
@@ -372,8 +378,10 @@ pub struct TrackReport {
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Report {
-    /// [`SCHEMA_VERSION`].
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
     /// Every process on every device, the one with the most alive first.
     pub tracks: Vec<TrackReport>,

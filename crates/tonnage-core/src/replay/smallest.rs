@@ -17,6 +17,7 @@ const PROBES: u64 = 3;
 
 /// The smallest device that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Smallest {
     /// Bytes of the device, context included.
     pub bytes: u64,

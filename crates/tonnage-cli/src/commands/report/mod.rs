@@ -146,37 +146,55 @@ fn not_written(target: &Path, error: WriteError) -> anyhow::Error {
     }
 }
 
+/// The figures of a report.
 #[derive(Serialize)]
-struct Figures<'a> {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Figures<'a> {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     schema_version: u32,
+    /// The page that was written, if one was.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     written: Option<Written>,
+    /// What the report is about: the script's or the recording's name.
     title: &'a str,
+    /// The verdict in one sentence.
     verdict: &'a str,
+    /// Bytes of the device, where they are known.
     capacity: Option<u64>,
+    /// Bytes of the context.
     context: u64,
+    /// Moments worth looking at, in the order of rows.
     moments: Vec<MomentFigures<'a>>,
+    /// The recording in stretches of equal length, each at its fullest moment.
     timeline: Vec<StretchFigures>,
 }
 
 /// A part of the recording at its fullest moment.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct StretchFigures {
     /// Its first row.
     row: u32,
+    /// Bytes of blocks.
     allocated: u64,
+    /// Bytes held from the driver.
     reserved: u64,
     /// Bytes of each category that has any.
     categories: BTreeMap<&'static str, u64>,
 }
 
+/// A moment worth looking at.
 #[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct MomentFigures<'a> {
     #[serde(flatten)]
     moment: &'a Moment,
+    /// Bytes of blocks.
     allocated: u64,
+    /// Bytes held from the driver.
     reserved: u64,
 }
 

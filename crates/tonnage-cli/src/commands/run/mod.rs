@@ -16,6 +16,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use serde::Serialize;
 use tonnage_core::collect::{Collected, collect};
 use tonnage_core::facts;
 use tonnage_core::verdict::{Outcome, Verdict, verdict};
@@ -38,14 +39,26 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
         Outcome::DoesNotFit => Answer::No,
         Outcome::Failed => Answer::Failed,
     };
-    let mut json = serde_json::to_value(&verdict)?;
-    json["recording"] = output.to_string_lossy().into();
-    let reply = Reply::new(form, answer, &json, |_| {
+    let judged = Judged {
+        verdict,
+        recording: output.to_string_lossy().into_owned(),
+    };
+    let reply = Reply::new(form, answer, &judged, |judged| {
         // The script's own output may have ended without a line break.
         tell("");
-        render::text(&verdict, &collected, &output)
+        render::text(&judged.verdict, &collected, &output)
     });
     Ok(reply?)
+}
+
+/// What a dry run showed, and where it was recorded.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Judged {
+    #[serde(flatten)]
+    verdict: Verdict,
+    /// The file with the recording.
+    recording: String,
 }
 
 /// Runs the command dry, with its recording in `output`.
