@@ -42,6 +42,7 @@ COMMENT = re.compile(r"^\s*<!--\s*(?P<what>not run|page not run|run):\s*(?P<text
 FILE_NAME = re.compile(r"^# (?P<name>[\w./-]+\.(?:py|toml|ya?ml|csv|json))$")
 HERE_DOCUMENT = re.compile(r"<<-?\s*'?(?P<word>[A-Z]+)'?")
 EXIT = re.compile(r"\s+# exit (?P<code>\d+)\s*$")
+LINK = re.compile(r"\]\(([^)#\s][^)\s]*)\)")
 ANYTHING = "…"
 #: How a page's folder reads in what is compared.
 SHOWN_FOLDER = "/job"
@@ -366,6 +367,17 @@ def compare(
         page.updates.append((*place, [indent + line if line else line for line in lines]))
 
 
+def dead_links() -> list[str]:
+    """Links of the pages outside of docs/ to files that are not there; `mkdocs build --strict` knows the others."""
+    dead = []
+    for page in sorted(ROOT.glob("*.md")):
+        for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+            for target in LINK.findall(line):
+                if "://" not in target and not (ROOT / target.partition("#")[0]).exists():
+                    dead.append(f"{page.name}:{number}: {target} is not there")
+    return dead
+
+
 def default_pages() -> list[Path]:
     """README and all pages but those that are made from the code."""
     pages = [page for page in sorted((ROOT / "docs").rglob("*.md")) if "reference" not in page.parts]
@@ -393,6 +405,9 @@ def main() -> int:
                 lines[start:end] = new
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
             print(f"\nwrote {result.name} anew: {len(result.updates)} places")
+    dead = [] if options.pages else dead_links()
+    for link in dead:
+        print(f"\nFAILED {link}")
     print("\nnot run:")
     for result in results:
         for reason in result.left_out:
@@ -401,7 +416,7 @@ def main() -> int:
     for result in results:
         if result.ran:
             print(f"  {result.name}: {result.ran} in {result.seconds:.0f} s, {len(result.failures)} failed")
-    failed = sum(len(result.failures) for result in results)
+    failed = len(dead) + sum(len(result.failures) for result in results)
     print(f"\n{sum(result.ran for result in results)} commands and snippets, {failed} failed")
     return 1 if failed else 0
 
