@@ -214,7 +214,10 @@ class Folder:
         return well, self.shown(printed)
 
     def shown(self, printed: bytes) -> list[str]:
-        text = printed.decode("utf-8", "replace").replace(os.fspath(self.path), SHOWN_FOLDER)
+        text = printed.decode("utf-8", "replace")
+        # With the root, and without it.
+        for skipped in (0, 1):
+            text = text.replace(os.fspath(self.path)[skipped:], SHOWN_FOLDER[skipped:])
         return [line.rstrip() for line in text.splitlines()]
 
     def close(self) -> None:
