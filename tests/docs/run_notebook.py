@@ -78,7 +78,7 @@ def take_picture(page: str, picture: Path) -> None:
                 "--disable-component-update",
                 "--disable-sync",
                 f"--user-data-dir={folder}/profile",
-                "--window-size=1100,2700",
+                "--window-size=1100,2350",
                 f"--screenshot={picture.absolute()}",
                 file.as_uri(),
             ],
