@@ -10,6 +10,8 @@
 Every answer is that of the `tonnage` command with the same options: `print` shows its text, `.to_dict()` has its JSON.
 """
 
+import typing as _typing
+
 from tonnage._ask import Error
 from tonnage._dry_run import dry_run
 from tonnage._record import Recorded, record
@@ -65,7 +67,7 @@ __all__ = [
 ]
 
 
-def load_ipython_extension(shell):
+def load_ipython_extension(shell: _typing.Any) -> None:
     """Called by `%load_ext tonnage`: gives notebooks the cell magic `%%tonnage`."""
     from tonnage import notebook
 

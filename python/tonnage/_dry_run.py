@@ -39,9 +39,10 @@ def dry_run(
 ) -> Verdict:
     """Runs a job on a GPU that is not there, and says whether it fits.
 
-    `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script is run
-    with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a temporary file that
-    lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
+    `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
+    and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
+    temporary file that lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by
+    default it is shown.
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """
@@ -50,6 +51,9 @@ def dry_run(
         raise Error("there is no command", 'say one, such as dry_run(["train.py"])')
     if words[0].endswith(".py"):
         words.insert(0, sys.executable)
+    elif words[0] in ("python", "python3"):
+        # Not another one that happens to be first on the path.
+        words[0] = sys.executable
     path = Path(output).absolute() if output is not None else temporary(".tonnage")
     # Where stdout is not the process's own, as in a notebook, what the job prints must pass through here.
     shown_here = capture is None and _stdout_is_replaced()
@@ -88,9 +92,7 @@ def _stdout_is_replaced() -> bool:
     return "ipykernel" in sys.modules and sys.stdout is not sys.__stdout__
 
 
-def _run(
-    words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None
-) -> str:
+def _run(words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None) -> str:
     """Runs it to its end; what it printed, if that passed through here."""
     where = None if env is None else {**os.environ, **env}
     if not piped:

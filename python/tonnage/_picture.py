@@ -36,7 +36,8 @@ def size(count: int | None) -> str:
 
 def words(text: str) -> str:
     """A text as the terminal would show it."""
-    return f'<pre style="font-family:ui-monospace,Menlo,Consolas,monospace;line-height:1.35;white-space:pre;overflow-x:auto">{escape(text)}</pre>'
+    style = "font-family:ui-monospace,Menlo,Consolas,monospace;line-height:1.35;white-space:pre;overflow-x:auto"
+    return f'<pre style="{style}">{escape(text)}</pre>'
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -84,8 +85,13 @@ def timeline(data: dict[str, Any]) -> str:
         above = [low + high for low, high in zip(below, own)]
         edge = _steps(above, x, y)
         back = _steps(below, x, y)[::-1]
-        parts.append(f'<path d="M{"L".join(edge + back)}Z" fill="{colour}"><title>{name}: {size(max(own))} at most</title></path>')
-        legend.append(f'<span style="white-space:nowrap"><span style="color:{colour}">■</span> {name} {size(max(own))}</span>')
+        most_of_it = size(max(own))
+        parts.append(
+            f'<path d="M{"L".join(edge + back)}Z" fill="{colour}"><title>{name}: {most_of_it} at most</title></path>'
+        )
+        legend.append(
+            f'<span style="white-space:nowrap"><span style="color:{colour}">■</span> {name} {most_of_it}</span>'
+        )
         below = above
     reserved = [one["reserved"] for one in stretches]
     parts.append(
@@ -106,7 +112,8 @@ def timeline(data: dict[str, Any]) -> str:
     legend.append(f'<span style="white-space:nowrap">━ reserved by PyTorch {size(most)}</span>')
     return (
         f'<div><div style="font-weight:600">{escape(data["verdict"])}</div>{"".join(parts)}'
-        f'<div style="display:flex;flex-wrap:wrap;gap:4px 14px;font-size:12px;max-width:860px">{"".join(legend)}</div></div>'
+        '<div style="display:flex;flex-wrap:wrap;gap:4px 14px;font-size:12px;max-width:860px">'
+        f"{''.join(legend)}</div></div>"
     )
 
 

@@ -25,7 +25,6 @@ from tonnage._recording import PathLike, Recording
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self
 
 #: How often the ring is looked at, in seconds; a look takes microseconds.
 _TICK = 0.1
@@ -42,12 +41,13 @@ class record(contextlib.AbstractContextManager["Recorded"]):
 
     Needs a GPU (or a dry run around it). `ring` is how many events torch keeps in memory; the rest goes to the disk. If
     the block ends out of memory, the recording is left and its explanation printed on stderr; the exception goes on.
+    Each rank of a distributed job writes a file of its own, `train.rank3.tonnage`.
     """
 
     def __init__(self, output: PathLike = "recording.tonnage", *, ring: int = 100_000, explain: bool = True) -> None:
         if ring < 1000:
             raise ValueError("a ring of fewer than 1000 events loses most of them")
-        self._output = Path(output)
+        self._output = _of_this_rank(Path(output))
         self._ring = ring
         self._explain = explain
         self._recorded = Recorded(self._output)
@@ -59,20 +59,24 @@ class record(contextlib.AbstractContextManager["Recorded"]):
             raise Error("torch sees no GPU to record on", "`tonnage run` and dry_run() need none")
         torch.cuda.init()
         self._torch = torch
-        self._folder = Path(
-            tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent)
-        )
+        try:
+            torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python", max_entries=self._ring)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise Error(
+                f"torch keeps no history here: {reason}", "its own allocator does; other backends do not"
+            ) from error
+        self._folder = Path(tempfile.mkdtemp(prefix=f".{self._output.name}-", dir=self._output.absolute().parent))
         self._pieces: list[Path] = []
         self._tails: dict[int, list[tuple[Any, ...]]] = {}
+        self._marked = 0
+        self._drains = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        torch.cuda.memory._record_memory_history(
-            "all", context="alloc", stacks="python", max_entries=self._ring
-        )
         self._at_start = self._handled()
         self._at_drain = self._at_start
         self._seen = 0
-        self._gaps = 0
+        self._came_round = False
         with contextlib.suppress(Exception):
             # At a failure what led to it must be safe, whatever comes after; other allocators have no such moment.
             torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
@@ -91,26 +95,22 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         self._thread.join()
         self._drain(last=True)
         torch.cuda.memory._record_memory_history(None)
-        lost = self._handled() - self._at_start - self._seen
         recorded = self._recorded
-        # Blocks that are being freed on another stream count before their event is written; never less than none.
-        recorded.lost = max(0, lost) if self._gaps else 0
-        notes = []
+        if self._came_round:
+            # A block that waits for another stream is counted before its event is written: never less than none.
+            recorded.lost = max(0, self._handled() - self._at_start - self._seen)
+        notes = ["the context and what other programs held"]
         if recorded.lost:
             notes.append(
-                f"about {recorded.lost} events in {self._gaps} gaps: the ring of {self._ring} events came round "
-                "before they were written; record with a larger ring"
+                f"the first {recorded.lost} allocations and frees: the ring of {self._ring} events came round before "
+                "they were written; record with a larger ring"
             )
         recorded.events = _tonnage.join(
             [os.fspath(piece) for piece in self._pieces], os.fspath(self._output), self._facts(), notes
         )
         shutil.rmtree(self._folder, ignore_errors=True)
         if kind is not None and issubclass(kind, torch.OutOfMemoryError) and self._explain:
-            print(f"\ntonnage: {self._output} has the recording\n", file=sys.stderr)
-            try:
-                print(recorded.recording.explain(), file=sys.stderr)
-            except Error as failure:
-                print(f"it cannot be explained: {failure}", file=sys.stderr)
+            print_explanation(recorded)
 
     def _facts(self) -> list[tuple[str, str]]:
         torch = self._torch
@@ -119,6 +119,7 @@ class record(contextlib.AbstractContextManager["Recorded"]):
             ("torch.version", str(torch.__version__)),
             ("gpu.name", properties.name),
             ("gpu.capacity", str(properties.total_memory)),
+            ("gpu.capacity.known", "read"),
             ("command", " ".join(sys.orig_argv)),
         ]
         if "RANK" in os.environ:
@@ -142,6 +143,7 @@ class record(contextlib.AbstractContextManager["Recorded"]):
                     self._drain()
 
     def _out_of_memory(self, *_: object) -> None:
+        self._recorded.out_of_memory = True
         # An exception here would take the place of the script's own.
         with contextlib.suppress(Exception):
             self._drain()
@@ -151,14 +153,14 @@ class record(contextlib.AbstractContextManager["Recorded"]):
         with self._lock:
             self._at_drain = self._handled()
             snapshot = self._torch.cuda.memory._snapshot()
-            traces = [
-                self._new(device, trace) for device, trace in enumerate(snapshot.get("device_traces", []))
-            ]
-            self._seen += sum(
-                event["action"] in ("alloc", "free_completed") for trace in traces for event in trace
-            )
-            piece = {**snapshot, "device_traces": traces} if last else {"device_traces": traces}
-            path = self._folder / f"{len(self._pieces):06}.pickle"
+            traces = [self._new(device, trace) for device, trace in enumerate(snapshot.get("device_traces", []))]
+            self._seen += sum(event["action"] in ("alloc", "free_completed") for trace in traces for event in trace)
+            marks = [mark for mark in snapshot.get("external_annotations", []) if mark["time_us"] > self._marked]
+            self._marked = max((mark["time_us"] for mark in marks), default=self._marked)
+            piece = {**snapshot} if last else {}
+            piece.update(device_traces=traces, external_annotations=marks)
+            self._drains += 1
+            path = self._folder / f"{self._drains:06}.pickle"
             with path.open("wb") as file:
                 pickle.dump(piece, file, protocol=5)
             self._pieces.append(path)
@@ -166,23 +168,47 @@ class record(contextlib.AbstractContextManager["Recorded"]):
     def _new(self, device: int, trace: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The events of a ring that come after those already written."""
         tail = self._tails.get(device)
-        start = 0
-        if tail:
-            for end in range(len(trace), len(tail) - 1, -1):
-                if _key(trace[end - 1]) == tail[-1] and [_key(one) for one in trace[end - len(tail) : end]] == tail:
-                    start = end
-                    break
-            else:
-                self._gaps += 1
-        elif tail is None and len(trace) >= self._ring:
-            self._gaps += 1
+        start = _end_of(tail, trace) if tail else 0
+        if start is None or (tail is None and len(trace) >= self._ring):
+            # Events are missing before these. What follows from a state with a hole is guesswork; what follows from
+            # the state at the end is not, so the recording begins here.
+            self._came_round = True
+            self._seen = 0
+            for piece in self._pieces:
+                piece.unlink()
+            self._pieces.clear()
         if trace:
             self._tails[device] = [_key(one) for one in trace[-_OVERLAP:]]
-        return trace[start:]
+        return trace[start or 0 :]
+
+
+def _of_this_rank(path: Path) -> Path:
+    """A file for each process of a distributed job: `train.tonnage` is `train.rank3.tonnage` in rank 3."""
+    rank = os.environ.get("RANK")
+    if rank is None or os.environ.get("WORLD_SIZE", "1") == "1":
+        return path
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def _end_of(tail: list[tuple[Any, ...]], trace: list[dict[str, Any]]) -> int | None:
+    """Where the last events of a piece end in a ring; none if they are no longer there."""
+    for end in range(len(trace), len(tail) - 1, -1):
+        if _key(trace[end - 1]) == tail[-1] and [_key(one) for one in trace[end - len(tail) : end]] == tail:
+            return end
+    return None
 
 
 def _key(event: dict[str, Any]) -> tuple[Any, ...]:
     return (event.get("time_us"), event["action"], event.get("addr"), event.get("size"), event.get("stream"))
+
+
+def print_explanation(recorded: Recorded) -> None:
+    """Says on stderr why memory ran out."""
+    print(f"\ntonnage: {recorded.path} has the recording\n", file=sys.stderr)
+    try:
+        print(recorded.recording.explain(), file=sys.stderr)
+    except Error as failure:
+        print(f"it cannot be explained: {failure}", file=sys.stderr)
 
 
 class Recorded:
@@ -194,6 +220,8 @@ class Recorded:
         self.events = 0
         #: Blocks handed out or taken back that the ring lost; 0 is all there.
         self.lost = 0
+        #: Whether torch ran out of memory, be it that the program caught it.
+        self.out_of_memory = False
 
     @property
     def recording(self) -> Recording:

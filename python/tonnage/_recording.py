@@ -119,9 +119,7 @@ class Recording:
         progress: bool = True,
     ) -> Plan:
         """Where each block would lie if all lives were known beforehand, with a bound on what is possible."""
-        options = flags(
-            capacity=capacity, deadline=deadline, step=step, threads=threads, no_progress=not progress
-        )
+        options = flags(capacity=capacity, deadline=deadline, step=step, threads=threads, no_progress=not progress)
         return Plan(ask("plan", self._path, *options))
 
     def report(

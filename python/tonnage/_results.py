@@ -240,7 +240,7 @@ class Explanation(Result):
 
     @property
     def outcome(self) -> str:
-        """"ran" or "out_of_memory"."""
+        """ "ran" or "out_of_memory"."""
         return self._data["outcome"]
 
     @property
@@ -316,7 +316,7 @@ class Tuning(Result):
 
     @property
     def advice(self) -> str:
-        """"makes_it_fit", "saves", "keep_it", "memory_is_short" or "nothing_fits"."""
+        """ "makes_it_fit", "saves", "keep_it", "memory_is_short" or "nothing_fits"."""
         return self._data["advice"]
 
     @property
@@ -419,7 +419,7 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> str:
-        """"fits", "does_not_fit", "failed" (for another reason than memory) or "no_device" (CUDA was not used)."""
+        """ "fits", "does_not_fit", "failed" (for another reason than memory) or "no_device" (CUDA was not used)."""
         return self._data["outcome"]
 
     @property

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -73,18 +73,26 @@ def _run_dry(item: pytest.Function, mark: pytest.Mark) -> None:
         )
     except tonnage.Error as error:
         pytest.fail(str(error), pytrace=False)
-    if verdict.output:
-        item.add_report_section("call", "dry run", verdict.output)
+    if verdict.outcome != "failed" and re.search(r"^1 skipped", verdict.output, re.MULTILINE):
+        pytest.skip("skipped inside of the dry run")
     failure = _failure(verdict, peak, reserved)
     if failure is None:
         return
-    if verdict.outcome == "failed":
-        pytest.fail(f"{failure}\n\n{verdict.output}", pytrace=False)
-    pytest.fail(f"{failure}\n\n{verdict.explain()}", pytrace=False)
+    if failure.explained:
+        item.add_report_section("call", "dry run", verdict.output)
+        pytest.fail(f"{failure.sentence}\n\n{verdict.explain()}", pytrace=False)
+    pytest.fail(f"{failure.sentence}\n\n{verdict.output}", pytrace=False)
 
 
-def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> str | None:
-    """Why the test fails, in a sentence."""
+class _Failure(NamedTuple):
+    """Why a test fails."""
+
+    sentence: str
+    #: Whether it is one of memory, which the recording explains.
+    explained: bool = True
+
+
+def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> _Failure | None:
     from tonnage._picture import size
 
     data = verdict.to_dict()
@@ -92,16 +100,18 @@ def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> str | 
     # pytest catches the exception and ends with code 1; the recording tells that it was for want of memory.
     short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
     if verdict.outcome == "does_not_fit" or short:
-        return f"does not fit on {gpu} ({size(verdict.capacity)})"
+        return _Failure(f"does not fit on {gpu} ({size(verdict.capacity)})")
     if verdict.outcome == "failed":
-        return f"fails on {gpu}, not for want of memory"
+        return _Failure(f"fails on {gpu}, not for want of memory", explained=False)
     if verdict.outcome == "no_device":
-        return "the test did not use CUDA: nothing was held against its limits"
+        return _Failure("the test did not use CUDA: nothing was held against its limits", explained=False)
     if peak is not None and verdict.peak > peak:
-        return f"the peak on {gpu} is {size(verdict.peak)}, {size(verdict.peak - peak)} above the limit of {size(peak)}"
+        above = size(verdict.peak - peak)
+        return _Failure(f"the peak on {gpu} is {size(verdict.peak)}, {above} above the limit of {size(peak)}")
     most = max((device["peak_reserved"] for device in data["devices"]), default=0)
     if reserved is not None and most > reserved:
-        return f"PyTorch reserves {size(most)} on {gpu}, {size(most - reserved)} above the limit of {size(reserved)}"
+        above = size(most - reserved)
+        return _Failure(f"PyTorch reserves {size(most)} on {gpu}, {above} above the limit of {size(reserved)}")
     return None
 
 
@@ -109,9 +119,7 @@ def _options(mark: pytest.Mark) -> dict[str, Any]:
     unknown = [name for name in mark.kwargs if name not in _OPTIONS]
     if mark.args or unknown or "gpu" not in mark.kwargs:
         what = f"does not know {', '.join(unknown)}" if unknown else "needs a GPU, by name"
-        pytest.fail(
-            f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False
-        )
+        pytest.fail(f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False)
     return dict(mark.kwargs)
 
 
@@ -119,9 +127,9 @@ def _bytes(limit: int | str | None, name: str) -> int | None:
     if limit is None or isinstance(limit, int):
         return limit
     found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit)
-    if not found or found[2].lower() not in _UNITS:
-        pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
-    return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+    if found is not None and found[2].lower() in _UNITS:
+        return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
+    pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
 
 
 def _output(item: pytest.Item) -> Path | None:

@@ -80,7 +80,7 @@ class Plan:
     @property
     def risky(self):
         """Whether torch may end up undefined, which can end the process."""
-        return bool((self.pools or self.graphs) and "expandable" in self.settings or self.toggle or self.updates)
+        return bool(((self.pools or self.graphs) and "expandable" in self.settings) or self.toggle or self.updates)
 
     @property
     def title(self):
@@ -235,7 +235,7 @@ class Real:
     @property
     def defers(self):
         """Whether frees that must wait are put off to the end of a capture."""
-        return self.capturing or self.version < (2, 13) and self.graph is not None
+        return self.capturing or (self.version < (2, 13) and self.graph is not None)
 
     def remember(self):
         self.torch.cuda.memory._record_memory_history(context=None, clear_history=True)
@@ -576,7 +576,7 @@ def invent(plan, real):
             real.reset_graph(*graphs.pop(chance.randrange(len(graphs))))
         wave = 0.5 + 0.5 * abs(step // 150 % 20 - 10) / 10
         which = chance.random()
-        if which < 0.62 and len(live) < plan.live * wave or not live:
+        if (which < 0.62 and len(live) < plan.live * wave) or not live:
             name, stream, size = next(names), chance.randrange(plan.streams), some_size(chance, plan.kind)
             if real.graph and chance.random() < 0.5:
                 stream = chance.choice(sorted(real.captured))
@@ -603,7 +603,7 @@ def invent(plan, real):
                 name = oldest[place] if oldest[place] in live else name
             waits = name in used or name in used_in_capture
             if real.defers:
-                allowed = not waits or not deferred and not (leave_uses and name in used)
+                allowed = not waits or (not deferred and not (leave_uses and name in used))
             else:
                 allowed = leave_uses or name not in used_in_capture
             if allowed:

@@ -8,8 +8,9 @@
 The requests and frees of the first device of each recording go through both, the same loop around each: torch's
 `raw_alloc_with_stream` and `raw_delete` (history off, nothing recorded, the CUDA calls served by the stand-in on a
 device of 1 TiB), and the policy's `malloc` and `free` over a simulated device of 1 TiB. The two take turns; what
-counts is time of the processor. Nothing is subtracted: torch's figure holds its locks, its table of live blocks and the calls of `cudaGetDevice` that a request
-makes; the policy has no lock to take and is not called through a table of functions. `CONF` are the settings of both.
+counts is time of the processor. Nothing is subtracted: torch's figure holds its locks, its table of live blocks and
+the calls of `cudaGetDevice` that a request makes; the policy has no lock to take and is not called through a table of
+functions. `CONF` are the settings of both.
 """
 
 import os

@@ -9,7 +9,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
 from conftest import PYTHON, TONNAGE
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "budget"

@@ -36,7 +36,9 @@ def reproduced(run):
     return track, result, comparison
 
 
-@pytest.mark.parametrize("settings", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"])
+@pytest.mark.parametrize(
+    "settings", ["", "expandable_segments:True", "max_split_size_mb:64,roundup_power2_divisions:4"]
+)
 def test_training_with_sequences_that_grow(tonnage, settings):
     run = tonnage("transformer.py", PYTORCH_CUDA_ALLOC_CONF=settings)
     assert run.code == 0, run.err

@@ -6,7 +6,6 @@ import pickle
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -162,6 +161,44 @@ def test_a_history_of_the_scripts_own(tonnage, tmp_path):
     rows = run.table().to_pylist()
     sizes = [row["requested"] or row["size"] for row in rows if row["kind"] == "alloc"]
     assert sizes == [1 << 20] + [3 << 20] * 5 + [7 << 20]
+
+
+INTERRUPTED = """
+import time
+import torch
+
+held = torch.zeros(1 << 28, device="cuda")
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    torch.zeros(1 << 20, device="cuda")
+    print("tidied up", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("interrupt", "code"), [(True, 0), (False, 2)])
+def test_ctrl_c_is_the_scripts_own_affair_and_a_request_to_end_is_passed_on(tmp_path, interrupt, code):
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    line = [TONNAGE, "run", "-o", str(tmp_path / "x.tonnage"), "--", PYTHON, "-u", str(script)]
+    run = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
+    )
+    while "ready" not in run.stdout.readline():
+        pass
+    if interrupt:
+        # A terminal sends it to all of its foreground.
+        os.killpg(run.pid, signal.SIGINT)
+    else:
+        os.kill(run.pid, signal.SIGTERM)
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == code, out
+    assert ("tidied up" in out) == interrupt
+    assert ("ended by signal 15" in out) == (not interrupt)
+    assert "1.00 GiB" in out
+    # What the script did after it is in the recording, with its history.
+    assert not interrupt or ("GiB reserved by PyTorch" in out and "interrupted.py:5" in out), out
 
 
 def test_a_killed_script_leaves_its_recording(tmp_path):

@@ -100,8 +100,10 @@ pub struct DeviceUse {
     pub at_peak: Breakdown,
     /// Largest sum of blocks.
     pub peak_allocated: u64,
-    /// Most that PyTorch held from the driver.
+    /// Most that PyTorch held from the driver, as far as its history shows.
     pub peak_reserved: u64,
+    /// Whether that history is there and whole: without it cached and other memory cannot be told apart.
+    pub reserved_known: bool,
     /// Most that was charged to the process.
     pub peak_used: u64,
     /// Who held the blocks at the peak, largest first.
@@ -400,6 +402,8 @@ impl State {
             at_peak: self.peak_breakdown,
             peak_allocated: self.peak_allocated,
             peak_reserved: self.peak_reserved,
+            // Blocks lie in segments: less reserved than handed out means that segments were not seen.
+            reserved_known: self.peak_reserved >= self.peak_allocated,
             peak_used: self.peak_used,
             holders: Vec::new(),
             ooms: self.ooms,

@@ -233,7 +233,8 @@ pub fn import<W: Write>(
 }
 
 /// Streams a history that was taken piece by piece into one trace: each piece is a snapshot with the events since the
-/// one before, and `last` has the state at the end. Only one piece is in memory at a time, beside the last.
+/// one before, and `last` has the state at the end. Only one piece is in memory at a time, beside the last. Of facts,
+/// only the allocator's settings are taken from it: who took the pieces knows the rest.
 pub fn import_pieces<W: Write, R: Read>(
     pieces: impl IntoIterator<Item = std::io::Result<R>>,
     last: R,
@@ -241,7 +242,7 @@ pub fn import_pieces<W: Write, R: Read>(
     writer: &mut Writer<W>,
 ) -> Result<u64, ImportError> {
     let mut last = Parsed::read(last, writer.stacks_mut())?;
-    last.write_facts(process, writer)?;
+    last.write_settings(process, writer)?;
     last.write_segments(process, writer)?;
     let mut count = 0;
     for piece in pieces {
@@ -390,14 +391,23 @@ impl Parsed {
             |to| format!(">=2.{from},<=2.{to}"),
         );
         writer.meta(process, meta::TORCH_VERSION, &versions)?;
+        self.write_settings(process, writer)?;
+        for (index, note) in self.notes.iter().enumerate() {
+            writer.meta(process, &format!("{}.{index}", meta::UNKNOWN), note)?;
+        }
+        Ok(())
+    }
+
+    fn write_settings<W: Write>(
+        &self,
+        process: u32,
+        writer: &mut Writer<W>,
+    ) -> Result<(), ImportError> {
         if let Some(settings) = &self.settings {
             if let Some(conf) = settings.conf() {
                 writer.meta(process, meta::ALLOCATOR_CONF, conf)?;
             }
             writer.meta(process, meta::ALLOCATOR_SETTINGS, &settings.to_json())?;
-        }
-        for (index, note) in self.notes.iter().enumerate() {
-            writer.meta(process, &format!("{}.{index}", meta::UNKNOWN), note)?;
         }
         Ok(())
     }

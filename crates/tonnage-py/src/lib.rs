@@ -4,6 +4,7 @@
 //! It is thin on purpose. Questions go to [`tonnage_cli::ask`] as the words one would type, and come back as JSON and
 //! text, so the Python library cannot differ from the command. What reads well in Python is written in Python
 //! (`python/tonnage`).
+#![forbid(unsafe_code)]
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -73,17 +74,12 @@ fn joined(
     let mut writer = Writer::new(BufWriter::new(File::create(output)?), producer)?;
     writer.meta(PROCESS, meta::SOURCE, Format::PytorchPickle.name())?;
     let open = |piece: &PathBuf| File::open(piece).map(BufReader::new);
-    // Before those of the snapshots, which are less sure: the first word counts.
     for (name, text) in facts {
         writer.meta(PROCESS, name, text)?;
     }
     let count = pytorch::import_pieces(rest.iter().map(open), open(last)?, PROCESS, &mut writer)?;
     for (index, note) in notes.iter().enumerate() {
-        writer.meta(
-            PROCESS,
-            &format!("{}.recorder.{index}", meta::UNKNOWN),
-            note,
-        )?;
+        writer.meta(PROCESS, &format!("{}.{index}", meta::UNKNOWN), note)?;
     }
     writer.finish()?.into_inner()?.sync_all()?;
     Ok(count)

@@ -232,6 +232,9 @@ fn whose(text: &mut String, explanation: &Explanation) {
     if explanation.slack.rounding > 0 {
         parts.push(format!("rounding {}", bytes(explanation.slack.rounding)));
     }
+    if parts.is_empty() {
+        return;
+    }
     let half = parts.len().div_ceil(2).max(3).min(parts.len());
     let _ = writeln!(text, "  {:<10} {}", "whose", parts[..half].join(" · "));
     if half < parts.len() {

@@ -152,6 +152,10 @@ class _Recorder:
 
     def _history_asked_for_by_script(self, enabled="all", *arguments, **options):
         self.drain()
+        if enabled is not None and not arguments:
+            # From here on one history serves the script and us. A ring that comes round would lose what only it
+            # tells; the script then sees more than it asked for, never less.
+            options["max_entries"] = sys.maxsize
         result = self.set_history(enabled, *arguments, **options)
         if enabled is None:
             self.begin()

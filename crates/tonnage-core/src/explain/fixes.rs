@@ -14,7 +14,7 @@ use super::cause::{
     passes, spike_place,
 };
 use super::{Case, Finding, codes};
-use crate::holdings::{Category, Holding, Phase, site};
+use crate::holdings::{Category, Holding, Phase, changes, site};
 use crate::replay::{Alloc, Job, Outcome, Replayed};
 use crate::words::bytes;
 
@@ -66,19 +66,14 @@ pub struct Fix {
 /// The largest sum of blocks, each with the bytes that `bytes_of` gives it. Where the recording
 /// ends in a failure: up to that, with the block that was asked for.
 fn peak_with(case: &Case<'_>, bytes_of: impl Fn(&Holding) -> u64) -> u64 {
-    let track = case.track;
     let until = until(case);
-    let mut changes: Vec<(u32, i64)> = Vec::with_capacity(track.blocks.len() * 2 + 1);
-    for block in track.blocks.iter().chain(&case.wanted) {
-        let bytes = bytes_of(block).cast_signed();
-        changes.push((block.born, bytes));
-        if block.died != Holding::ALIVE {
-            changes.push((block.died, -bytes));
-        }
-    }
-    changes.sort_unstable();
+    let blocks = case.track.blocks.iter().chain(&case.wanted);
+    let lives = blocks.map(|block| (block.born, block.died, bytes_of(block)));
     let (mut sum, mut peak) = (0_i64, 0_i64);
-    for (_, change) in changes.into_iter().take_while(|&(row, _)| row <= until) {
+    for (_, change) in changes(lives)
+        .into_iter()
+        .take_while(|&(row, _)| row <= until)
+    {
         sum += change;
         peak = peak.max(sum);
     }

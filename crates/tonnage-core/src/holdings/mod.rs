@@ -337,6 +337,20 @@ impl Recording {
     }
 }
 
+/// What comes and goes of lives with their bytes, in the order of rows; within a row what goes comes first.
+pub(crate) fn changes(lives: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(u32, i64)> {
+    let mut changes = Vec::with_capacity(lives.size_hint().0 * 2);
+    for (born, died, bytes) in lives {
+        let bytes = bytes.cast_signed();
+        changes.push((born, bytes));
+        if died != Holding::ALIVE {
+            changes.push((died, -bytes));
+        }
+    }
+    changes.sort_unstable();
+    changes
+}
+
 /// Bytes of one category at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CategoryBytes {
@@ -474,15 +488,11 @@ impl Holdings {
 
     /// The largest sum of blocks within each phase span, with its row.
     pub fn phase_peaks(&self) -> Vec<(PhaseSpan, u64, u32)> {
-        let mut changes: Vec<(u32, i64)> = Vec::with_capacity(self.blocks.len() * 2);
-        for block in &self.blocks {
-            changes.push((block.born, block.bytes.cast_signed()));
-            if block.died != Holding::ALIVE {
-                changes.push((block.died, -block.bytes.cast_signed()));
-            }
-        }
-        changes.sort_unstable();
-        let mut changes = changes.into_iter().peekable();
+        let lives = self
+            .blocks
+            .iter()
+            .map(|block| (block.born, block.died, block.bytes));
+        let mut changes = changes(lives).into_iter().peekable();
         let mut sum = 0_i64;
         let mut peaks = Vec::with_capacity(self.phases.len());
         for span in &self.phases {

@@ -9,7 +9,7 @@ use tonnage_trace::{Event, Kind, Meta, ReadError, Reader, StackId, StackTable, T
 
 use super::sites::{Hint, Hints};
 use super::{
-    Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan,
+    Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
 };
 use crate::facts;
 
@@ -529,16 +529,10 @@ impl Builder {
 
     /// The same for what is held from the driver.
     fn find_reserved_peak(&mut self) {
-        let mut changes: Vec<(u32, i64)> = Vec::with_capacity(self.out.segments.len() * 2);
-        for span in &self.out.segments {
-            changes.push((span.born, span.bytes.cast_signed()));
-            if span.died != Holding::ALIVE {
-                changes.push((span.died, -span.bytes.cast_signed()));
-            }
-        }
-        changes.sort_unstable();
+        let spans = self.out.segments.iter();
+        let lives = spans.map(|span| (span.born, span.died, span.bytes));
         let (mut sum, mut peak) = (0_i64, (0_i64, 0));
-        for (row, change) in changes {
+        for (row, change) in changes(lives) {
             sum += change;
             if sum > peak.0 {
                 peak = (sum, row);

@@ -6,11 +6,12 @@ mod svg;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use signal_hook::consts::SIGINT;
 use tonnage_core::plan::{GroupReport, PlanError, Report, Wanted, csv, plan, problems};
 use tonnage_import::Format;
 use tonnage_plan::{Options, Progress, Switches};
@@ -24,9 +25,6 @@ use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hin
 
 /// Buffers of a conflict that are named; the rest is counted.
 const MOST_NAMED: usize = 8;
-
-/// Set by Ctrl-C: the best plan so far is then the answer.
-static CANCEL: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     let path = &options.file;
@@ -61,8 +59,13 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             "tonnage info says what is in it",
         ));
     }
-    // A second command in one process cannot be; if the handler is taken, Ctrl-C ends the process as ever.
-    let _ = ctrlc::set_handler(|| CANCEL.store(true, Ordering::Relaxed));
+    // Set by Ctrl-C: the best plan so far is then the answer.
+    let cancel = Arc::new(AtomicBool::new(false));
+    // Who asks from a program listens to Ctrl-C in ways of its own.
+    if form != Form::Both {
+        // Without the handler Ctrl-C ends the process as ever.
+        let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
+    }
     let line = Line::new(options.no_progress);
     let report = plan(
         &problems,
@@ -72,7 +75,7 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             threads: options.threads.map_or(0, usize::from),
             deadline: Some(Duration::from_secs_f64(options.deadline)),
             attempts: u64::MAX,
-            cancel: Some(&CANCEL),
+            cancel: Some(&cancel),
             progress: Some(&|progress| line.show(progress)),
             switches: Switches::ALL,
         },

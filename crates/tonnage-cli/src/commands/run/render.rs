@@ -168,27 +168,42 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         );
     };
     part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
-    part(
-        "cached",
-        peak.cached,
-        "exact",
-        "held by PyTorch, not handed out",
-    );
+    if device.reserved_known {
+        part(
+            "cached",
+            peak.cached,
+            "exact",
+            "held by PyTorch, not handed out",
+        );
+    }
     part(
         "context",
         peak.context,
         &verdict.context.known,
         "CUDA's own",
     );
-    part("other", peak.other, "exact", "outside PyTorch's allocator");
+    if device.reserved_known {
+        part("other", peak.other, "exact", "outside PyTorch's allocator");
+    } else {
+        part(
+            "other",
+            peak.cached + peak.other,
+            "exact",
+            "cached by PyTorch or outside of it, which its history would tell",
+        );
+    }
+    let reserved = if device.reserved_known {
+        format!("{} reserved by PyTorch", bytes(device.peak_reserved))
+    } else {
+        "what PyTorch reserved is not known: Python did not load tonnage's hook (-I, -E, -S), \
+         or the process was killed, or another allocator was set"
+            .to_owned()
+    };
+    let allocated = bytes(device.peak_allocated);
     row(
         text,
         "at most",
-        &format!(
-            "{} allocated, {} reserved by PyTorch",
-            bytes(device.peak_allocated),
-            bytes(device.peak_reserved)
-        ),
+        &format!("{allocated} allocated, {reserved}"),
     );
 }
 
@@ -305,6 +320,7 @@ mod tests {
             },
             peak_allocated: 30 << 30,
             peak_reserved: 31 << 30,
+            reserved_known: true,
             peak_used: (31 << 30) + (512 << 20),
             holders: vec![
                 Holder {
@@ -397,6 +413,14 @@ mod tests {
             place: Some(place("train.py", 3, "main")),
         }];
         verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
+        insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_run_without_a_history() {
+        let mut verdict = verdict();
+        verdict.devices[0].peak_reserved = 0;
+        verdict.devices[0].reserved_known = false;
         insta::assert_snapshot!(shown(&verdict));
     }
 

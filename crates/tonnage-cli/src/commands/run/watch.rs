@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
 use tonnage_capture::LEDGER_FILE;
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord};
 
@@ -34,7 +36,7 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, capacity: u64) -> Resul
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
-    outlive(&child);
+    let listening = outlive(&child);
     let mut line = (!options.no_progress).then(StatusLine::open).flatten();
     let status = loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
@@ -46,19 +48,37 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, capacity: u64) -> Resul
         }
     };
     drop(line);
+    drop(listening);
     Ok(ending(status))
 }
 
-/// Ctrl-C reaches the script by itself, a request to end is passed on; either
-/// way this process stays to report.
-fn outlive(child: &Child) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    // A second handler cannot be set; there is only one run in a process.
-    let _ = ctrlc::set_handler(move || {
-        if let Some(pid) = pid {
-            let _ = kill_process(pid, Signal::TERM);
+/// Ctrl-C reaches the script by itself, and what it does then is its own affair; a request to end is passed on, and so
+/// is impatience. Either way this process stays to report.
+fn outlive(child: &Child) -> Option<Listening> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw)?;
+    // Without handlers a signal ends this process as ever.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
+    let listening = Listening(signals.handle());
+    std::thread::spawn(move || {
+        let mut interrupted = false;
+        for signal in signals.forever() {
+            if signal == SIGINT && !interrupted {
+                interrupted = true;
+            } else {
+                let _ = kill_process(pid, Signal::TERM);
+            }
         }
     });
+    Some(listening)
+}
+
+/// Signals are for the script while this lives; its number may be another's later.
+struct Listening(Handle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 fn ending(status: ExitStatus) -> String {

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""For the Trainer of Lightning.
+
+trainer = Trainer(…, callbacks=[TonnageCallback("train.tonnage", steps=3)])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    from lightning.pytorch import Callback
+except ImportError:
+    from pytorch_lightning import Callback
+
+from tonnage._recording import PathLike, Recording
+from tonnage.integrations._training import TrainingRecorder
+
+
+class TonnageCallback(Callback):
+    """Records the GPU memory of a training: of its first `steps` batches, or of all of it.
+
+    If it runs out of memory, the recording is left and its explanation printed. `recording` is what to ask further.
+    """
+
+    def __init__(
+        self,
+        output: PathLike = "lightning.tonnage",
+        *,
+        steps: int | None = None,
+        ring: int = 100_000,
+        explain: bool = True,
+    ) -> None:
+        self._recorder = TrainingRecorder(output, steps=steps, ring=ring, explain=explain)
+
+    @property
+    def recording(self) -> Recording:
+        """The recording, once it has ended."""
+        return self._recorder.recording
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._recorder.begin()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._recorder.step_ended()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        self._recorder.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._recorder.end()

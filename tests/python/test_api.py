@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What a script asks, and what it gets; held against the command, which prints the same."""
+
+import gc
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import tonnage
+
+
+def said(*words, code=0):
+    """What the command prints, in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "tonnage", *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def test_a_dry_run_is_true_if_it_fits(verdict):
+    assert verdict
+    assert verdict.fits
+    assert verdict.outcome == "fits"
+    assert verdict.output == "trained 1024\n"
+    assert verdict.capacity > 39 << 30
+    # Weights, gradients and two moments of four tensors, and what a step needs beside them.
+    weights = 4 * 2 * (1024 * 1024 + 1024)
+    assert verdict.to_dict()["devices"][0]["peak_allocated"] > 4 * weights
+    assert verdict.peak > verdict.to_dict()["context"]["bytes"] + 4 * weights
+    assert str(verdict).startswith("fits on NVIDIA A100-SXM4-40GB")
+
+
+def test_a_dry_run_that_does_not_fit_is_an_answer(short):
+    assert not short
+    assert short.outcome == "does_not_fit"
+    assert "OutOfMemoryError" in short.output
+    explained = short.explain()
+    assert not explained
+    assert explained.outcome == "out_of_memory"
+    assert explained.findings[0].code.startswith("TN1")
+    assert explained.holders[0].place.file.endswith("train.py")
+
+
+def test_a_temporary_recording_goes_with_its_object(job):
+    verdict = tonnage.dry_run(["train.py", "64"], gpu="rtx4090", capture=True, cwd=job)
+    path = verdict.recording.path
+    assert path.is_file()
+    del verdict
+    gc.collect()
+    assert not path.exists()
+
+
+def test_a_command_that_cannot_be_started_raises(job):
+    with pytest.raises(tonnage.Error, match='no GPU in the catalogue is called "a1000"') as caught:
+        tonnage.dry_run(["train.py"], gpu="a1000", cwd=job)
+    assert "tonnage gpus" in caught.value.hint
+    with pytest.raises(tonnage.Error, match="cannot find the command nothing-of-this-name"):
+        tonnage.dry_run(["nothing-of-this-name"], cwd=job)
+    with pytest.raises(tonnage.Error):
+        tonnage.dry_run([])
+
+
+@pytest.mark.parametrize("question", ["explain", "replay", "tune", "info"])
+def test_answers_are_those_of_the_command(verdict, question):
+    path = verdict.recording.path
+    answer = getattr(verdict.recording, question)()
+    assert answer.to_dict() == json.loads(said(question, path, "--json"))
+    assert str(answer) + "\n" == said(question, path)
+
+
+def test_replays_and_tuning(verdict):
+    recording = verdict.recording
+    replay = recording.replay(alloc=["torch", "torch:expandable_segments:True"], smallest=False)
+    assert replay
+    assert [one.allocator for one in replay.allocators] == ["torch", "torch:expandable_segments:True"]
+    assert replay.allocators[0].recorded
+    assert replay.allocators[0].peak_reserved == verdict.to_dict()["devices"][0]["peak_reserved"]
+    assert not recording.replay(capacity="64MiB", context="8MiB", smallest=False)
+    tuning = recording.tune(progress=False)
+    assert tuning.tried > 200
+    assert tuning.best.peak_reserved <= tuning.baseline.peak_reserved
+
+
+def test_differences(job, verdict):
+    wider = tonnage.dry_run(["train.py", "1536"], gpu="a100-40gb", capture=True, cwd=job)
+    diff = verdict.recording.diff(wider.recording)
+    peak = next(change for change in diff.totals if change.what == "peak allocated")
+    assert peak.delta == peak.after - peak.before > 0
+    assert verdict.recording.diff(verdict.recording).lines == []
+
+
+def test_plans_meet_their_bound(verdict):
+    plan = verdict.recording.plan(deadline=5, progress=False)
+    assert plan.peak == plan.lower_bound == verdict.to_dict()["devices"][0]["peak_allocated"]
+
+
+def test_tables_of_arrow(verdict):
+    import pyarrow.compute as compute
+
+    recording = verdict.recording
+    events = recording.to_arrow()
+    assert events.num_rows >= recording.info().to_dict()["recordings"][0]["events"]
+    assert compute.max(recording.timeline().to_arrow()["allocated"]).as_py() == recording.timeline().peak_allocated
+    assert recording.replay(smallest=False).to_arrow()["peak_reserved"][0].as_py() > 0
+    assert recording.explain().to_arrow().num_rows > 0
+
+
+def test_reports_are_pages_that_fetch_nothing(verdict, tmp_path):
+    report = verdict.recording.report(tmp_path / "page.html", race=False)
+    page = (tmp_path / "page.html").read_text()
+    assert report.path == str(tmp_path / "page.html")
+    assert page.startswith("<!doctype html>")
+    assert "<iframe srcdoc=" in report._repr_html_()
+    with pytest.raises(tonnage.Error, match="is there already"):
+        verdict.recording.report(tmp_path / "page.html")
+
+
+def test_notebooks_get_pictures(verdict, short):
+    shown = verdict._repr_html_()
+    assert shown.count("<svg") == 1
+    assert "optimizer state" in shown
+    assert "all of the GPU but its context" in short.recording._repr_html_()
+    assert "<script" not in shown
+    assert "<table>" in verdict.recording.replay(smallest=False)._repr_html_()
+
+
+def test_snapshots_are_read_from_files_and_from_memory(verdict, tmp_path):
+    path = verdict.recording.export(tmp_path / "snapshot.pickle", format="snapshot")
+    from_file = tonnage.load(path).explain()
+    from_memory = tonnage.load(pickle.loads(path.read_bytes())).explain()
+    assert from_file.allocated == from_memory.allocated == verdict.explain().allocated
+
+
+def test_what_is_no_recording_says_what_to_do(tmp_path):
+    with pytest.raises(tonnage.Error, match="is not there"):
+        tonnage.load(tmp_path / "nothing")
+    with pytest.raises(tonnage.Error, match="is a folder"):
+        tonnage.load(tmp_path)
+    (tmp_path / "prose").write_text("no recording")
+    with pytest.raises(tonnage.Error, match="no format that can be imported") as caught:
+        tonnage.load(tmp_path / "prose").info()
+    assert caught.value.hint
+
+
+def test_other_threads_go_on_during_long_questions(verdict):
+    ticks = 0
+    done = threading.Event()
+
+    def tick():
+        nonlocal ticks
+        while not done.wait(0.005):
+            ticks += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    began = time.monotonic()
+    verdict.recording.tune(progress=False)
+    took = time.monotonic() - began
+    done.set()
+    thread.join()
+    # A quarter of what an idle machine would do: enough to tell from a thread that waits.
+    assert ticks > took / 0.005 / 4 - 2
+
+
+def test_options_are_given_by_name():
+    for function in (tonnage.dry_run, tonnage.Recording.replay, tonnage.Recording.tune, tonnage.Recording.plan):
+        options = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
+        assert all(one.kind is one.KEYWORD_ONLY for one in options), function
+
+
+def test_the_command_ends_with_its_codes(verdict, short, tmp_path):
+    said("explain", verdict.recording.path)
+    said("explain", short.recording.path, code=1)
+    said("explain", tmp_path / "nothing", code=2)
+    said("no-such-command", code=2)
+    assert said("--version") == f"tonnage {tonnage.__version__}\n"
