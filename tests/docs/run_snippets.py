@@ -6,17 +6,18 @@
 Each page runs in a folder of its own, whose path reads `/job` in what is compared; VENV, which has the wheel and torch,
 is first on the path. What a fenced block means:
 
-console   `$ command` runs in bash; the lines below it are what it prints, stdout and stderr together. `# exit 1` behind
-          a command is its exit code, 0 otherwise. Lines joined by `\\` and here-documents are one command. Variables and
-          the folder last to the end of the page.
-python    runs, all blocks of a page in one process. A `text` block right below it is what it prints; without one, nothing.
+console   `$ command` runs in bash; the lines below it are what it prints, stdout and stderr together. `# exit 1`
+          behind a command is its exit code, 0 otherwise. Lines joined by `\\` and here-documents are one command.
+          Variables and the folder last to the end of the page.
+python    runs, all blocks of a page in one process. A `text` block right below it is what it prints; without one,
+          it prints nothing.
 any       with a first line such as `# train.py` is written to that file.
 
-In what is expected, `…` stands for anything within a line, and alone on its line for any lines. A block that is not run
-says why, in an HTML comment above it: `<!-- not run: needs a real GPU -->`; a whole page with `<!-- page not run: … -->`.
-`<!-- run: command -->` prepares something that a reader need not see. `sh` and `bash` blocks are not run, so they need a
-reason. What is left out is listed at the end. `--update` writes what was printed into the page, except where `…` stands
-alone; read the difference before you commit it.
+In what is expected, `…` stands for anything within a line, and alone on its line for any lines. A block that is not
+run says why, in an HTML comment above it: `<!-- not run: needs a real GPU -->`; a whole page with
+`<!-- page not run: … -->`. `<!-- run: command -->` prepares something that a reader need not see. `sh` and `bash` blocks
+are not run, so they need a reason. What is left out is listed at the end. `--update` writes what was printed into the
+page, except where `…` stands alone; read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ COMMENT = re.compile(r"^\s*<!--\s*(?P<what>not run|page not run|run):\s*(?P<text
 FILE_NAME = re.compile(r"^# (?P<name>[\w./-]+\.(?:py|toml|ya?ml|csv|json))$")
 HERE_DOCUMENT = re.compile(r"<<-?\s*'?(?P<word>[A-Z]+)'?")
 EXIT = re.compile(r"\s+# exit (?P<code>\d+)\s*$")
+SLOW = re.compile(r"^\$ .*(?:tonnage run|tonnage check|pytest)", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s][^)\s]*)\)")
 ANYTHING = "…"
 #: How a page's folder reads in what is compared.
@@ -398,7 +400,10 @@ def main() -> int:
     python = options.python.absolute()
     pages = [page.resolve() for page in options.pages] or default_pages()
     with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda page: run_page(page, python), pages))
+        # Those with the most runs first, so that none is waited for at the end.
+        order = sorted(pages, key=lambda page: -len(SLOW.findall(page.read_text(encoding="utf-8"))))
+        futures = {page: pool.submit(run_page, page, python) for page in order}
+        results = [futures[page].result() for page in pages]
     for result, path in zip(results, pages):
         for failure in result.failures:
             print(f"\nFAILED {failure}")

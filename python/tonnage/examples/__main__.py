@@ -20,7 +20,7 @@ def main() -> int:
         return 0 if words[0] in ("-h", "--help") else 2
     copies = copy(*words)
     for file in copies:
-        print(f"{str(file):<14}  {_ABOUT[file.name]}")
+        print(f"{file!s:<14}  {_ABOUT[file.name]}")
     if not copies:
         print("all of them are already there")
     return 0
