@@ -15,9 +15,9 @@ any       with a first line such as `# train.py` is written to that file.
 
 In what is expected, `…` stands for anything within a line, and alone on its line for any lines. A block that is not
 run says why, in an HTML comment above it: `<!-- not run: needs a real GPU -->`; a whole page with
-`<!-- page not run: … -->`. `<!-- run: command -->` prepares something that a reader need not see. `sh` and `bash` blocks
-are not run, so they need a reason. What is left out is listed at the end. `--update` writes what was printed into the
-page, except where `…` stands alone; read the difference before you commit it.
+`<!-- page not run: … -->`. `<!-- run: command -->` prepares something that a reader need not see. `sh` and `bash`
+blocks are not run, so they need a reason. What is left out is listed at the end. `--update` writes what was printed
+into the page, except where `…` stands alone; read the difference before you commit it.
 """
 
 from __future__ import annotations
