@@ -10,7 +10,15 @@ from pathlib import Path
 
 BUDGET = 15 << 20
 MODULE = "tonnage/_tonnage.abi3.so"
-NEEDED = [MODULE, "tonnage/__init__.py", "tonnage/_tonnage.pyi", "tonnage/py.typed", "tonnage/pytest_plugin.py"]
+NEEDED = [
+    MODULE,
+    "tonnage/__init__.py",
+    "tonnage/_tonnage.pyi",
+    "tonnage/py.typed",
+    "tonnage/pytest_plugin.py",
+    "tonnage/examples/oom.tonnage",
+    "tonnage/examples/train.tonnage",
+]
 
 
 def main(path: Path) -> int:

@@ -13,6 +13,9 @@ from tonnage import _tonnage
 class Error(Exception):
     """Why a question could not be answered; `hint` says what to do next."""
 
+    #: As users import it, in tracebacks too.
+    __module__ = "tonnage"
+
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message

@@ -36,7 +36,8 @@ def size(count: int | None) -> str:
 
 def words(text: str) -> str:
     """A text as the terminal would show it."""
-    return f'<pre style="line-height:1.35;overflow-x:auto">{escape(text)}</pre>'
+    style = "font-family:ui-monospace,Menlo,Consolas,monospace;line-height:1.35;white-space:pre;overflow-x:auto"
+    return f'<pre style="{style}">{escape(text)}</pre>'
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -100,7 +101,7 @@ def timeline(data: dict[str, Any]) -> str:
     if ceiling:
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(ceiling)}" y2="{y(ceiling)}" stroke="#d62728" '
-            f'stroke-dasharray="6 4" stroke-width="1.4"/><text x="{WIDTH - 10}" y="{y(ceiling) + 13}" '
+            f'stroke-dasharray="6 4" stroke-width="1.4"/><text x="{WIDTH - 10}" y="{y(ceiling) - 4}" '
             f'text-anchor="end" fill="#d62728">all of the GPU but its context: {size(ceiling)}</text>'
         )
     rows = stretches[-1]["row"]
