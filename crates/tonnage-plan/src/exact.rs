@@ -127,6 +127,9 @@ struct Config {
     frugal: bool,
 }
 
+/// Rounds after which the bound is tried in every fourth round only, not in every second.
+const PATIENCE: u64 = 100;
+
 /// Heights that failed states may take together.
 const MOST_ROOMS: usize = 1 << 24;
 
@@ -281,6 +284,11 @@ impl<'a, H: Height> Search<'a, H> {
         }
         if self.load.iter().any(|load| *load > cap) {
             return Verdict::Infeasible;
+        }
+        // What is full learns nothing; what was learnt last is learnt again soonest.
+        if self.rooms.len() >= MOST_ROOMS {
+            self.memory.clear();
+            self.rooms.clear();
         }
         self.saved.clear();
         self.saved_cross.clear();
@@ -887,10 +895,13 @@ impl<'a, H: Height> Race<'a, H> {
             config.noise = 0.5;
         }
         let gap = self.best - self.low;
+        // The bound itself first and often, since where nothing may be wasted failures are found soonest; less often
+        // once it has resisted for long.
         let cap = match round % 4 {
             _ if self.is_capacity => self.target,
             1 if gap > 1 => self.best - gap.div_ceil(4),
             3 if gap > 1 => self.low + gap / 2,
+            2 if gap > 1 && round > PATIENCE => self.best - gap.div_ceil(8),
             _ => self.low,
         };
         config.frugal &= cap > self.spent;
