@@ -842,7 +842,7 @@ impl<'a, H: Height> Race<'a, H> {
             is_capacity: target > low,
             options,
             clock,
-            configs: configs(options),
+            configs: configs(options, target > low),
             spent: 0,
             found: Found {
                 offsets: None,
@@ -974,7 +974,10 @@ const CONFIGS: [(Prefer, bool, bool, bool, bool); 8] = [
     (Prefer::Size, true, false, false, true),
 ];
 
-fn configs(options: &Options<'_>) -> Vec<Config> {
+/// The rule among them that fills evenly.
+const EVEN: usize = 4;
+
+fn configs(options: &Options<'_>, is_capacity: bool) -> Vec<Config> {
     let switches = options.switches;
     let config = |&(prefer, weights, lowest, release, frugal)| Config {
         prefer,
@@ -985,7 +988,14 @@ fn configs(options: &Options<'_>) -> Vec<Config> {
         lowest,
         frugal: frugal && switches.frugal,
     };
-    CONFIGS.iter().map(config).collect()
+    let mut configs: Vec<Config> = CONFIGS.iter().map(config).collect();
+    if !is_capacity {
+        // Where a capacity is given most moments are nearly full. For the least peak there are often few full ones
+        // among many that are not, and then it pays to fill evenly.
+        configs[2] = configs[EVEN];
+        configs[7] = configs[EVEN];
+    }
+    configs
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, …: restarts that lose at most a constant factor, whatever the tails are.
