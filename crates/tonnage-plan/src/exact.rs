@@ -831,6 +831,9 @@ impl<'a, H: Height> Race<'a, H> {
         let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
         let lane = |lane| Search::new(scaled.clone(), sections, seed(lane), *clock);
         let low = goal.lower.div_ceil(unit);
+        let load = rigid::Rigid::load(items, 0, sections as u32);
+        let full = load.iter().filter(|load| **load >= goal.lower / 100 * 99);
+        let is_loose = goal.target / unit <= low && full.count() * 10 < sections;
         let target = (goal.target / unit).max(low);
         Self {
             lanes: (0..threads).map(lane).collect(),
@@ -842,7 +845,7 @@ impl<'a, H: Height> Race<'a, H> {
             is_capacity: target > low,
             options,
             clock,
-            configs: configs(options, target > low),
+            configs: configs(options, is_loose),
             spent: 0,
             found: Found {
                 offsets: None,
@@ -977,7 +980,7 @@ const CONFIGS: [(Prefer, bool, bool, bool, bool); 8] = [
 /// The rule among them that fills evenly.
 const EVEN: usize = 4;
 
-fn configs(options: &Options<'_>, is_capacity: bool) -> Vec<Config> {
+fn configs(options: &Options<'_>, is_loose: bool) -> Vec<Config> {
     let switches = options.switches;
     let config = |&(prefer, weights, lowest, release, frugal)| Config {
         prefer,
@@ -989,9 +992,8 @@ fn configs(options: &Options<'_>, is_capacity: bool) -> Vec<Config> {
         frugal: frugal && switches.frugal,
     };
     let mut configs: Vec<Config> = CONFIGS.iter().map(config).collect();
-    if !is_capacity {
-        // Where a capacity is given most moments are nearly full. For the least peak there are often few full ones
-        // among many that are not, and then it pays to fill evenly.
+    if is_loose {
+        // Among few full moments and many that are not it pays to fill evenly.
         configs[2] = configs[EVEN];
         configs[7] = configs[EVEN];
     }
