@@ -45,6 +45,8 @@ pub struct Switches {
     pub weights: bool,
     /// Let chance vary the restarts.
     pub noise: bool,
+    /// Leave out, in some runs of the search, most choices that waste bytes.
+    pub frugal: bool,
 }
 
 impl Switches {
@@ -52,7 +54,7 @@ impl Switches {
     pub const ALL: Self = Self::from_bits(u16::MAX);
 
     /// How many there are.
-    pub const COUNT: u32 = 10;
+    pub const COUNT: u32 = 11;
 
     /// One switch for each bit; which is which may change.
     pub const fn from_bits(bits: u16) -> Self {
@@ -67,6 +69,7 @@ impl Switches {
             weights: bits & 128 != 0,
             noise: bits & 256 != 0,
             windows: bits & 512 != 0,
+            frugal: bits & 1024 != 0,
         }
     }
 }

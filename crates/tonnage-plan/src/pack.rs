@@ -21,6 +21,10 @@ const SMALL: usize = 1000;
 /// Dives under one rule before blame starts anew with the next.
 const ROUNDS: u64 = 12;
 
+/// How much earlier, at most, what lives where a dive gave up comes in the next: enough to pass what is half as large
+/// again, so that a few dives change the order there.
+const BLAME: f32 = 0.5;
+
 /// Who is told of progress.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
@@ -244,7 +248,7 @@ impl Job<'_> {
             let (start, end) = dive.trouble;
             for (item, boost) in self.items.iter().zip(&mut boost) {
                 if item.start < end && start < item.end {
-                    *boost += 0.2 * random.unit();
+                    *boost += BLAME * random.unit();
                 }
             }
         }

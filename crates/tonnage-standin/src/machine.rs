@@ -28,6 +28,7 @@ pub(crate) mod code {
     pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
+    pub(crate) const NO_KERNEL_IMAGE: i32 = 209;
     pub(crate) const NOT_FOUND: i32 = 500;
     pub(crate) const NOT_READY: i32 = 600;
     pub(crate) const NOT_SUPPORTED: i32 = 801;

@@ -419,20 +419,19 @@ pub(crate) fn cudaMemcpyBatchAsync(
     code::SUCCESS
 }
 
-// Fat binaries: tens of thousands of kernels register at start-up, so nothing
-// is kept of them.
-
-pub(crate) fn __cudaRegisterFatBinary(_binary: Ptr) -> Ptr {
-    Ptr::fresh()
+pub(crate) fn __cudaRegisterFatBinary(binary: Ptr) -> Ptr {
+    super::images::register_binary(binary)
 }
 
 pub(crate) fn __cudaRegisterFatBinaryEnd(_handle: Ptr) {}
 
-pub(crate) fn __cudaUnregisterFatBinary(_handle: Ptr) {}
+pub(crate) fn __cudaUnregisterFatBinary(handle: Ptr) {
+    super::images::unregister_binary(handle);
+}
 
 pub(crate) fn __cudaRegisterFunction(
-    _handle: Ptr,
-    _host: Ptr,
+    handle: Ptr,
+    host: Ptr,
     _device: Ptr,
     _name: Ptr,
     _threads: i32,
@@ -442,6 +441,7 @@ pub(crate) fn __cudaRegisterFunction(
     _grid_extent: Ptr,
     _warp: Ptr,
 ) {
+    super::images::register_kernel(handle, host);
 }
 
 pub(crate) fn __cudaRegisterVar(

@@ -9,6 +9,8 @@ use crate::ffi::{Dim3, Out, OutBytes, Ptr};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 
+use super::images::{self, Image};
+
 /// What every kernel is said to use: enough for full occupancy.
 const REGISTERS: i32 = 32;
 const THREADS: i32 = 1024;
@@ -121,14 +123,20 @@ pub(crate) fn same_handle(out: Out<Ptr>, handle: Ptr) -> i32 {
     code::SUCCESS
 }
 
-pub(crate) fn attributes(out: OutBytes<144>, _kernel: Ptr) -> i32 {
+pub(crate) fn attributes(out: OutBytes<144>, kernel: Ptr) -> i32 {
     status(machine().and_then(|machine| {
         let profile = machine.profile(current() as i32)?;
-        let version = profile.major * 10 + profile.minor;
+        let device = profile.major * 10 + profile.minor;
+        let (portable, native) = match images::of(kernel, device) {
+            Image::Native(built) => (built, built),
+            Image::Portable(built) => (built, device),
+            Image::Missing => return Err(code::NO_KERNEL_IMAGE),
+            Image::Unknown => (device, device),
+        };
         out.put_i32(24, THREADS);
         out.put_i32(28, REGISTERS);
-        out.put_i32(32, version);
-        out.put_i32(36, version);
+        out.put_i32(32, portable);
+        out.put_i32(36, native);
         out.put_i32(44, profile.shared_per_block);
         out.put_i32(48, -1);
         Ok(())

@@ -25,6 +25,7 @@ pub(crate) mod cupti;
 pub(crate) mod cusparse;
 pub(crate) mod cusparselt;
 mod device;
+mod images;
 mod kernel;
 mod memory;
 pub(crate) mod nccl;

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! For which devices the kernels of a program were built.
+//!
+//! Libraries ask a kernel for which architecture it was built and choose by the answer; a number they were never built
+//! for leaves them without a choice, and they fail. A device takes the nearest image of its own generation that is not
+//! newer than itself, or a portable one; so the answer is read from the images themselves. Tens of thousands of kernels
+//! register at start-up: only addresses are kept, and images are read when somebody asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::ffi::Ptr;
+
+/// What a fat binary and the images in it begin with.
+const WRAPPER: u32 = 0x4662_43b1;
+const CONTAINER: u32 = 0xba55_ed50;
+/// Kinds of images: portable code, and code of one architecture.
+const PORTABLE: u16 = 1;
+const NATIVE: u16 = 2;
+/// More images than any binary has; what is longer is not read on.
+const MOST_IMAGES: usize = 256;
+
+/// Handles of fat binaries with the binary, and kernels with their handle.
+struct Images {
+    binaries: BTreeMap<usize, usize>,
+    kernels: Vec<(usize, usize)>,
+    is_sorted: bool,
+}
+
+static IMAGES: Mutex<Images> = Mutex::new(Images {
+    binaries: BTreeMap::new(),
+    kernels: Vec::new(),
+    is_sorted: true,
+});
+
+/// A handle for a fat binary.
+pub(super) fn register_binary(binary: Ptr) -> Ptr {
+    let handle = Ptr::fresh();
+    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    images.binaries.insert(handle.0, binary.0);
+    handle
+}
+
+/// A fat binary is gone with its library.
+pub(super) fn unregister_binary(handle: Ptr) {
+    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    images.binaries.remove(&handle.0);
+}
+
+/// A kernel of a fat binary, by the address that programs know it by.
+pub(super) fn register_kernel(handle: Ptr, host: Ptr) {
+    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    images.kernels.push((host.0, handle.0));
+    images.is_sorted = false;
+}
+
+/// What a device of this architecture runs of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Image {
+    /// Code for this architecture.
+    Native(i32),
+    /// Portable code of this version, translated for the device.
+    Portable(i32),
+    /// There is nothing that it could run.
+    Missing,
+    /// The kernel was never registered: the driver's own way of loading was used.
+    Unknown,
+}
+
+/// The image of a kernel that a device would take.
+pub(super) fn of(kernel: Ptr, device: i32) -> Image {
+    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    if !images.is_sorted {
+        images.kernels.sort_unstable();
+        images.is_sorted = true;
+    }
+    let found = images.kernels.partition_point(|(host, _)| *host < kernel.0);
+    let handle = images
+        .kernels
+        .get(found)
+        .filter(|(host, _)| *host == kernel.0);
+    let binary = handle.and_then(|(_, handle)| images.binaries.get(handle));
+    binary.map_or(Image::Unknown, |binary| choose(&read(Ptr(*binary)), device))
+}
+
+/// The nearest of the device's own generation, else the newest portable one that is not newer.
+fn choose(images: &[(u16, i32)], device: i32) -> Image {
+    if images.is_empty() {
+        return Image::Unknown;
+    }
+    let of_kind = |kind: u16| images.iter().filter(move |image| image.0 == kind);
+    let native = of_kind(NATIVE).map(|image| image.1);
+    let native = native.filter(|built| built / 10 == device / 10 && *built <= device);
+    let portable = of_kind(PORTABLE).map(|image| image.1);
+    let portable = portable.filter(|built| *built <= device);
+    match (native.max(), portable.max()) {
+        (Some(built), _) => Image::Native(built),
+        (None, Some(built)) => Image::Portable(built),
+        (None, None) => Image::Missing,
+    }
+}
+
+/// Kind and architecture of each image of a fat binary; none if it is not one.
+fn read(wrapper: Ptr) -> Vec<(u16, i32)> {
+    let mut found = Vec::new();
+    if wrapper.get::<u32>(0) != Some(WRAPPER) {
+        return found;
+    }
+    let Some(container) = wrapper.get::<usize>(8).map(Ptr) else {
+        return found;
+    };
+    if container.get::<u32>(0) != Some(CONTAINER) {
+        return found;
+    }
+    let head = container.get::<u16>(6).unwrap_or(0).into();
+    let Some(end) = container
+        .get::<u64>(8)
+        .and_then(|size| head_and(head, size))
+    else {
+        return found;
+    };
+    let mut at: usize = head;
+    while at < end && found.len() < MOST_IMAGES {
+        let image = Ptr(container.0 + at);
+        let (kind, head) = (image.get::<u16>(0), image.get::<u32>(4));
+        let (size, built) = (image.get::<u64>(8), image.get::<u32>(28));
+        let (Some(kind), Some(head), Some(size), Some(built)) = (kind, head, size, built) else {
+            break;
+        };
+        if let Ok(built) = i32::try_from(built) {
+            found.push((kind, built));
+        }
+        match head_and(head as usize, size) {
+            Some(length) if length > 0 => at = at.saturating_add(length),
+            _ => break,
+        }
+    }
+    found
+}
+
+fn head_and(head: usize, size: u64) -> Option<usize> {
+    head.checked_add(usize::try_from(size).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fat binary with these images, each with some bytes of code.
+    fn binary(images: &[(u16, u32)]) -> (Vec<u64>, Vec<u8>) {
+        let mut body = Vec::new();
+        for (kind, built) in images {
+            let mut head = vec![0_u8; 64];
+            head[0..2].copy_from_slice(&kind.to_le_bytes());
+            head[4..8].copy_from_slice(&64_u32.to_le_bytes());
+            head[8..16].copy_from_slice(&24_u64.to_le_bytes());
+            head[28..32].copy_from_slice(&built.to_le_bytes());
+            head.extend([0x55; 24]);
+            body.extend(head);
+        }
+        let mut container = Vec::new();
+        container.extend(CONTAINER.to_le_bytes());
+        container.extend(1_u16.to_le_bytes());
+        container.extend(16_u16.to_le_bytes());
+        container.extend((body.len() as u64).to_le_bytes());
+        container.extend(body);
+        let wrapper = vec![u64::from(WRAPPER) | 1 << 32, container.as_ptr() as u64, 0];
+        (wrapper, container)
+    }
+
+    #[test]
+    fn a_device_takes_the_nearest_image_of_its_generation() {
+        let built = [
+            (NATIVE, 75),
+            (NATIVE, 80),
+            (NATIVE, 86),
+            (NATIVE, 90),
+            (PORTABLE, 90),
+        ];
+        let (wrapper, _container) = binary(&built);
+        let handle = register_binary(Ptr(wrapper.as_ptr() as usize));
+        let kernel = Ptr(0x1234_5678);
+        register_kernel(handle, kernel);
+        assert_eq!(of(kernel, 89), Image::Native(86));
+        assert_eq!(of(kernel, 86), Image::Native(86));
+        assert_eq!(of(kernel, 80), Image::Native(80));
+        assert_eq!(of(kernel, 90), Image::Native(90));
+        assert_eq!(of(kernel, 120), Image::Portable(90));
+        assert_eq!(of(kernel, 70), Image::Missing);
+        assert_eq!(of(Ptr(1), 89), Image::Unknown);
+        unregister_binary(handle);
+        assert_eq!(of(kernel, 89), Image::Unknown);
+    }
+
+    #[test]
+    fn what_is_no_fat_binary_says_nothing() {
+        let zeros = [0_u64; 8];
+        assert_eq!(read(Ptr(zeros.as_ptr() as usize)), []);
+        assert_eq!(read(Ptr::NULL), []);
+    }
+}
