@@ -366,3 +366,47 @@ def test_kernels_cost_no_time_to_speak_of(tonnage, tmp_path):
     )
     run = tonnage(None, command=[PYTHON, str(script)])
     assert printed(run.err, "microseconds") < 50
+
+
+CHOOSING = """
+import torch
+x = torch.randn(1000, device="cuda")
+x.sort(), x.cumsum(0), x.nonzero(), torch.zeros(100, device="cuda").unique(), x.topk(5), x.histc()
+tokens = torch.zeros(4096, dtype=torch.long, device="cuda")
+weights = torch.randn(100, 64, device="cuda", requires_grad=True)
+torch.nn.functional.embedding(tokens, weights).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "outcome"),
+    [("t4", "fits"), ("a10", "fits"), ("rtx4090", "fits"), ("h100-80gb", "fits"), ("b200", "fits"), ("rtx5090", "fits")]
+    + [("v100-32gb", "failed")],
+)
+def test_libraries_that_choose_by_a_kernels_architecture(tonnage, tmp_path, gpu, outcome):
+    script = tmp_path / "choosing.py"
+    script.write_text(CHOOSING)
+    run = tonnage("", options=["--gpu", gpu], command=[PYTHON, str(script)])
+    assert run.verdict["outcome"] == outcome, run.err
+    # torch 2.15 has no kernels for a V100, and a real one says so.
+    assert outcome == "fits" or "no kernel image is available" in run.err
+
+
+EARLY = """
+import torch
+torch.cuda.memory._record_memory_history(max_entries=1000)
+held = [torch.zeros(1 << 20, device="cuda") for _ in range(3)]
+torch.cuda.memory._dump_snapshot("early.pickle")
+"""
+
+
+def test_a_script_that_records_before_it_uses_cuda_gets_its_history_and_so_do_we(tonnage, tmp_path):
+    (tmp_path / "early.py").write_text(EARLY)
+    run = tonnage("", command=[PYTHON, str(tmp_path / "early.py")])
+    assert run.code == 0, run.err
+    snapshot = pickle.loads((tmp_path / "early.pickle").read_bytes())
+    assert [entry["action"] for entry in snapshot["device_traces"][0]].count("alloc") == 3
+    (device,) = run.verdict["devices"]
+    assert device["reserved_known"]
+    stacks = [row["stack"] for row in run.table().to_pylist() if row["kind"] == "alloc"]
+    assert len(stacks) == 3 and None not in stacks

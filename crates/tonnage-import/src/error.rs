@@ -81,7 +81,7 @@ impl ImportError {
         match self {
             Self::Io { .. } => "check that the file is still there and readable",
             Self::UnknownFormat => {
-                "give a file of torch.cuda.memory._dump_snapshot, its JSON form, an RMM log or a planner CSV with the header id,lower,upper,size"
+                "give a recording of tonnage run (.tonnage), a file of torch.cuda.memory._dump_snapshot, its JSON form, an RMM log or a planner CSV with the header id,lower,upper,size"
             }
             Self::Incomplete { .. } => {
                 "the copy or the dump was interrupted; copy or dump it again"

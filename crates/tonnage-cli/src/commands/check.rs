@@ -58,9 +58,12 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
             budget.gpu
         ));
         let limits = limits(budget)?;
-        let (checked, measured) = check(budget, limits, &lock, &folder, options)?;
+        let (mut checked, measured) = check(budget, limits, &lock, &folder, options)?;
         if let Some(measured) = measured.filter(|_| options.update) {
             lock.budget.insert(budget.name.clone(), measured);
+            if checked.answer == Held::New {
+                checked.answer = Held::Holds;
+            }
         }
         all.push(checked);
     }

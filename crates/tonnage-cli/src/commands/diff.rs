@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_core::diff::{Change, Diff, Summary};
+use tonnage_core::holdings::own_folder;
 use tonnage_core::words::bytes;
 
 use super::explain::read;
@@ -20,7 +21,11 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
 
 fn summary(path: &Path) -> Result<Summary> {
     let recording = read(&Recording::open(path)?)?;
-    Summary::of(&recording, "").ok_or_else(|| {
+    // Two checkouts of one program are to be compared, wherever they lie.
+    let stacks = recording.worst().map_or(&[][..], |track| &track.blocks);
+    let stacks = stacks.iter().filter_map(|block| block.stack);
+    let base = own_folder(&recording.stacks, stacks);
+    Summary::of(&recording, &base).ok_or_else(|| {
         hinted(
             format!("{} shows no block of device memory", path.display()),
             "`tonnage info` says what is in it",

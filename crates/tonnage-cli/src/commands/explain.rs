@@ -33,7 +33,17 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
         Outcome::OutOfMemory => Answer::No,
         Outcome::Ran => Answer::Yes,
     };
-    Ok(Reply::new(form, answer, &explanation, text)?)
+    let reply = Reply::new(form, answer, &explanation, |explanation| {
+        let text = text(explanation);
+        // Files here are named from here, as a compiler would.
+        match std::env::current_dir() {
+            Ok(here) if here.parent().is_some() => {
+                text.replace(&format!("{}/", here.display()), "")
+            }
+            _ => text,
+        }
+    });
+    Ok(reply?)
 }
 
 /// Reads whose every byte is.

@@ -54,6 +54,9 @@ class _Recorder:
         with open(source, encoding="utf-8") as file:
             exec(compile(file.read(), "<tonnage>", "exec"), scope)
         self.owners = scope["Owners"](torch, self.library)
+        memory = torch.cuda.memory
+        self.set_history = memory._record_memory_history
+        memory._record_memory_history = self._history_asked_for_by_script
         torch.cuda._lazy_call(self.start)
 
     def ask_owners(self):
@@ -77,12 +80,12 @@ class _Recorder:
             python=sys.version.split()[0],
             environment={name: os.environ[name] for name in variables if name in os.environ},
         )
-        if self.set_history is None:
-            memory = torch.cuda.memory
-            self.set_history = memory._record_memory_history
-            memory._record_memory_history = self._history_asked_for_by_script
         try:
-            self.begin()
+            if self.shared:
+                # The script has asked before CUDA was used.
+                self.library.tonnage_set_drain(self.callback)
+            else:
+                self.begin()
             torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:
             # cudaMallocAsync has neither a history nor observers.
@@ -157,7 +160,9 @@ class _Recorder:
             # tells; the script then sees more than it asked for, never less.
             options["max_entries"] = sys.maxsize
         result = self.set_history(enabled, *arguments, **options)
-        if enabled is None:
+        if enabled is None and not self.torch.cuda.is_initialized():
+            self.shared = self.running = False
+        elif enabled is None:
             self.begin()
         else:
             self.shared = True

@@ -21,7 +21,7 @@ use serde::Serialize;
 use tonnage_trace::{Meta, StackId, StackTable, TextId};
 
 pub use read::{HoldingsError, read};
-pub use sites::{Place, is_users, shortened, site};
+pub use sites::{Place, is_users, own_folder, shortened, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -5,8 +5,8 @@
 //! snapshots from production. They rest on files and functions of PyTorch and
 //! on names that training loops commonly use; what they yield is inferred.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tonnage_trace::{Frame, StackId, StackTable};
@@ -48,6 +48,28 @@ pub fn shortened(file: &str) -> &str {
         }
     }
     file
+}
+
+/// The folder that all files of the user's code in some stacks lie in, without a slash at its end; empty if there is
+/// none. Names from there are the same wherever a program was checked out.
+pub fn own_folder(stacks: &StackTable, seen: impl Iterator<Item = StackId>) -> String {
+    let mut common: Option<PathBuf> = None;
+    let seen: BTreeSet<StackId> = seen.collect();
+    for frame in seen.into_iter().flat_map(|stack| stacks.frames(stack)) {
+        let file = Path::new(frame.file);
+        if !is_users(frame.file) || !file.is_absolute() {
+            continue;
+        }
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        common = Some(match common {
+            None => folder.to_owned(),
+            Some(common) => {
+                let shared = common.ancestors().find(|above| folder.starts_with(above));
+                shared.map_or_else(PathBuf::new, Path::to_owned)
+            }
+        });
+    }
+    common.map_or_else(String::new, |folder| folder.to_string_lossy().into_owned())
 }
 
 /// The innermost line of the user's code in a stack, or the innermost line of Python; none without either.

@@ -136,6 +136,12 @@ pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[
         "invalid device context",
     ),
     (
+        209,
+        "cudaErrorNoKernelImageForDevice",
+        "CUDA_ERROR_NO_BINARY_FOR_GPU",
+        "no kernel image is available for execution on the device",
+    ),
+    (
         400,
         "cudaErrorInvalidResourceHandle",
         "CUDA_ERROR_INVALID_HANDLE",
