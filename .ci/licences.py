@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Holds the crates we depend on to deny.toml: their licences and where they come from.
 
-cargo-deny does this and more, but takes too long to build for CI to do it. This reads the same lists with nothing but Python and cargo.
-Where cargo-deny is there it runs as well, with advisories if their database can be
-reached; an advisory that is found fails, a database out of reach is only said.
+cargo-deny does this and more, but takes too long to build for CI to do it. This reads the same lists with nothing but
+Python and cargo. Where cargo-deny is there it runs as well, with advisories if their database can be reached; an
+advisory that is found fails, a database out of reach is only said.
 """
 
 import json
@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).parents[1]
 

@@ -8,8 +8,9 @@ paths or a package registry, pure crates forbid `unsafe`, and there is one versi
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
 UNSAFE_CRATES = {"tonnage-standin"}

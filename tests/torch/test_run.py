@@ -380,8 +380,15 @@ torch.nn.functional.embedding(tokens, weights).sum().backward()
 
 @pytest.mark.parametrize(
     ("gpu", "outcome"),
-    [("t4", "fits"), ("a10", "fits"), ("rtx4090", "fits"), ("h100-80gb", "fits"), ("b200", "fits"), ("rtx5090", "fits")]
-    + [("v100-32gb", "failed")],
+    [
+        ("t4", "fits"),
+        ("a10", "fits"),
+        ("rtx4090", "fits"),
+        ("h100-80gb", "fits"),
+        ("b200", "fits"),
+        ("rtx5090", "fits"),
+        ("v100-32gb", "failed"),
+    ],
 )
 def test_libraries_that_choose_by_a_kernels_architecture(tonnage, tmp_path, gpu, outcome):
     script = tmp_path / "choosing.py"
