@@ -35,6 +35,8 @@ def main(path: Path) -> int:
         faults += [f"{needed} is missing" for needed in NEEDED if needed not in files]
         strays = [file for file in files if "__pycache__" in file or file.endswith(".rs")]
         faults += [f"{file} is no business of a wheel" for file in strays]
+        if not any(file.endswith("licenses/LICENSE-MIT") for file in files):
+            faults.append("the licence is missing")
         libraries = [file for file in files if file.endswith(".so")]
         if libraries != [MODULE]:
             faults.append(f"one shared object was expected, not {libraries}")

@@ -85,6 +85,11 @@ def dry_run(
     if len(answer) == 2:
         raise Error(*answer)
     code, data, text_of_verdict = answer
+    if output is None:
+        # A file that goes with its object is no file to be told of.
+        told_of = ("  recording ", "  next ")
+        lines = text_of_verdict.splitlines()
+        text_of_verdict = "\n".join(line for line in lines if not line.startswith(told_of))
     return Verdict((code, json.loads(data), text_of_verdict), recording, text)
 
 

@@ -46,6 +46,8 @@ def register(shell: Any) -> None:
                 output=options.output,
                 progress=False,
             )
+            # The cell is the only file of its folder, which is gone.
+            verdict._text = verdict._text.replace(f"{folder}/", "")
         if options.name:
             shell.user_ns[options.name] = verdict
         return verdict

@@ -171,6 +171,30 @@ fn hint(error: &anyhow::Error) -> Option<&str> {
     hinted.map(|hinted| hinted.hint.as_str())
 }
 
+/// A sentence in lines of at most this many letters, not counting what colours them.
+pub(crate) fn wrapped(sentence: &str, room: usize) -> Vec<String> {
+    let width = |text: &str| {
+        anstream::adapter::strip_str(text)
+            .to_string()
+            .chars()
+            .count()
+    };
+    let mut lines = vec![String::new()];
+    for word in sentence.split(' ') {
+        let last = lines.len() - 1;
+        let long = width(&lines[last]) + 1 + width(word) > room;
+        if long && !lines[last].is_empty() {
+            lines.push(word.to_owned());
+        } else {
+            if !lines[last].is_empty() {
+                lines[last].push(' ');
+            }
+            lines[last].push_str(word);
+        }
+    }
+    lines
+}
+
 /// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too) or plain bytes.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();

@@ -8,7 +8,7 @@ use tonnage_core::holdings::{Category, Holding, Holdings, Phase, Recording};
 use tonnage_report::{Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, own_line};
 
 use crate::commands::recording::plain;
-use crate::output::{BAD, DIM, GOOD, WARN, bytes, count};
+use crate::output::{BAD, DIM, GOOD, WARN, bytes, count, wrapped};
 
 /// Width of the names at the left, of the pictures, and of the figures at the right.
 const NAME: usize = 16;
@@ -54,24 +54,6 @@ fn headline(text: &mut String, story: &Story) {
     for finding in &story.findings {
         let _ = writeln!(text, "{WARN}{}{WARN:#}  {}", finding.code, finding.title);
     }
-}
-
-/// A sentence in lines of at most this many letters.
-fn wrapped(sentence: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        let last = lines.len() - 1;
-        let long = lines[last].chars().count() + 1 + word.chars().count() > room;
-        if long && !lines[last].is_empty() {
-            lines.push(word.to_owned());
-        } else {
-            if !lines[last].is_empty() {
-                lines[last].push(' ');
-            }
-            lines[last].push_str(word);
-        }
-    }
-    lines
 }
 
 /// A line for each category: how much of it there was, all on one scale.
