@@ -313,6 +313,15 @@ pub enum Invalid {
         /// Why not.
         reason: &'static str,
     },
+    /// Two buffers with fixed offsets use the same byte at the same time.
+    Fixed {
+        /// The one.
+        one: usize,
+        /// The other.
+        other: usize,
+        /// When.
+        moment: i64,
+    },
     /// More than 2^30 buffers, or more than 65,535 spaces.
     TooMany,
     /// More than 2^60 bytes together.
@@ -335,6 +344,10 @@ impl fmt::Display for Invalid {
                     "buffers {one} and {other} cannot start at the same byte: {reason}"
                 )
             }
+            Self::Fixed { one, other, moment } => write!(
+                formatter,
+                "the fixed offsets of buffers {one} and {other} overlap at {moment}"
+            ),
             Self::TooMany => write!(formatter, "more than 2^30 buffers or 65,535 spaces"),
             Self::TooLarge => write!(formatter, "more than 2^60 bytes"),
         }

@@ -184,3 +184,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn fixed_offsets_that_lie_on_each_other_are_no_problem_at_all() {
+    let mut problem = Problem::new();
+    problem.add(Buffer::new(4, 0..3).at(0));
+    problem.add(Buffer::new(4, 0..3));
+    problem.add(Buffer::new(4, 2..5).at(2));
+    let contradiction = Invalid::Fixed {
+        one: 0,
+        other: 2,
+        moment: 2,
+    };
+    assert_eq!(plan(&problem, &Options::default()), Err(contradiction));
+}

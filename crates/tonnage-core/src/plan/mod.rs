@@ -419,9 +419,9 @@ pub fn plan(
     for group in &problems.groups {
         let device = group.device;
         let plan = tonnage_plan::plan(&group.problem, options)
-            .map_err(|source| PlanError::Invalid { device, source })?;
+            .map_err(|source| refused(group, &problems.texts, source))?;
         tonnage_plan::check(&group.problem, &plan)
-            .map_err(|fault| refused(group, &problems.texts, fault))?;
+            .map_err(|source| PlanError::Wrong { device, source })?;
         report
             .groups
             .push(group_report(group, plan, &problems.texts));
@@ -430,15 +430,14 @@ pub fn plan(
 }
 
 /// A plan cannot mend what the problem itself demands.
-fn refused(group: &Group, texts: &StackTable, fault: Fault) -> PlanError {
-    let fixed = |number: usize| group.problem.buffer(number).offset.is_some();
-    match fault {
-        Fault::Overlap { one, other, moment } if fixed(one) && fixed(other) => PlanError::Fixed {
-            one: called(&group.names[one.min(other)], texts),
-            other: called(&group.names[one.max(other)], texts),
+fn refused(group: &Group, texts: &StackTable, invalid: Invalid) -> PlanError {
+    match invalid {
+        Invalid::Fixed { one, other, moment } => PlanError::Fixed {
+            one: called(&group.names[one], texts),
+            other: called(&group.names[other], texts),
             moment,
         },
-        source => PlanError::Wrong {
+        source => PlanError::Invalid {
             device: group.device,
             source,
         },
