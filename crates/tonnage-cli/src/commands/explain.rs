@@ -12,7 +12,7 @@ use tonnage_core::words::{bytes, count};
 
 use super::recording::{Recording, explained, plain};
 use crate::arguments::ExplainOptions;
-use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, wrapped};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted};
 
 pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
     let name = options.what.to_string_lossy();
@@ -89,8 +89,6 @@ fn page(name: &str, form: Form) -> Result<Reply> {
 const HOLDERS: usize = 4;
 const FIXES: usize = 3;
 const CAUSES: usize = 2;
-/// Columns of a screen.
-const WIDE: usize = 100;
 
 fn text(explanation: &Explanation) -> String {
     let mut text = headline(explanation);
@@ -118,11 +116,11 @@ fn text(explanation: &Explanation) -> String {
     });
     for (index, finding) in causes.take(CAUSES).enumerate() {
         let title = if index == 0 { "because" } else { "" };
-        row(&mut text, title, &found(finding));
+        let _ = writeln!(text, "  {title:<10} {}", found(finding));
     }
     for (index, fix) in explanation.fixes.iter().take(FIXES).enumerate() {
         let title = if index == 0 { "what helps" } else { "" };
-        row(&mut text, title, &proposed(fix));
+        let _ = writeln!(text, "  {title:<10} {}", proposed(fix));
     }
     if explanation.fixes.is_empty() {
         let _ = writeln!(
@@ -133,17 +131,9 @@ fn text(explanation: &Explanation) -> String {
     }
     if !explanation.unknown.is_empty() {
         let unknown: Vec<String> = explanation.unknown.iter().map(|gap| plain(gap)).collect();
-        row(&mut text, "not known", &unknown.join("; "));
+        let _ = writeln!(text, "  {:<10} {}", "not known", unknown.join("; "));
     }
     text
-}
-
-/// A sentence behind its title, in as many lines as it takes; what goes on stands further in.
-fn row(text: &mut String, title: &str, sentence: &str) {
-    for (index, line) in wrapped(sentence, WIDE - 15).iter().enumerate() {
-        let (title, indent) = if index == 0 { (title, "") } else { ("", "  ") };
-        let _ = writeln!(text, "  {title:<10} {indent}{line}");
-    }
 }
 
 fn headline(explanation: &Explanation) -> String {
