@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from types import ModuleType
 from typing import Any
 
 from tonnage import _tonnage
@@ -35,6 +36,16 @@ def ask(*words: str | os.PathLike[str]) -> Reply:
         raise Error(*reply)
     code, data, text = reply
     return code, json.loads(data) if data else {}, text or ""
+
+
+def pyarrow() -> ModuleType:
+    """pyarrow, which only tables need; without it, how to get it."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError as error:
+        raise ImportError("to_arrow() needs pyarrow: pip install 'tonnage[arrow]'") from error
+    return pyarrow
 
 
 def flags(**options: object) -> list[str]:

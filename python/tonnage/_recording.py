@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tonnage import _ask
 from tonnage._ask import Error, ask, flags
 from tonnage._results import Diff, Explanation, Info, Plan, Replay, Report, Timeline, Tuning
 
@@ -150,11 +151,7 @@ class Recording:
 
     def to_arrow(self) -> pyarrow.Table:
         """Every event as a row of a pyarrow table; the columns are those of the trace format."""
-        try:
-            import pyarrow
-            import pyarrow.ipc
-        except ImportError as error:
-            raise ImportError("to_arrow() needs pyarrow: pip install 'tonnage[arrow]'") from error
+        arrow = _ask.pyarrow()
         with self._path.open("rb") as file:
             foreign = file.read(4) != b"\xff\xff\xff\xff"
         path = self._path
@@ -163,8 +160,8 @@ class Recording:
         try:
             if foreign:
                 ask("import", self._path, "--output", path, "--force")
-            with pyarrow.OSFile(os.fspath(path)) as file:
-                return pyarrow.ipc.open_stream(file).read_all()
+            with arrow.OSFile(os.fspath(path)) as file:
+                return arrow.ipc.open_stream(file).read_all()
         finally:
             if foreign:
                 path.unlink()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from tonnage import _picture
+from tonnage import _ask, _picture
 from tonnage._picture import size
 
 if TYPE_CHECKING:
@@ -49,11 +49,7 @@ class Result:
 
     def to_arrow(self) -> pyarrow.Table:
         """The rows of the answer as a table of pyarrow."""
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise ImportError("to_arrow() needs pyarrow: pip install 'tonnage[arrow]'") from error
-        return pyarrow.Table.from_pylist([_flat(row) for row in self._rows()])
+        return _ask.pyarrow().Table.from_pylist([_flat(row) for row in self._rows()])
 
     def _rows(self) -> Sequence[Mapping[str, Any]]:
         return self._data.get(self._table, []) if self._table else [self._data]
@@ -225,9 +221,6 @@ class Timeline(Result):
 
 class Info(Result):
     """What is in a recording, and how well it is known."""
-
-    def _repr_html_(self) -> str:
-        return _picture.words(self._text)
 
 
 class Explanation(Result):

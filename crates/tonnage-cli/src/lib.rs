@@ -31,6 +31,9 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+/// What tonnage says it is in the files it writes.
+pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
+
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     keep_guarded_panics_quiet();

@@ -70,8 +70,8 @@ fn joined(
     notes: &[String],
 ) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
     let (last, rest) = pieces.split_last().ok_or("there is no piece")?;
-    let producer = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
-    let mut writer = Writer::new(BufWriter::new(File::create(output)?), producer)?;
+    let file = BufWriter::new(File::create(output)?);
+    let mut writer = Writer::new(file, tonnage_cli::PRODUCER)?;
     writer.meta(PROCESS, meta::SOURCE, Format::PytorchPickle.name())?;
     let open = |piece: &PathBuf| File::open(piece).map(BufReader::new);
     for (name, text) in facts {

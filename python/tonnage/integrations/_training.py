@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import warnings
 from pathlib import Path
+from typing import ClassVar
 
 from tonnage._ask import Error
 from tonnage._record import Recorded, print_explanation, record
@@ -59,3 +60,26 @@ class TrainingRecorder:
         # Not every trainer tells of exceptions; the allocator always knows.
         if self._explain and self._recorded is not None and self._recorded.out_of_memory:
             print_explanation(self._recorded)
+
+
+class TrainingCallback:
+    """What is the same in the callback of every trainer."""
+
+    #: Where the recording goes, unless told otherwise.
+    _output: ClassVar[str]
+
+    def __init__(
+        self,
+        output: PathLike | None = None,
+        *,
+        steps: int | None = None,
+        ring: int = 100_000,
+        explain: bool = True,
+    ) -> None:
+        output = self._output if output is None else output
+        self._recorder = TrainingRecorder(output, steps=steps, ring=ring, explain=explain)
+
+    @property
+    def recording(self) -> Recording:
+        """The recording, once it has ended."""
+        return self._recorder.recording

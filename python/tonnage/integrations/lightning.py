@@ -13,30 +13,16 @@ try:
 except ImportError:
     from pytorch_lightning import Callback
 
-from tonnage._recording import PathLike, Recording
-from tonnage.integrations._training import TrainingRecorder
+from tonnage.integrations._training import TrainingCallback
 
 
-class TonnageCallback(Callback):
+class TonnageCallback(TrainingCallback, Callback):
     """Records the GPU memory of a training: of its first `steps` batches, or of all of it.
 
     If it runs out of memory, the recording is left and its explanation printed. `recording` is what to ask further.
     """
 
-    def __init__(
-        self,
-        output: PathLike = "lightning.tonnage",
-        *,
-        steps: int | None = None,
-        ring: int = 100_000,
-        explain: bool = True,
-    ) -> None:
-        self._recorder = TrainingRecorder(output, steps=steps, ring=ring, explain=explain)
-
-    @property
-    def recording(self) -> Recording:
-        """The recording, once it has ended."""
-        return self._recorder.recording
+    _output = "lightning.tonnage"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._recorder.begin()

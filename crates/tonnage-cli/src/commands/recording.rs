@@ -14,10 +14,8 @@ use tempfile::NamedTempFile;
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
 use tonnage_trace::{ReadError, Writer};
 
+use crate::PRODUCER;
 use crate::output::{hinted, tell};
-
-/// What tonnage says it is in the files it writes.
-pub(crate) const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tonnage_plan::{Buffer, Problem};
 use tonnage_trace::StackTable;
 
-use super::{Group, Name, Problems, Wanted};
+use super::{Name, Problems, Wanted};
 
 /// Bytes of a line; one with a thousand gaps has less.
 const MOST_LINE: u64 = 1 << 16;
@@ -179,22 +179,7 @@ pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, CsvError
         names.push(Name::Text(texts.intern(id)));
         problem.add(buffer);
     }
-    let group = Group {
-        process: 0,
-        device: 0,
-        pool: None,
-        streams: 1,
-        problem,
-        names,
-        step: None,
-    };
-    Ok(Problems {
-        groups: vec![group],
-        texts,
-        is_problem: true,
-        passed_over: 0,
-        graph: None,
-    })
+    Ok(Problems::alone(problem, names, texts))
 }
 
 #[cfg(test)]

@@ -107,6 +107,27 @@ pub struct Problems {
     pub graph: Option<onnx::GraphFacts>,
 }
 
+impl Problems {
+    /// A planning problem from elsewhere: one memory, and times of its own.
+    fn alone(problem: Problem, names: Vec<Name>, texts: StackTable) -> Self {
+        Self {
+            groups: vec![Group {
+                process: 0,
+                device: 0,
+                pool: None,
+                streams: 1,
+                problem,
+                names,
+                step: None,
+            }],
+            texts,
+            is_problem: true,
+            passed_over: 0,
+            graph: None,
+        }
+    }
+}
+
 /// Process, device and pool.
 type Key = (u32, i32, Option<Pool>);
 

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tonnage_plan::{Buffer, Problem};
 use tonnage_trace::StackTable;
 
-use super::{Group, Name, Problems, Wanted};
+use super::{Name, Problems, Wanted};
 
 /// Bytes of a name; longer ones are refused.
 const MOST_NAME: u64 = 1 << 12;
@@ -770,19 +770,8 @@ impl<R: Read> Model<'_, R> {
             names.push(Name::Text(texts.intern(&tensor.name)));
         }
         Ok(Problems {
-            groups: vec![Group {
-                process: 0,
-                device: 0,
-                pool: None,
-                streams: 1,
-                problem,
-                names,
-                step: None,
-            }],
-            texts,
-            is_problem: true,
-            passed_over: 0,
             graph: Some(self.facts),
+            ..Problems::alone(problem, names, texts)
         })
     }
 }

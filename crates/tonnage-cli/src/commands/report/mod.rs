@@ -26,9 +26,10 @@ use tonnage_report::{
 };
 use tonnage_trace::meta;
 
+use crate::PRODUCER;
 use crate::arguments::{OpenPage, Race, ReportOptions};
 use crate::commands::recording::{
-    Output, PRODUCER, Recording, derived, explained, plain, unreadable_trace, words,
+    Output, Recording, derived, explained, plain, unreadable_trace, words,
 };
 use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, tell};
 

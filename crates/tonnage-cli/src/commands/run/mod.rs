@@ -23,13 +23,11 @@ use tonnage_core::verdict::{Outcome, Verdict, verdict};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_trace::{Writer, meta};
 
+use crate::PRODUCER;
 use crate::arguments::{AddressOrder, RunOptions};
 use crate::output::{Answer, Form, Reply, hinted, tell};
 
 use self::stage::Stage;
-
-/// Who made the recording.
-const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
 pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
     let output = output_file(options);
