@@ -5,9 +5,10 @@
 //! gaps. A plain buffer is no family, so that a problem without such wishes costs nothing here.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::flexible::{Piece, Shape};
-use crate::problem::{Invalid, MOST_BYTES, Problem};
+use crate::problem::{Invalid, MOST_BYTES, Problem, Space};
 use crate::rigid::Rigid;
 
 /// Buffers with one offset.
@@ -20,6 +21,28 @@ pub(crate) struct Family {
     pub(crate) fixed: Option<u64>,
     /// The spaces all of them may lie in; `None` means any.
     pub(crate) spaces: Option<Vec<u16>>,
+}
+
+impl Family {
+    /// Whether all of them may lie in a space, as far as they say.
+    pub(crate) fn may_lie_in(&self, space: u16) -> bool {
+        self.spaces
+            .as_ref()
+            .is_none_or(|spaces| spaces.contains(&space))
+    }
+
+    /// Whether the fixed offset, if there is one, leaves them outside of what a space forbids.
+    pub(crate) fn is_outside(&self, forbidden: &[Range<u64>]) -> bool {
+        let Some(fixed) = self.fixed else {
+            return true;
+        };
+        let meets = |range: &Range<u64>, size: u64| {
+            fixed < range.end && range.start < fixed + size && range.start < range.end
+        };
+        self.pieces
+            .iter()
+            .all(|&(_, _, size)| !forbidden.iter().any(|range| meets(range, size)))
+    }
 }
 
 /// Families by their first member.
@@ -141,6 +164,76 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
                 Some(last) if last.1 == moment && last.2 == size => last.1 = end,
                 _ => family.pieces.push((moment, end, size)),
             }
+        }
+    }
+    Ok(())
+}
+
+/// Two families, by their first members, with fixed offsets that put them on the same byte, and when.
+pub(crate) type Clash = (u32, u32, i64);
+
+/// Finds families that their fixed offsets put on each other, if they share a space; every one but those that clash
+/// only with one that is named already.
+pub(crate) fn clashes<'a>(families: impl Iterator<Item = (u32, &'a Family)>) -> Vec<Clash> {
+    // Ends before starts at one moment, since lives are half-open.
+    let mut events: Vec<(i64, bool, u64, u64, u32)> = Vec::new();
+    for (head, family) in families {
+        let Some(fixed) = family.fixed else {
+            continue;
+        };
+        for &(start, end, size) in &family.pieces {
+            events.push((start, true, fixed, size, head));
+            events.push((end, false, fixed, size, head));
+        }
+    }
+    events.sort_unstable();
+    // What lives, by its first byte: none on another, so a newcomer can meet only its neighbours.
+    let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    let mut clashes = Vec::new();
+    for (moment, starts, offset, size, head) in events {
+        if !starts {
+            if live.get(&offset).is_some_and(|(_, other)| *other == head) {
+                live.remove(&offset);
+            }
+            continue;
+        }
+        let below = live.range(..=offset).next_back();
+        let above = live.range(offset..offset + size).next();
+        match below.filter(|(_, (end, _))| *end > offset).or(above) {
+            Some((_, &(_, other))) => clashes.push((other.min(head), other.max(head), moment)),
+            None => {
+                live.insert(offset, (offset + size, head));
+            }
+        }
+    }
+    clashes
+}
+
+/// Refuses fixed offsets that contradict each other or the forbidden ranges, whatever the capacities are.
+pub(crate) fn refuse_contradictions(families: &Families, spaces: &[Space]) -> Result<(), Invalid> {
+    let mut homes: BTreeMap<u16, Vec<(u32, &Family)>> = BTreeMap::new();
+    for (&head, family) in families.iter().filter(|(_, family)| family.fixed.is_some()) {
+        let mut outside = (0..spaces.len() as u16).filter(|space| {
+            family.may_lie_in(*space) && family.is_outside(&spaces[usize::from(*space)].forbidden)
+        });
+        match (outside.next(), outside.next()) {
+            (None, _) => {
+                return Err(Invalid::Buffer {
+                    number: head as usize,
+                    reason: "its fixed offset lies in a forbidden range",
+                });
+            }
+            (Some(space), None) => homes.entry(space).or_default().push((head, family)),
+            _ => {}
+        }
+    }
+    for inside in homes.into_values() {
+        if let Some(&(one, other, moment)) = clashes(inside.into_iter()).first() {
+            return Err(Invalid::Fixed {
+                one: one as usize,
+                other: other as usize,
+                moment,
+            });
         }
     }
     Ok(())

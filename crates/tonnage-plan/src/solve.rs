@@ -6,7 +6,6 @@
 //! engine; where nothing is fixed it starts from the rigid plan of the hulls, which is never wrong, only wasteful.
 
 use crate::bound::{self, Bound};
-use crate::check::{Fault, check};
 use crate::family::{self, Families, View, gcd};
 use crate::flexible::Flexible;
 use crate::options::{Clock, Options, Progress};
@@ -24,38 +23,23 @@ pub fn plan(problem: &Problem, options: &Options<'_>) -> Result<Plan, Invalid> {
     let clock = Clock::new(options);
     let families = family::families(problem)?;
     let spaces = problem.spaces();
+    family::refuse_contradictions(&families, &spaces)?;
     if spaces.len() > 1 {
-        let plan = spaces::plan(problem, &families, &spaces, options, &clock);
-        return without_contradiction(problem, plan);
+        return Ok(spaces::plan(problem, &families, &spaces, options, &clock));
     }
     let view = View::new(problem, &families, |_| true);
     let mut offsets = lowest(problem, &families);
     let part = solve(&view, 0, &spaces[0], &mut offsets, options, &clock);
     let conflict = (part.status == Status::Infeasible)
         .then(|| bound::conflict(&view, 0, &spaces[0], unit(&view).0));
-    let plan = Plan {
+    Ok(Plan {
         offsets,
         spaces: Vec::new(),
         status: part.status,
         parts: vec![part],
         cost: spaces::cost(problem, &spaces, |_| 0),
         conflict: conflict.flatten(),
-    };
-    without_contradiction(problem, plan)
-}
-
-/// The engines take fixed offsets as they are; that two of them are in each other's way is for the checker to see.
-fn without_contradiction(problem: &Problem, plan: Plan) -> Result<Plan, Invalid> {
-    let fixed = |number: usize| problem.buffer(number).offset.is_some();
-    if problem.extras.values().any(|extra| extra.offset.is_some())
-        && let Err(Fault::Overlap { one, other, moment }) = check(problem, &plan)
-        && fixed(one)
-        && fixed(other)
-    {
-        let (one, other) = (one.min(other), one.max(other));
-        return Err(Invalid::Fixed { one, other, moment });
-    }
-    Ok(plan)
+    })
 }
 
 /// Offsets before anything is planned: 0, or where a buffer must be.

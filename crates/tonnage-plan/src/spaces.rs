@@ -10,7 +10,7 @@
 //! or end before, are none for it, and of two that must lie on each other one is given away.
 
 use crate::bound;
-use crate::family::{Families, Family, View};
+use crate::family::{self, Families, Family, View};
 use crate::options::{Clock, Options};
 use crate::plan::{Plan, SpacePlan, Status};
 use crate::problem::{Problem, Space};
@@ -23,66 +23,17 @@ pub(crate) fn cost(problem: &Problem, spaces: &[Space], space: impl Fn(usize) ->
     (0..problem.len()).map(cost).sum()
 }
 
-/// Fixed offsets that are compared with each other; of more, those at odds are left to the checker.
-const MOST_COMPARED: usize = 2000;
-
 /// Whether a family with a fixed offset can lie in a space at all.
 fn has_room(family: &Family, space: &Space) -> bool {
-    let Some(fixed) = family.fixed else {
-        return true;
-    };
-    family.pieces.iter().all(|&(_, _, size)| {
-        let end = fixed.saturating_add(size);
-        space.capacity.is_none_or(|capacity| end <= capacity)
-            && !space
-                .forbidden
+    let ends_by = |capacity: u64| {
+        family.fixed.is_none_or(|fixed| {
+            family
+                .pieces
                 .iter()
-                .any(|range| fixed < range.end && range.start < end && range.start < range.end)
-    })
-}
-
-/// Whether two must lie on each other.
-enum Clash {
-    None,
-    /// Not if this one leaves.
-    Solved(u32),
-    /// And neither can leave.
-    Unsolved,
-}
-
-/// Looks for two that must lie on each other, and for the one of them that goes elsewhere for less.
-fn on_each_other(view: &View<'_>, dear: impl Fn(u32) -> Option<u64>) -> Clash {
-    let mut found = Clash::None;
-    let fixed: Vec<(u64, u32)> = (0..view.len())
-        .map(|index| view.head(index))
-        .filter_map(|head| Some((view.fixed(head)?, head)))
-        .collect();
-    if fixed.len() > MOST_COMPARED {
-        return Clash::None;
-    }
-    for (index, &(at, head)) in fixed.iter().enumerate() {
-        for &(other_at, other) in &fixed[..index] {
-            let mut clash = false;
-            view.each_piece(head, |start, end, size| {
-                view.each_piece(other, |from, to, other_size| {
-                    clash |= start < to
-                        && from < end
-                        && at < other_at + other_size
-                        && other_at < at + size;
-                });
-            });
-            if clash {
-                let cheaper = [head, other]
-                    .into_iter()
-                    .filter_map(|one| Some((dear(one)?, one)));
-                match cheaper.min() {
-                    Some((_, one)) => return Clash::Solved(one),
-                    None => found = Clash::Unsolved,
-                }
-            }
-        }
-    }
-    found
+                .all(|&(_, _, size)| fixed + size <= capacity)
+        })
+    };
+    space.capacity.is_none_or(ends_by) && family.is_outside(&space.forbidden)
 }
 
 /// Plans a problem with several spaces.
@@ -96,10 +47,7 @@ pub(crate) fn plan(
     let mut order: Vec<u16> = (0..spaces.len() as u16).collect();
     order.sort_by_key(|space| spaces[usize::from(*space)].cost);
     let permitted = |head: u32, space: u16| match families.get(&head) {
-        Some(family) => family
-            .spaces
-            .as_ref()
-            .is_none_or(|spaces| spaces.contains(&space)),
+        Some(family) => family.may_lie_in(space),
         None => problem
             .extras
             .get(&head)
@@ -124,7 +72,7 @@ pub(crate) fn plan(
             .find(|space| allowed(head, *space))
     };
     let mut place: Vec<u16> = vec![0; problem.len()];
-    // Whether something fits nowhere, and whether two lie on each other and cannot leave.
+    // Whether something fits nowhere, which proves that there is no plan; and whether two lie on each other here.
     let (mut homeless, mut stuck) = (false, false);
     for head in 0..problem.len() as u32 {
         place[head as usize] = next(head, None).unwrap_or_else(|| {
@@ -132,14 +80,10 @@ pub(crate) fn plan(
             let mut best = order.clone();
             best.retain(|space| permitted(head, *space));
             best.sort_by_key(|space| {
-                let space = &spaces[usize::from(*space)];
-                let unbounded = Space {
-                    capacity: None,
-                    ..space.clone()
-                };
+                let forbidden = &spaces[usize::from(*space)].forbidden;
                 families
                     .get(&head)
-                    .is_some_and(|family| !has_room(family, &unbounded))
+                    .is_some_and(|family| !family.is_outside(forbidden))
             });
             homeless = true;
             best.first().copied().unwrap_or(0)
@@ -150,15 +94,15 @@ pub(crate) fn plan(
     let mut parts: Vec<Option<SpacePlan>> = vec![None; spaces.len()];
     // What may lie in one space only, and does not fit there, fits nowhere.
     let mut conflict = None;
+    let only = |head: u32, space: u16| {
+        permitted(head, space)
+            && order
+                .iter()
+                .all(|other| *other == space || !allowed(head, *other))
+    };
     for &space in &order {
         let number = usize::from(space);
-        let only = |head: u32| {
-            permitted(head, space)
-                && order
-                    .iter()
-                    .all(|other| *other == space || !allowed(head, *other))
-        };
-        let view = View::new(problem, families, only);
+        let view = View::new(problem, families, |head| only(head, space));
         conflict = conflict
             .or_else(|| bound::conflict(&view, number, &spaces[number], solve::unit(&view).0));
     }
@@ -170,15 +114,27 @@ pub(crate) fn plan(
                 let to = next(head, Some(space))?;
                 Some(spaces[usize::from(to)].cost - spaces[number].cost)
             };
-            match on_each_other(&view, dear) {
-                Clash::Solved(head) => {
-                    moved = true;
-                    place[head as usize] = next(head, Some(space)).unwrap_or(space);
-                    continue;
-                }
-                Clash::Unsolved => stuck = true,
-                Clash::None => {}
+            // Of two that lie on each other, the one that goes elsewhere for less.
+            let inside = families
+                .iter()
+                .filter(|(head, _)| place[**head as usize] == space)
+                .map(|(head, family)| (*head, family));
+            let clashes = family::clashes(inside);
+            let leaves = clashes.iter().find_map(|&(one, other, _)| {
+                let cheaper = [one, other]
+                    .into_iter()
+                    .filter_map(|head| Some((dear(head)?, head)));
+                cheaper.min().map(|(_, head)| head)
+            });
+            if let Some(head) = leaves {
+                moved = true;
+                place[head as usize] = next(head, Some(space)).unwrap_or(space);
+                continue;
             }
+            stuck |= !clashes.is_empty();
+            homeless |= clashes
+                .iter()
+                .any(|&(one, other, _)| only(one, space) && only(other, space));
             let Some(capacity) = spaces[number].capacity else {
                 parts[number] = Some(solve::solve(
                     &view,

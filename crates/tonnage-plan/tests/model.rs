@@ -198,3 +198,38 @@ fn fixed_offsets_that_lie_on_each_other_are_no_problem_at_all() {
     };
     assert_eq!(plan(&problem, &Options::default()), Err(contradiction));
 }
+
+#[test]
+fn a_fixed_offset_in_a_forbidden_range_is_refused() {
+    let mut problem = Problem::new();
+    problem.add_space(Space {
+        forbidden: std::iter::once(4..8).collect(),
+        ..Space::default()
+    });
+    problem.add(Buffer::new(4, 0..3).at(0));
+    assert!(plan(&problem, &Options::default()).is_ok());
+    problem.add(Buffer::new(4, 5..6).at(2));
+    let refused = plan(&problem, &Options::default()).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "buffer 1: its fixed offset lies in a forbidden range"
+    );
+}
+
+/// Two spaces would part them, but only one of the two has room for either: no contradiction, yet no plan.
+#[test]
+fn fixed_offsets_that_only_a_capacity_brings_together_do_not_fit() {
+    let with_capacity = |capacity: u64| {
+        let mut problem = Problem::new();
+        problem.add(Buffer::new(1, 1..5).at(1));
+        problem.add(Buffer::new(2, 0..2).at(0));
+        problem.add_space(Space {
+            capacity: Some(capacity),
+            ..Space::default()
+        });
+        problem.add_space(Space::default());
+        plan(&problem, &Options::default()).unwrap().status
+    };
+    assert_eq!(with_capacity(1), Status::Infeasible);
+    assert_eq!(with_capacity(2), Status::Fits);
+}
