@@ -183,7 +183,14 @@ def test_ctrl_c_is_the_scripts_own_affair_and_a_request_to_end_is_passed_on(tmp_
     script.write_text(INTERRUPTED)
     line = [TONNAGE, "run", "-o", str(tmp_path / "x.tonnage"), "--", PYTHON, "-u", str(script)]
     run = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), start_new_session=True
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+        start_new_session=True,
+        # Tests that run in the background of a shell inherit that it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     while "ready" not in run.stdout.readline():
         pass
