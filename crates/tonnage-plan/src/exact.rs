@@ -32,6 +32,10 @@
 //!
 //! **Restarts.** Running times have heavy tails: most runs end within some hundred nodes or not at all. Runs are
 //! short, vary by rule and chance, and grow in Luby's sequence.
+//!
+//! **Siege.** A bound that resists for long may be out of reach. Then most runs try capacities between it and what is
+//! known, stay short, and forget now and then where the search failed, since what they learnt in one corner keeps
+//! them there.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -125,10 +129,16 @@ struct Config {
     lowest: bool,
     /// Whether floors go up only to what crosses a wall; then a failure proves nothing.
     frugal: bool,
+    /// The share of runs that forget where the search failed.
+    forgets: f32,
 }
 
-/// Rounds after which the bound is tried in every fourth round only, not in every second.
+/// Rounds after which the bound is besieged.
 const PATIENCE: u64 = 100;
+
+/// How long the runs of a siege are, in the shortest ones; and the share of them that forget where the search failed.
+const SIEGE_LENGTH: u64 = 2;
+const SIEGE_FORGETS: f32 = 0.1;
 
 /// Heights that failed states may take together.
 const MOST_ROOMS: usize = 1 << 24;
@@ -235,6 +245,7 @@ impl<'a, H: Height> Search<'a, H> {
                 weights: true,
                 lowest: false,
                 frugal: false,
+                forgets: 0.0,
             },
             nodes: 0,
             limit: 0,
@@ -268,6 +279,9 @@ impl<'a, H: Height> Search<'a, H> {
     fn run(&mut self, cap: H, limit: u64, config: Config) -> Verdict {
         let zero = H::default();
         self.config = config;
+        if config.forgets > 0.0 && self.random.unit() < config.forgets {
+            self.weight.fill(1.0);
+        }
         self.limit = self.nodes + limit;
         self.floor.fill(zero);
         self.load.fill(zero);
@@ -396,9 +410,15 @@ impl<'a, H: Height> Search<'a, H> {
                         self.covers[section] as usize,
                         self.covers[section + 1] as usize,
                     );
-                    let least = |least: H, index: &u32| least.min(self.support[*index as usize]);
-                    let low = self.cover[from..to].iter().fold(H::MAX, least);
-                    if low <= self.floor[section] {
+                    let floor = self.floor[section];
+                    let mut low = H::MAX;
+                    for &index in &self.cover[from..to] {
+                        low = low.min(self.support[index as usize]);
+                        if low <= floor {
+                            break;
+                        }
+                    }
+                    if low <= floor {
                         continue;
                     }
                     if low + self.load[section] > cap {
@@ -898,21 +918,26 @@ impl<'a, H: Height> Race<'a, H> {
             config.noise = 0.5;
         }
         let gap = self.best - self.low;
-        // The bound itself first and often, since where nothing may be wasted failures are found soonest; less often
-        // once it has resisted for long.
-        let cap = match round % 4 {
+        let is_siege = !self.is_capacity && gap > 1 && round >= PATIENCE;
+        // The bound itself first and often, since where nothing may be wasted failures are found soonest.
+        let mut cap = match round % 4 {
             _ if self.is_capacity => self.target,
             1 if gap > 1 => self.best - gap.div_ceil(4),
             3 if gap > 1 => self.low + gap / 2,
-            2 if gap > 1 && round > PATIENCE => self.best - gap.div_ceil(8),
             _ => self.low,
         };
+        let mut length = luby(round + 1);
+        if is_siege && !attempt.is_multiple_of(4) {
+            cap = self.best - gap.div_ceil([4, 8, 3, 5][(round % 4) as usize]);
+            length = SIEGE_LENGTH;
+            config.prefer = Prefer::Life;
+            (config.lowest, config.release) = (false, false);
+            config.weights = self.options.switches.weights;
+            config.frugal = self.options.switches.frugal && attempt % 4 != 1;
+            config.forgets = SIEGE_FORGETS;
+        }
         config.frugal &= cap > self.spent;
-        (
-            cap,
-            (100 + self.order.len() as u64) * luby(round + 1),
-            config,
-        )
+        (cap, (100 + self.order.len() as u64) * length, config)
     }
 
     /// Runs one attempt in each lane.
@@ -990,6 +1015,7 @@ fn configs(options: &Options<'_>, is_loose: bool) -> Vec<Config> {
         weights: weights && switches.weights,
         lowest,
         frugal: frugal && switches.frugal,
+        forgets: 0.0,
     };
     let mut configs: Vec<Config> = CONFIGS.iter().map(config).collect();
     if is_loose {
