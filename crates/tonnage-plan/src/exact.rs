@@ -182,6 +182,8 @@ struct Search<'a, H> {
     trail: Vec<(u32, H)>,
     /// Sections whose floor may have to rise.
     dirty: Vec<u64>,
+    /// An item of each section that may be what keeps its floor down.
+    witness: Vec<u32>,
     /// How often the search failed in a section.
     weight: Vec<f32>,
 
@@ -260,6 +262,7 @@ impl<'a, H: Height> Search<'a, H> {
             offset: vec![zero; count],
             trail: Vec::new(),
             dirty: vec![0; sections.div_ceil(64)],
+            witness: vec![0; sections],
             weight: vec![1.0; sections],
             saved: Vec::new(),
             saved_cross: Vec::new(),
@@ -309,6 +312,9 @@ impl<'a, H: Height> Search<'a, H> {
         self.trail.clear();
         self.options.clear();
         self.dirty.fill(0);
+        for (witness, &from) in self.witness.iter_mut().zip(&self.covers) {
+            *witness = self.cover.get(from as usize).copied().unwrap_or(0);
+        }
         self.split(0, self.floor.len(), cap)
     }
 
@@ -387,7 +393,10 @@ impl<'a, H: Height> Search<'a, H> {
             let item = self.items[index as usize];
             // Only where it was the one that kept the floor down.
             for section in item.start as usize..item.end as usize {
-                if self.floor[section] == old {
+                let witness = self.witness[section];
+                if self.floor[section] == old
+                    && (witness == index || self.support[witness as usize] > old)
+                {
                     self.dirty[section / 64] |= 1 << (section % 64);
                 }
             }
@@ -413,9 +422,13 @@ impl<'a, H: Height> Search<'a, H> {
                     let floor = self.floor[section];
                     let mut low = H::MAX;
                     for &index in &self.cover[from..to] {
-                        low = low.min(self.support[index as usize]);
-                        if low <= floor {
-                            break;
+                        let support = self.support[index as usize];
+                        if support < low {
+                            low = support;
+                            self.witness[section] = index;
+                            if low <= floor {
+                                break;
+                            }
                         }
                     }
                     if low <= floor {
