@@ -13,14 +13,51 @@ const LEAF: usize = 8;
 /// What an item has that is no longer there.
 const GONE: f32 = f32::NEG_INFINITY;
 
-/// Bounds of what a node holds, and the greatest key in it.
-#[derive(Clone, Copy, Debug)]
+/// Bounds of what a node still holds, and the greatest key in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Node {
     start_min: u32,
     start_max: u32,
     end_min: u32,
     end_max: u32,
+    life_min: u32,
     best: f32,
+}
+
+impl Node {
+    const EMPTY: Self = Self {
+        start_min: u32::MAX,
+        start_max: 0,
+        end_min: u32::MAX,
+        end_max: 0,
+        life_min: u32::MAX,
+        best: GONE,
+    };
+
+    fn of(entries: &[Entry]) -> Self {
+        let present = entries.iter().filter(|entry| entry.key > GONE);
+        present.fold(Self::EMPTY, |node, entry| {
+            node.with(&Self {
+                start_min: entry.start,
+                start_max: entry.start,
+                end_min: entry.end,
+                end_max: entry.end,
+                life_min: entry.end - entry.start,
+                best: entry.key,
+            })
+        })
+    }
+
+    fn with(&self, other: &Self) -> Self {
+        Self {
+            start_min: self.start_min.min(other.start_min),
+            start_max: self.start_max.max(other.start_max),
+            end_min: self.end_min.min(other.end_min),
+            end_max: self.end_max.max(other.end_max),
+            life_min: self.life_min.min(other.life_min),
+            best: self.best.max(other.best),
+        }
+    }
 }
 
 /// A place in the tree.
@@ -64,46 +101,14 @@ impl Tree {
         while entries.len() >> depth > LEAF {
             depth += 1;
         }
-        let empty = Node {
-            start_min: u32::MAX,
-            start_max: 0,
-            end_min: u32::MAX,
-            end_max: 0,
-            best: GONE,
-        };
         let mut tree = Self {
-            nodes: vec![empty; (2 << depth) - 1],
+            nodes: vec![Node::EMPTY; (2 << depth) - 1],
             entries: Vec::new(),
             depth,
         };
-        tree.shape(&mut entries, 0, 0);
+        shape(&mut entries, depth, 0);
         tree.entries = entries;
         tree
-    }
-
-    fn shape(&mut self, entries: &mut [Entry], node: usize, level: u32) {
-        let bounds = &mut self.nodes[node];
-        for entry in &*entries {
-            bounds.start_min = bounds.start_min.min(entry.start);
-            bounds.start_max = bounds.start_max.max(entry.start);
-            bounds.end_min = bounds.end_min.min(entry.end);
-            bounds.end_max = bounds.end_max.max(entry.end);
-        }
-        if level == self.depth {
-            return;
-        }
-        let middle = entries.len() / 2;
-        if level.is_multiple_of(2) {
-            entries
-                .select_nth_unstable_by_key(middle, |entry| (entry.start, entry.end, entry.item));
-        } else {
-            entries.select_nth_unstable_by_key(middle, |entry| {
-                (entry.end - entry.start, entry.start, entry.item)
-            });
-        }
-        let (left, right) = entries.split_at_mut(middle);
-        self.shape(left, 2 * node + 1, level + 1);
-        self.shape(right, 2 * node + 2, level + 1);
     }
 
     /// Gives every item its key, all of them present. Keys are finite. Tells where each item is, for [`Self::remove`].
@@ -115,16 +120,16 @@ impl Tree {
         self.total(0, 0, from, to);
     }
 
-    fn total(&mut self, node: usize, level: u32, from: usize, to: usize) -> f32 {
-        let best = if level == self.depth {
-            leaf_best(&self.entries[from..to])
+    fn total(&mut self, node: usize, level: u32, from: usize, to: usize) -> Node {
+        let total = if level == self.depth {
+            Node::of(&self.entries[from..to])
         } else {
             let middle = from + (to - from) / 2;
             let left = self.total(2 * node + 1, level + 1, from, middle);
-            left.max(self.total(2 * node + 2, level + 1, middle, to))
+            left.with(&self.total(2 * node + 2, level + 1, middle, to))
         };
-        self.nodes[node].best = best;
-        best
+        self.nodes[node] = total;
+        total
     }
 
     /// Takes the item with the greatest key in the area out of the tree.
@@ -146,19 +151,18 @@ impl Tree {
                 from = middle;
             }
         }
-        let mut now = leaf_best(&self.entries[from..to]);
+        // Bounds shrink with what is left, or late questions would look into many that hold nothing for them.
+        let mut now = Node::of(&self.entries[from..to]);
         loop {
-            if self.nodes[node].best <= now {
+            if self.nodes[node] == now {
                 break;
             }
-            self.nodes[node].best = now;
+            self.nodes[node] = now;
             if node == 0 {
                 break;
             }
             node = (node - 1) / 2;
-            now = self.nodes[2 * node + 1]
-                .best
-                .max(self.nodes[2 * node + 2].best);
+            now = self.nodes[2 * node + 1].with(&self.nodes[2 * node + 2]);
         }
         Some(item)
     }
@@ -200,6 +204,7 @@ impl Tree {
                 && bounds.start_min <= area.start.1
                 && bounds.end_max >= area.end.0
                 && bounds.end_min <= area.end.1
+                && bounds.life_min <= area.end.1 - area.start.0
             {
                 self.seek(area, child, level + 1, from, to, best);
             }
@@ -207,6 +212,20 @@ impl Tree {
     }
 }
 
-fn leaf_best(entries: &[Entry]) -> f32 {
-    entries.iter().fold(GONE, |best, entry| best.max(entry.key))
+/// Sorts the entries so that each half of a half, and so on, is close together.
+fn shape(entries: &mut [Entry], depth: u32, level: u32) {
+    if level == depth {
+        return;
+    }
+    let middle = entries.len() / 2;
+    if level.is_multiple_of(2) {
+        entries.select_nth_unstable_by_key(middle, |entry| (entry.start, entry.end, entry.item));
+    } else {
+        entries.select_nth_unstable_by_key(middle, |entry| {
+            (entry.end - entry.start, entry.start, entry.item)
+        });
+    }
+    let (left, right) = entries.split_at_mut(middle);
+    shape(left, depth, level + 1);
+    shape(right, depth, level + 1);
 }
