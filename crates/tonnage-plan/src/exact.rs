@@ -857,10 +857,6 @@ impl<'a, H: Height> Race<'a, H> {
                 size: H::from_units(item.size / unit),
             });
         let scaled: Vec<Item<H>> = scaled.collect();
-        let threads = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        };
         let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
         let lane = |lane| Search::new(scaled.clone(), sections, seed(lane), *clock);
         let low = goal.lower.div_ceil(unit);
@@ -869,7 +865,7 @@ impl<'a, H: Height> Race<'a, H> {
         let is_loose = goal.target / unit <= low && full.count() * 10 < sections;
         let target = (goal.target / unit).max(low);
         Self {
-            lanes: (0..threads).map(lane).collect(),
+            lanes: (0..options.lanes()).map(lane).collect(),
             order,
             unit,
             low,

@@ -93,6 +93,16 @@ pub struct Options<'a> {
     pub switches: Switches,
 }
 
+impl Options<'_> {
+    /// How many threads that is on this machine.
+    pub(crate) fn lanes(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+}
+
 impl Default for Options<'_> {
     fn default() -> Self {
         Self {

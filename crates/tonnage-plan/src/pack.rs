@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packing of rigid items: cuts them into parts and lets the engines work on each.
 //!
-//! Dives first, since most real graphs need no more; then, for parts small enough, the complete search with restarts
-//! on all threads; for the others dives again, with blame. A part need not be better than the fullest of all parts
-//! demands, so most parts of a long recording are done after one dive.
+//! Dives first, since most real graphs need no more; then, for parts small enough, the complete search with restarts;
+//! for the others dives again, with blame. All threads search and dive side by side, in rounds, so that the plan does
+//! not depend on which of them is faster. A part need not be better than the fullest of all parts demands, so most
+//! parts of a long recording are done after one dive.
 
 use crate::dive::{Dive, RULES, Rule};
 use crate::exact;
@@ -98,6 +99,50 @@ pub(crate) fn pack(
     lower
 }
 
+/// A dive, and what it has learnt.
+struct Lane<'a> {
+    dive: Dive<'a>,
+    /// How much earlier each item comes than its rule says; empty before anything is blamed.
+    boost: Vec<f32>,
+    random: Random,
+    /// What the last dive reached.
+    peak: Option<u64>,
+}
+
+impl<'a> Lane<'a> {
+    fn new(items: &'a [Item], load: &'a [u64], seed: u64) -> Self {
+        Self {
+            dive: Dive::new(items, load),
+            boost: Vec::new(),
+            random: Random::new(seed),
+            peak: None,
+        }
+    }
+
+    fn run(&mut self, target: u64, give_up: u64, rule: Rule, noise: f32, clock: &Clock<'_>) {
+        let (boost, random) = (&self.boost, &mut self.random);
+        let moved = |item: u32| {
+            let boost = boost.get(item as usize).copied().unwrap_or(0.0);
+            if noise > 0.0 {
+                boost + noise * random.unit()
+            } else {
+                boost
+            }
+        };
+        self.peak = self.dive.run(target, give_up, rule, moved, clock);
+    }
+
+    /// What lives where the dive gave up comes earlier in the next ones.
+    fn blame(&mut self, items: &[Item]) {
+        let (start, end) = self.dive.trouble;
+        for (item, boost) in items.iter().zip(&mut self.boost) {
+            if item.start < end && start < item.end {
+                *boost += BLAME * self.random.unit();
+            }
+        }
+    }
+}
+
 /// One part and what is wanted of it.
 struct Job<'a> {
     items: &'a [Item],
@@ -130,30 +175,33 @@ impl Job<'_> {
             done.peak = self.items[0].size;
             return done;
         }
-        let mut dive = Dive::new(self.items, self.load);
         let exact = switches.exact && self.items.len() <= MOST_EXACT;
+        let is_small = exact && self.items.len() <= SMALL;
         let mut rules: Vec<Rule> = RULES.to_vec();
         rules.retain(|rule| switches.tightest || !rule.tightest);
-        if !switches.dive {
-            rules.truncate(1);
-        } else if exact && self.items.len() <= SMALL {
-            rules.truncate(2);
+        let first = if !switches.dive {
+            1
+        } else if is_small {
+            2
+        } else {
+            rules.len()
+        };
+        // The first dive is carried through whatever the clock says: an answer there must be.
+        let mut lanes = vec![Lane::new(self.items, self.load, options.seed)];
+        self.dive(&mut lanes, &rules[..1], 0.0, &Clock::never(), &mut done, 1);
+        if !is_small && done.peak > self.target {
+            let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
+            let lane = |lane| Lane::new(self.items, self.load, seed(lane));
+            lanes.extend((1..options.lanes()).map(lane));
         }
-        let never = Clock::never();
-        for (rule, attempt) in rules.iter().zip(1..) {
-            // The first dive is carried through whatever the clock says: an answer there must be.
-            let clock = if attempt == 1 { &never } else { self.clock };
-            if clock.is_over() {
+        for (rules, attempt) in rules[1..first].chunks(lanes.len()).zip(2..) {
+            if done.peak <= self.target || self.clock.is_over() {
                 break;
             }
-            if let Some(peak) = dive.run(self.target, done.peak, *rule, |_| 0.0, clock) {
-                done.peak = peak;
-                done.offsets.copy_from_slice(&dive.offsets);
-                self.told.tell(self.base + peak, self.base + lower, attempt);
-            }
-            if done.peak <= self.target {
-                return done;
-            }
+            self.dive(&mut lanes, rules, 0.0, self.clock, &mut done, attempt);
+        }
+        if done.peak <= self.target {
+            return done;
         }
         if exact {
             self.search(&mut done);
@@ -165,9 +213,47 @@ impl Job<'_> {
             return done;
         }
         if switches.blame && switches.dive {
-            self.blame(&mut dive, &mut done);
+            self.blame(&mut lanes, &rules, &mut done);
         }
         done
+    }
+
+    /// Dives by each rule in a lane of its own; keeps the best, and tells whether there is one.
+    fn dive(
+        &self,
+        lanes: &mut [Lane<'_>],
+        rules: &[Rule],
+        noise: f32,
+        clock: &Clock<'_>,
+        done: &mut Done,
+        attempt: u64,
+    ) -> bool {
+        let (target, give_up) = (self.target, done.peak);
+        let mut pairs = lanes.iter_mut().zip(rules);
+        let first = pairs.next();
+        std::thread::scope(|scope| {
+            for (lane, rule) in pairs {
+                lane.peak = None;
+                let run = move || lane.run(target, give_up, *rule, noise, clock);
+                // A thread that cannot be started finds nothing.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, run);
+            }
+            if let Some((lane, rule)) = first {
+                lane.run(target, give_up, *rule, noise, clock);
+            }
+        });
+        let found = lanes.iter().take(rules.len());
+        let Some(lane) = found
+            .filter(|lane| lane.peak.is_some())
+            .min_by_key(|lane| lane.peak)
+        else {
+            return false;
+        };
+        done.peak = lane.peak.unwrap_or(done.peak);
+        done.offsets.copy_from_slice(&lane.dive.offsets);
+        let (peak, lower) = (self.base + done.peak, self.base + done.lower);
+        self.told.tell(peak, lower, attempt);
+        true
     }
 
     /// The complete search, with restarts, on all threads.
@@ -212,44 +298,33 @@ impl Job<'_> {
         );
     }
 
-    /// Dives again and again. What lives where a dive gave up comes earlier in the next ones.
-    fn blame(&self, dive: &mut Dive<'_>, done: &mut Done) {
+    /// Dives again and again, with blame.
+    fn blame(&self, lanes: &mut [Lane<'_>], rules: &[Rule], done: &mut Done) {
         let options = self.told.options;
         let switches = options.switches;
-        let mut random = Random::new(options.seed);
-        let mut boost = vec![0.0_f32; self.items.len()];
-        let rules: Vec<Rule> = RULES
-            .iter()
-            .copied()
-            .filter(|rule| switches.tightest || !rule.tightest)
-            .collect();
-        for attempt in 0..options.attempts {
+        let noise = if switches.noise { 0.05 } else { 0.0 };
+        let count = lanes.len() as u64;
+        for round in 0..options.attempts.div_ceil(count) {
             if self.clock.is_over() || done.peak <= self.target {
                 return;
             }
             // A rule is kept for some rounds, so that blame can work on it.
-            let rule = rules[(attempt / ROUNDS) as usize % rules.len()];
-            if attempt % ROUNDS == 0 {
-                boost.fill(0.0);
+            let rule =
+                |lane: u64| rules[((round / ROUNDS * count + lane) % rules.len() as u64) as usize];
+            let taken: Vec<Rule> = (0..count).map(rule).collect();
+            if round % ROUNDS == 0 {
+                for lane in &mut *lanes {
+                    lane.boost.clear();
+                    lane.boost.resize(self.items.len(), 0.0);
+                }
             }
-            let noise = if switches.noise { 0.05 } else { 0.0 };
-            let moved = |item: u32| boost[item as usize] + noise * random.unit();
-            if let Some(peak) = dive.run(self.target, done.peak, rule, moved, self.clock) {
-                done.peak = peak;
-                done.offsets.copy_from_slice(&dive.offsets);
-                let (peak, lower) = (self.base + peak, self.base + done.lower);
-                self.told.tell(peak, lower, attempt);
+            if self.dive(lanes, &taken, noise, self.clock, done, round * count) && switches.windows
+            {
                 // A new plan has other windows.
-                if switches.windows {
-                    self.improve(done);
-                }
-                continue;
+                self.improve(done);
             }
-            let (start, end) = dive.trouble;
-            for (item, boost) in self.items.iter().zip(&mut boost) {
-                if item.start < end && start < item.end {
-                    *boost += BLAME * random.unit();
-                }
+            for lane in lanes.iter_mut().filter(|lane| lane.peak.is_none()) {
+                lane.blame(self.items);
             }
         }
     }
