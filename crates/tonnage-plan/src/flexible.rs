@@ -121,10 +121,16 @@ impl<'a> Placed<'a> {
     fn lowest(&mut self, shape: &Shape) -> u64 {
         self.blocked.clear();
         for piece in &shape.pieces {
-            for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width
-            {
+            let first = piece.start as usize / self.width;
+            for bucket in first..=(piece.end as usize - 1) / self.width {
+                // What both have in several buckets counts in the first of them.
+                let begins = if bucket == first {
+                    0
+                } else {
+                    (bucket * self.width) as u32
+                };
                 for (other, offset) in &self.buckets[bucket] {
-                    if other.start < piece.end && piece.start < other.end {
+                    if other.start >= begins && other.start < piece.end && piece.start < other.end {
                         // Offsets in this range, without its ends, would overlap; the lower end counts from 1.
                         self.blocked
                             .push(((offset + 1).saturating_sub(piece.size), offset + other.size));
