@@ -517,7 +517,7 @@ pub(crate) struct PlanOptions {
     /// Leave buffers where the offset column of the problem says; the others go around them.
     #[arg(long)]
     pub(crate) keep_offsets: bool,
-    /// Plan one step of a recording, found by what repeats in it.
+    /// Plan one step of a recording: the fullest that the program marked, else what repeats in it.
     #[arg(long)]
     pub(crate) step: bool,
     /// The value of a dimension that an ONNX model has only a name for; may be repeated.

@@ -45,6 +45,32 @@ fn training() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// Steps of three, five and four layers, marked where they end, and the beginning of one more.
+fn marked() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    let sort = writer.stacks_mut().intern("step");
+    let row = |kind, layer: u64| Event {
+        address: layer * 10 * MIB,
+        size: layer * MIB,
+        ..Event::new(kind)
+    };
+    let mut events = vec![row(Kind::Alloc, 90)];
+    for layers in [1, 3, 5, 4, 2] {
+        events.extend((1..=layers).map(|layer| row(Kind::Alloc, layer)));
+        events.extend((1..=layers).map(|layer| row(Kind::FreeCompleted, layer)));
+        if layers > 2 {
+            events.push(Event {
+                text: Some(sort),
+                ..Event::new(Kind::Mark)
+            });
+        }
+    }
+    for event in events {
+        writer.event(&event).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
@@ -71,6 +97,7 @@ c,3,6,6,2,,
     );
     put("blockless.csv", b"id,lower,upper,size\n");
     put("training.tonnage", &training());
+    put("marked.tonnage", &marked());
     folder
 }
 
@@ -109,6 +136,7 @@ fn problems_and_recordings() {
         "plan graph.csv --capacity 120",
         "plan training.tonnage",
         "plan training.tonnage --step",
+        "plan marked.tonnage --step",
         "plan training.tonnage --capacity 40MiB",
         "plan graph.csv --json -o -",
         "plan bad.csv",

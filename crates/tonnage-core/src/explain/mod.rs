@@ -453,8 +453,14 @@ fn unknown(recording: &Recording, track: &Holdings) -> Vec<String> {
         ));
     }
     if !track.phases_told {
-        unknown
-            .push("categories and phases: they are inferred from stacks and lifetimes".to_owned());
+        // What torch named is known all the same, and the others are marked where they stand.
+        let is_exact = |block: &Holding| block.known == Known::Exact;
+        if !track.blocks.iter().any(is_exact) {
+            let gap = "categories and phases: they are inferred from stacks and lifetimes";
+            unknown.push(gap.to_owned());
+        } else if track.phases.len() > 1 {
+            unknown.push("phases: they are inferred from stacks".to_owned());
+        }
     }
     if track.capacity.is_none() && !unknown.iter().any(|gap| gap.contains("capacity")) {
         unknown.push("the capacity of the device".to_owned());

@@ -7,8 +7,9 @@
 //! Streams are one time line here: the order of the rows is the order in which the allocator saw them, and it is
 //! what the plan is valid for.
 //!
-//! A step is found by what repeats: the places in the program that ask, or the sizes where the recording has no
-//! stacks. No mark is needed, and a mark that is there could be anything.
+//! A step is what lies between two marks of ended steps, where a recording has them: of all steps the one that needs
+//! most, since a plan for it has room for what the others do. Without marks a step is found by what repeats: the places
+//! in the program that ask, or the sizes where the recording has no stacks.
 
 pub mod csv;
 pub mod onnx;
@@ -90,6 +91,8 @@ pub struct Step {
     pub end_row: i64,
     /// Requests in it.
     pub requests: usize,
+    /// How many steps the program itself marked; 0 if it marked none and the step is what repeats.
+    pub of_marked: usize,
 }
 
 /// The problems of a recording and what their names refer to.
@@ -148,6 +151,8 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
     let mut live: HashMap<(u32, i32, u64), (Key, usize)> = HashMap::new();
     let (mut row, mut passed_over, mut last) = (0_i64, 0, 0);
     let mut is_problem = None;
+    // The rows after which a process began a new step.
+    let mut marks: HashMap<u32, Vec<i64>> = HashMap::new();
     while let Some(event) = reader.next().transpose()? {
         let is_problem = *is_problem
             .get_or_insert_with(|| reader.fact(facts::RUN, meta::SOURCE) == Some("planner-csv"));
@@ -195,6 +200,13 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
                 Some((key, place)) => end(&mut groups, key, place, moment),
                 None => passed_over += 1,
             },
+            Kind::Mark
+                if event
+                    .text
+                    .is_some_and(|text| reader.stacks().text(text) == "step") =>
+            {
+                marks.entry(event.process).or_default().push(row);
+            }
             _ => {}
         }
         row += 1;
@@ -206,7 +218,10 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
     let (texts, _) = reader.into_parts();
     let groups = groups
         .into_iter()
-        .map(|(key, blocks)| group(key, blocks, wanted, alignment, !is_problem, last + 1))
+        .map(|(key, blocks)| {
+            let marks = marks.get(&key.0).map_or(&[][..], Vec::as_slice);
+            group(key, blocks, marks, wanted, alignment, !is_problem, last + 1)
+        })
         .collect();
     Ok(Problems {
         groups,
@@ -234,12 +249,17 @@ fn end(groups: &mut BTreeMap<Key, Blocks>, key: Key, place: usize, moment: i64) 
 fn group(
     key: Key,
     blocks: Blocks,
+    marks: &[i64],
     wanted: &Wanted,
     alignment: u64,
     whole: bool,
     end: i64,
 ) -> Group {
-    let step = wanted.step.then(|| find_step(&blocks, end)).flatten();
+    let step = wanted.step.then(|| {
+        let marked = fullest_step(&blocks.list, marks);
+        marked.or_else(|| find_step(&blocks, end))
+    });
+    let step = step.flatten();
     let (first, last) = step.map_or((i64::MIN, end), |step| (step.first_row, step.end_row));
     let mut problem = wanted
         .capacity
@@ -267,6 +287,48 @@ fn group(
         names,
         step,
     }
+}
+
+/// Of the steps between marks the one that needs most at once; the last of several, since first ones warm up.
+fn fullest_step(list: &[(i64, i64, u64, Name)], marks: &[i64]) -> Option<Step> {
+    let mut changes: Vec<(i64, bool, u64)> = Vec::with_capacity(2 * list.len());
+    for &(start, end, size, _) in list {
+        changes.push((start, true, size));
+        changes.push((end, false, size));
+    }
+    // What ends makes room for what starts then.
+    changes.sort_unstable();
+    let mut changes = changes.into_iter().peekable();
+    let mut live = 0_u64;
+    let mut pass_until = |row: i64| {
+        let (mut most, mut requests) = (live, 0);
+        while let Some((_, starts, size)) = changes.next_if(|(at, _, _)| *at < row) {
+            live = if starts {
+                live.saturating_add(size)
+            } else {
+                live.saturating_sub(size)
+            };
+            most = most.max(live);
+            requests += usize::from(starts);
+        }
+        (most, requests)
+    };
+    pass_until(marks.first()? + 1);
+    let mut fullest: Option<(u64, Step)> = None;
+    for pair in marks.windows(2) {
+        let (first_row, end_row) = (pair[0] + 1, pair[1] + 1);
+        let (most, requests) = pass_until(end_row);
+        if requests > 0 && fullest.is_none_or(|(known, _)| most >= known) {
+            let step = Step {
+                first_row,
+                end_row,
+                requests,
+                of_marked: marks.len() - 1,
+            };
+            fullest = Some((most, step));
+        }
+    }
+    fullest.map(|(_, step)| step)
 }
 
 /// The last stretch of requests that is the same as the one before it.
@@ -310,6 +372,7 @@ fn find_step(blocks: &Blocks, end: i64) -> Option<Step> {
         first_row: row(cut - period),
         end_row: row(cut),
         requests: period,
+        of_marked: 0,
     })
 }
 

@@ -211,9 +211,14 @@ fn text(report: &Report, options: &PlanOptions) -> String {
             let _ = writeln!(text, "process {}, {device}{pool}", group.process);
         }
         if let Some(step) = &group.step {
+            let how = match step.of_marked {
+                0 => "found by what repeats".to_owned(),
+                1 => "the only one that is marked".to_owned(),
+                steps => format!("the fullest of {} that are marked", count(steps as u64)),
+            };
             let _ = writeln!(
                 text,
-                "  {:<12} rows {} to {}, {}",
+                "  {:<12} rows {} to {}, {}; {how}",
                 "step",
                 count(step.first_row.unsigned_abs()),
                 count(step.end_row.unsigned_abs()),
