@@ -54,7 +54,7 @@ pub(crate) fn pack(
     told: &Told<'_>,
     clock: &Clock<'_>,
 ) -> u64 {
-    let mut parts = rigid.cut(told.options.switches.decompose, &mut place);
+    let parts = rigid.cut(told.options.switches.decompose, &mut place);
     let mut goal = target;
     let mut bounds = Vec::with_capacity(parts.len());
     for part in &parts {
@@ -63,37 +63,52 @@ pub(crate) fn pack(
         goal = goal.max(bounds[bounds.len() - 1]);
     }
     let mut lower = bounds.iter().max().copied().unwrap_or(0);
+    for part in &parts {
+        for item in &mut rigid.items[part.from..part.to] {
+            item.start -= part.start;
+            item.end -= part.start;
+        }
+    }
+    let job = |part: &Part, goal: u64, others| {
+        let items = &rigid.items[part.from..part.to];
+        Job {
+            items,
+            load: Rigid::load(items, 0, part.end - part.start),
+            target: goal - part.base,
+            told,
+            clock,
+            base: part.base,
+            others,
+        }
+    };
+    let mut put = |part: &Part, done: &Done| {
+        for (&buffer, &offset) in rigid.buffers[part.from..part.to].iter().zip(&done.offsets) {
+            place(buffer, part.base + offset);
+        }
+    };
+    // An answer for all of them before any is made better, so that a deadline finds one.
+    let mut peaks = vec![u64::MAX; parts.len()];
+    if parts.len() > 1 {
+        for (part, peak) in parts.iter().zip(&mut peaks) {
+            let done = job(part, goal, None).first();
+            put(part, &done);
+            *peak = part.base + done.peak;
+        }
+    }
     // The fullest part first: what it cannot reach, the others need not.
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_by_key(|part| std::cmp::Reverse(bounds[*part]));
-    for index in order {
-        let part = &mut parts[index];
-        let Part {
-            from,
-            to,
-            start,
-            end,
-            base,
-        } = *part;
-        let items = &mut rigid.items[from..to];
-        for item in &mut *items {
-            item.start -= start;
-            item.end -= start;
-        }
-        let load = Rigid::load(items, 0, end - start);
-        let job = Job {
-            items,
-            load: &load,
-            target: goal - base,
-            told,
-            clock,
-            base,
-        };
-        let done = job.solve();
-        goal = goal.max(base + done.peak);
-        lower = lower.max(base + done.lower);
-        for (&buffer, &offset) in rigid.buffers[from..to].iter().zip(&done.offsets) {
-            place(buffer, base + offset);
+    let mut later: Vec<u64> = vec![0; order.len()];
+    for place in (1..order.len()).rev() {
+        later[place - 1] = later[place].max(peaks[order[place]]);
+    }
+    for (index, later) in order.into_iter().zip(later) {
+        if peaks[index] > goal {
+            let part = &parts[index];
+            let done = job(part, goal, Some((later.max(goal), lower))).solve();
+            put(part, &done);
+            goal = goal.max(part.base + done.peak);
+            lower = lower.max(part.base + done.lower);
         }
     }
     lower
@@ -146,12 +161,14 @@ impl<'a> Lane<'a> {
 /// One part and what is wanted of it.
 struct Job<'a> {
     items: &'a [Item],
-    load: &'a [u64],
+    load: Vec<u64>,
     /// A peak that is low enough.
     target: u64,
     told: &'a Told<'a>,
     clock: &'a Clock<'a>,
     base: u64,
+    /// Peak and bound of the other parts; `None` while nobody is told of this one.
+    others: Option<(u64, u64)>,
 }
 
 /// What came of it.
@@ -161,18 +178,47 @@ struct Done {
     lower: u64,
 }
 
+impl Done {
+    /// Whether there is nothing to decide; one alone lies at the bottom.
+    fn is_trivial(&mut self, items: &[Item]) -> bool {
+        if items.len() == 1 {
+            self.peak = items[0].size;
+        }
+        items.len() == 1
+    }
+}
+
 impl Job<'_> {
+    /// One dive, carried through whatever the clock says: an answer there must be.
+    fn first(&self) -> Done {
+        let mut done = self.nothing();
+        if !done.is_trivial(self.items) {
+            let mut lanes = [Lane::new(self.items, &self.load, self.told.options.seed)];
+            self.dive(&mut lanes, &RULES[..1], 0.0, &Clock::never(), &mut done, 1);
+        }
+        done
+    }
+
+    fn tell(&self, peak: u64, lower: u64, attempts: u64) {
+        if let Some((peaks, bounds)) = self.others {
+            let (peak, lower) = (self.base + peak, self.base + lower);
+            self.told.tell(peak.max(peaks), lower.max(bounds), attempts);
+        }
+    }
+
+    fn nothing(&self) -> Done {
+        Done {
+            offsets: vec![0; self.items.len()],
+            peak: u64::MAX,
+            lower: self.load.iter().max().copied().unwrap_or(0),
+        }
+    }
+
     fn solve(&self) -> Done {
         let options = self.told.options;
         let switches = options.switches;
-        let lower = self.load.iter().max().copied().unwrap_or(0);
-        let mut done = Done {
-            offsets: vec![0; self.items.len()],
-            peak: u64::MAX,
-            lower,
-        };
-        if self.items.len() == 1 {
-            done.peak = self.items[0].size;
+        let mut done = self.nothing();
+        if done.is_trivial(self.items) {
             return done;
         }
         let exact = switches.exact && self.items.len() <= MOST_EXACT;
@@ -186,12 +232,11 @@ impl Job<'_> {
         } else {
             rules.len()
         };
-        // The first dive is carried through whatever the clock says: an answer there must be.
-        let mut lanes = vec![Lane::new(self.items, self.load, options.seed)];
+        let mut lanes = vec![Lane::new(self.items, &self.load, options.seed)];
         self.dive(&mut lanes, &rules[..1], 0.0, &Clock::never(), &mut done, 1);
         if !is_small && done.peak > self.target {
             let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
-            let lane = |lane| Lane::new(self.items, self.load, seed(lane));
+            let lane = |lane| Lane::new(self.items, &self.load, seed(lane));
             lanes.extend((1..options.lanes()).map(lane));
         }
         for (rules, attempt) in rules[1..first].chunks(lanes.len()).zip(2..) {
@@ -251,8 +296,7 @@ impl Job<'_> {
         };
         done.peak = lane.peak.unwrap_or(done.peak);
         done.offsets.copy_from_slice(&lane.dive.offsets);
-        let (peak, lower) = (self.base + done.peak, self.base + done.lower);
-        self.told.tell(peak, lower, attempt);
+        self.tell(done.peak, done.lower, attempt);
         true
     }
 
@@ -264,10 +308,7 @@ impl Job<'_> {
             peak: done.peak,
             lower: done.lower,
         };
-        let tell = |peak: u64, lower: u64, attempts: u64| {
-            self.told
-                .tell(self.base + peak, self.base + lower, attempts);
-        };
+        let tell = |peak: u64, lower: u64, attempts: u64| self.tell(peak, lower, attempts);
         let found = exact::search(
             self.items,
             self.load.len(),
@@ -286,8 +327,8 @@ impl Job<'_> {
     /// Windows of time planned anew.
     fn improve(&self, done: &mut Done) {
         let seed = self.told.options.seed;
-        let lower = self.base + done.lower;
-        let tell = |peak: u64| self.told.tell(self.base + peak, lower, 0);
+        let lower = done.lower;
+        let tell = |peak: u64| self.tell(peak, lower, 0);
         done.peak = improve(
             self.items,
             &mut done.offsets,

@@ -158,6 +158,43 @@ fn cancelling_ends_a_search_and_progress_only_gets_better() {
     assert_eq!(seen.last().unwrap().0, plan.peak());
 }
 
+/// Stretches of time that share nothing are planned one by one; what is told is about all of them.
+#[test]
+fn progress_of_many_parts_is_the_progress_of_the_whole() {
+    let mut problem = Problem::new();
+    let stretch = hard(400);
+    for round in 0..3 {
+        for number in 0..stretch.len() {
+            let buffer = stretch.buffer(number);
+            let (start, end) = (buffer.start + 1000 * round, buffer.end + 1000 * round);
+            problem.add(Buffer::new(buffer.size * (9 - round as u64), start..end));
+        }
+    }
+    let seen = Mutex::new(Vec::new());
+    let progress = |progress: &tonnage_plan::Progress| {
+        seen.lock()
+            .unwrap()
+            .push((progress.peak, progress.lower_bound));
+    };
+    let options = Options {
+        progress: Some(&progress),
+        attempts: 60,
+        threads: 1,
+        ..Options::default()
+    };
+    let plan = plan(&problem, &options).unwrap();
+    assert_eq!(check(&problem, &plan), Ok(()));
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.len() > 1, "{seen:?}");
+    assert!(
+        seen.windows(2)
+            .all(|pair| pair[1].0 <= pair[0].0 && pair[1].1 >= pair[0].1),
+        "{seen:?}"
+    );
+    let last = *seen.last().unwrap();
+    assert_eq!(last, (plan.peak(), plan.lower_bound()));
+}
+
 #[test]
 fn dives_side_by_side_give_the_same_plan_every_time() {
     let problem = hard(1500);
