@@ -8,8 +8,8 @@
 //! what the plan is valid for.
 //!
 //! A step is what lies between two marks of ended steps, where a recording has them: of all steps the one that needs
-//! most, since a plan for it has room for what the others do. Without marks a step is found by what repeats: the places
-//! in the program that ask, or the sizes where the recording has no stacks.
+//! most, since that is what memory must suffice for. Without marks a step is found by what repeats: the places in the
+//! program that ask, or the sizes where the recording has no stacks.
 
 pub mod csv;
 pub mod onnx;
