@@ -2,9 +2,8 @@
 //! Large-neighbourhood improvement: plans a window of time anew and leaves everything else where it is.
 //!
 //! A dive that misses its target misses it in few places, and starting over loses what was good elsewhere. Around an
-//! item that lies too high everything that lives only there is taken out and planned again below the goal, among what
-//! crosses the window and stays. The goal comes down in steps, so that every step is an answer; windows that do not
-//! help grow.
+//! item that lies too high what lives only there is taken out and planned again below the goal, among what crosses the
+//! window and stays. The goal comes down in steps, so that every step is an answer; windows that do not help grow.
 
 use crate::flexible::{Flexible, Piece, Shape};
 use crate::options::Clock;
@@ -98,7 +97,14 @@ fn window(
         (from, to) = wider;
         reach *= 2;
     }
-    let free: Vec<usize> = inside(from, to).take(MOST_FREE).collect();
+    let mut free: Vec<usize> = inside(from, to).collect();
+    if free.len() > MOST_FREE {
+        // More than can be moved live within the item's own life: it and some of them move, the others stay.
+        let at = free.partition_point(|other| *other < index);
+        let first = at.saturating_sub((random.unit() * MOST_FREE as f32) as usize);
+        let first = first.min(free.len() - MOST_FREE);
+        free = free[first..first + MOST_FREE].to_vec();
+    }
     let mut shapes: Vec<Shape> = Vec::with_capacity(free.len() * 2);
     let end = items[..]
         .iter()
@@ -119,8 +125,8 @@ fn window(
         });
     }
     for (index, item) in items.iter().enumerate() {
-        let crosses = item.start < to && from < item.end && (item.start < from || item.end > to);
-        if crosses {
+        let stays = item.start < to && from < item.end && free.binary_search(&index).is_err();
+        if stays {
             if offsets[index] + item.size > goal || shapes.len() > MOST_FIXED {
                 return false;
             }
@@ -144,4 +150,30 @@ fn window(
         offsets[index] = offset;
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_window_cannot_free_stays_and_is_not_forgotten() {
+        // Within the long life are twice as many as a window frees.
+        let count = 2 * MOST_FREE as u32;
+        let item = |start, end, size| Item { start, end, size };
+        let mut items = vec![item(0, count, 10)];
+        items.extend((0..count).map(|start| item(start, start + 1, 5)));
+        let mut offsets = vec![0; items.len()];
+        offsets[0] = 1000;
+        let peak = improve(&items, &mut offsets, 15, 1, &Clock::never(), |_| {});
+        assert_eq!(peak, 15);
+        let long = offsets[0]..offsets[0] + 10;
+        for (item, offset) in items.iter().zip(&offsets).skip(1) {
+            let clear = offset + item.size <= long.start || long.end <= *offset;
+            assert!(
+                clear,
+                "{item:?} at {offset} lies on the long one at {long:?}"
+            );
+        }
+    }
 }
