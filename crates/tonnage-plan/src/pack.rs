@@ -19,8 +19,9 @@ const MOST_EXACT: usize = 4000;
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
 
-/// Dives under one rule before blame starts anew with the next.
-const ROUNDS: u64 = 12;
+/// Dives under one rule before blame starts anew with the next: few at first, since most rules that lead to the goal
+/// lead there soon, more each time that all of them were tried.
+const ROUNDS: [u64; 3] = [3, 6, 12];
 
 /// How much earlier, at most, what lives where a dive gave up comes in the next: enough to pass what is half as large
 /// again, so that a few dives change the order there.
@@ -345,20 +346,23 @@ impl Job<'_> {
         let switches = options.switches;
         let noise = if switches.noise { 0.05 } else { 0.0 };
         let count = lanes.len() as u64;
+        let sessions = rules.len().div_ceil(lanes.len());
+        let (mut session, mut left) = (0, 0);
         for round in 0..options.attempts.div_ceil(count) {
             if self.clock.is_over() || done.peak <= self.target {
                 return;
             }
-            // A rule is kept for some rounds, so that blame can work on it.
-            let rule =
-                |lane: u64| rules[((round / ROUNDS * count + lane) % rules.len() as u64) as usize];
-            let taken: Vec<Rule> = (0..count).map(rule).collect();
-            if round % ROUNDS == 0 {
+            if left == 0 {
+                left = ROUNDS[(session / sessions).min(ROUNDS.len() - 1)];
+                session += 1;
                 for lane in &mut *lanes {
                     lane.boost.clear();
                     lane.boost.resize(self.items.len(), 0.0);
                 }
             }
+            left -= 1;
+            let rule = |lane: usize| rules[((session - 1) * lanes.len() + lane) % rules.len()];
+            let taken: Vec<Rule> = (0..lanes.len()).map(rule).collect();
             if self.dive(lanes, &taken, noise, self.clock, done, round * count) && switches.windows
             {
                 // A new plan has other windows.
