@@ -19,9 +19,9 @@ const MOST_EXACT: usize = 4000;
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
 
-/// Dives under one rule before blame starts anew with the next: few at first, since most rules that lead to the goal
-/// lead there soon, more each time that all of them were tried.
-const ROUNDS: [u64; 3] = [3, 6, 12];
+/// Dives under one rule before blame starts anew with the next: few until all rules were tried, since most of those
+/// that lead to the goal lead there soon; then more.
+const ROUNDS: [u64; 2] = [6, 12];
 
 /// How much earlier, at most, what lives where a dive gave up comes in the next: enough to pass what is half as large
 /// again, so that a few dives change the order there.
