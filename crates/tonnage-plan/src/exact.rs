@@ -140,7 +140,7 @@ const PATIENCE: u64 = 100;
 const SIEGE_LENGTH: u64 = 2;
 const SIEGE_FORGETS: f32 = 0.1;
 
-/// Heights that failed states may take together.
+/// Heights that the failed states of all lanes may take together.
 const MOST_ROOMS: usize = 1 << 24;
 
 /// Sets the keys of what failed in frugal runs apart.
@@ -199,6 +199,7 @@ struct Search<'a, H> {
     /// Failed states by key: where their rooms are, and how many.
     memory: HashMap<u64, Vec<(u32, u32)>, BuildHasherDefault<AsIs>>,
     rooms: Vec<H>,
+    most_rooms: usize,
 }
 
 impl<'a, H: Height> Search<'a, H> {
@@ -274,6 +275,7 @@ impl<'a, H: Height> Search<'a, H> {
             sorted: Vec::new(),
             memory: HashMap::default(),
             rooms: Vec::new(),
+            most_rooms: MOST_ROOMS,
             items,
         }
     }
@@ -303,7 +305,7 @@ impl<'a, H: Height> Search<'a, H> {
             return Verdict::Infeasible;
         }
         // What is full learns nothing; what was learnt last is learnt again soonest.
-        if self.rooms.len() >= MOST_ROOMS {
+        if self.rooms.len() >= self.most_rooms {
             self.memory.clear();
             self.rooms.clear();
         }
@@ -500,7 +502,7 @@ impl<'a, H: Height> Search<'a, H> {
     }
 
     fn remember_failure(&mut self, part: &Part<H>) {
-        if self.rooms.len() < MOST_ROOMS {
+        if self.rooms.len() < self.most_rooms {
             let entry = (self.rooms.len() as u32, (part.to - part.from) as u32);
             self.rooms.extend(
                 self.floor[part.from..part.to]
@@ -858,14 +860,18 @@ impl<'a, H: Height> Race<'a, H> {
             });
         let scaled: Vec<Item<H>> = scaled.collect();
         let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
-        let lane = |lane| Search::new(scaled.clone(), sections, seed(lane), *clock);
+        let lanes = options.lanes();
+        let lane = |lane| Search {
+            most_rooms: MOST_ROOMS / lanes,
+            ..Search::new(scaled.clone(), sections, seed(lane), *clock)
+        };
         let low = goal.lower.div_ceil(unit);
         let load = rigid::Rigid::load(items, 0, sections as u32);
         let full = load.iter().filter(|load| **load >= goal.lower / 100 * 99);
         let is_loose = goal.target / unit <= low && full.count() * 10 < sections;
         let target = (goal.target / unit).max(low);
         Self {
-            lanes: (0..options.lanes()).map(lane).collect(),
+            lanes: (0..lanes).map(lane).collect(),
             order,
             unit,
             low,

@@ -74,12 +74,15 @@ impl Switches {
     }
 }
 
+/// Threads that search at most: each has a memory of its own.
+const MOST_THREADS: usize = 256;
+
 /// How to plan.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// The same seed gives the same plan, as long as no deadline strikes and the number of threads is the same.
     pub seed: u64,
-    /// How many threads search; 0 means one for each core.
+    /// How many threads search; 0 means one for each core. More than 256 are not used.
     pub threads: usize,
     /// When to stop with the best that was found.
     pub deadline: Option<Duration>,
@@ -96,10 +99,11 @@ pub struct Options<'a> {
 impl Options<'_> {
     /// How many threads that is on this machine.
     pub(crate) fn lanes(&self) -> usize {
-        match self.threads {
+        let threads = match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
-        }
+        };
+        threads.min(MOST_THREADS)
     }
 }
 

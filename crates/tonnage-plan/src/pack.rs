@@ -19,6 +19,9 @@ const MOST_EXACT: usize = 4000;
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
 
+/// Items of all lanes together, beyond which there are fewer lanes than threads: each takes some fifty bytes for one.
+const MOST_LANED: usize = 1 << 23;
+
 /// Dives under one rule before blame starts anew with the next: few until all rules were tried, since most of those
 /// that lead to the goal lead there soon; then more.
 const ROUNDS: [u64; 2] = [6, 12];
@@ -238,7 +241,8 @@ impl Job<'_> {
         if !is_small && done.peak > self.target {
             let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
             let lane = |lane| Lane::new(self.items, &self.load, seed(lane));
-            lanes.extend((1..options.lanes()).map(lane));
+            let most = MOST_LANED / self.items.len();
+            lanes.extend((1..options.lanes().min(most)).map(lane));
         }
         for (rules, attempt) in rules[1..first].chunks(lanes.len()).zip(2..) {
             if done.peak <= self.target || self.clock.is_over() {
