@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Packing of rigid items: cuts them into parts and lets the engines work on each.
 //!
-//! Dives first, since most real graphs need no more; then, for parts small enough, the complete search with restarts;
-//! for the others dives again, with blame. All threads search and dive side by side, in rounds, so that the plan does
-//! not depend on which of them is faster. A part need not be better than the fullest of all parts demands, so most
-//! parts of a long recording are done after one dive.
+//! Dives first, since most real graphs need no more; then, for parts small enough, the complete search with restarts
+//! on all threads; for the others dives again, with blame. These go one after the other: dives side by side, in rounds
+//! so that the plan does not depend on which is faster, were tried on two threads and took longer by the clock. A part
+//! need not be better than the fullest of all parts demands, so most parts of a long recording are done after one dive.
 
 use crate::dive::{Dive, RULES, Rule};
 use crate::exact;
@@ -18,9 +18,6 @@ const MOST_EXACT: usize = 4000;
 
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
-
-/// Items of all lanes together, beyond which there are fewer lanes than threads: each takes some fifty bytes for one.
-const MOST_LANED: usize = 1 << 23;
 
 /// Dives under one rule before blame starts anew with the next: few until all rules were tried, since most of those
 /// that lead to the goal lead there soon; then more.
@@ -119,26 +116,31 @@ pub(crate) fn pack(
 }
 
 /// A dive, and what it has learnt.
-struct Lane<'a> {
+struct Diver<'a> {
     dive: Dive<'a>,
     /// How much earlier each item comes than its rule says; empty before anything is blamed.
     boost: Vec<f32>,
     random: Random,
-    /// What the last dive reached.
-    peak: Option<u64>,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> Diver<'a> {
     fn new(items: &'a [Item], load: &'a [u64], seed: u64) -> Self {
         Self {
             dive: Dive::new(items, load),
             boost: Vec::new(),
             random: Random::new(seed),
-            peak: None,
         }
     }
 
-    fn run(&mut self, target: u64, give_up: u64, rule: Rule, noise: f32, clock: &Clock<'_>) {
+    /// Dives; the peak, if it is below `give_up`.
+    fn run(
+        &mut self,
+        target: u64,
+        give_up: u64,
+        rule: Rule,
+        noise: f32,
+        clock: &Clock<'_>,
+    ) -> Option<u64> {
         let (boost, random) = (&self.boost, &mut self.random);
         let moved = |item: u32| {
             let boost = boost.get(item as usize).copied().unwrap_or(0.0);
@@ -148,7 +150,7 @@ impl<'a> Lane<'a> {
                 boost
             }
         };
-        self.peak = self.dive.run(target, give_up, rule, moved, clock);
+        self.dive.run(target, give_up, rule, moved, clock)
     }
 
     /// What lives where the dive gave up comes earlier in the next ones.
@@ -197,8 +199,8 @@ impl Job<'_> {
     fn first(&self) -> Done {
         let mut done = self.nothing();
         if !done.is_trivial(self.items) {
-            let mut lanes = [Lane::new(self.items, &self.load, self.told.options.seed)];
-            self.dive(&mut lanes, &RULES[..1], 0.0, &Clock::never(), &mut done, 1);
+            let mut diver = Diver::new(self.items, &self.load, self.told.options.seed);
+            self.dive(&mut diver, RULES[0], 0.0, &Clock::never(), &mut done, 1);
         }
         done
     }
@@ -236,19 +238,13 @@ impl Job<'_> {
         } else {
             rules.len()
         };
-        let mut lanes = vec![Lane::new(self.items, &self.load, options.seed)];
-        self.dive(&mut lanes, &rules[..1], 0.0, &Clock::never(), &mut done, 1);
-        if !is_small && done.peak > self.target {
-            let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
-            let lane = |lane| Lane::new(self.items, &self.load, seed(lane));
-            let most = MOST_LANED / self.items.len();
-            lanes.extend((1..options.lanes().min(most)).map(lane));
-        }
-        for (rules, attempt) in rules[1..first].chunks(lanes.len()).zip(2..) {
+        let mut diver = Diver::new(self.items, &self.load, options.seed);
+        self.dive(&mut diver, rules[0], 0.0, &Clock::never(), &mut done, 1);
+        for (rule, attempt) in rules[1..first].iter().zip(2..) {
             if done.peak <= self.target || self.clock.is_over() {
                 break;
             }
-            self.dive(&mut lanes, rules, 0.0, self.clock, &mut done, attempt);
+            self.dive(&mut diver, *rule, 0.0, self.clock, &mut done, attempt);
         }
         if done.peak <= self.target {
             return done;
@@ -263,44 +259,26 @@ impl Job<'_> {
             return done;
         }
         if switches.blame && switches.dive {
-            self.blame(&mut lanes, &rules, &mut done);
+            self.blame(&mut diver, &rules, &mut done);
         }
         done
     }
 
-    /// Dives by each rule in a lane of its own; keeps the best, and tells whether there is one.
+    /// Dives once more; keeps what it finds, and tells whether that is better.
     fn dive(
         &self,
-        lanes: &mut [Lane<'_>],
-        rules: &[Rule],
+        diver: &mut Diver<'_>,
+        rule: Rule,
         noise: f32,
         clock: &Clock<'_>,
         done: &mut Done,
         attempt: u64,
     ) -> bool {
-        let (target, give_up) = (self.target, done.peak);
-        let mut pairs = lanes.iter_mut().zip(rules);
-        let first = pairs.next();
-        std::thread::scope(|scope| {
-            for (lane, rule) in pairs {
-                lane.peak = None;
-                let run = move || lane.run(target, give_up, *rule, noise, clock);
-                // A thread that cannot be started finds nothing.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, run);
-            }
-            if let Some((lane, rule)) = first {
-                lane.run(target, give_up, *rule, noise, clock);
-            }
-        });
-        let found = lanes.iter().take(rules.len());
-        let Some(lane) = found
-            .filter(|lane| lane.peak.is_some())
-            .min_by_key(|lane| lane.peak)
-        else {
+        let Some(peak) = diver.run(self.target, done.peak, rule, noise, clock) else {
             return false;
         };
-        done.peak = lane.peak.unwrap_or(done.peak);
-        done.offsets.copy_from_slice(&lane.dive.offsets);
+        done.peak = peak;
+        done.offsets.copy_from_slice(&diver.dive.offsets);
         self.tell(done.peak, done.lower, attempt);
         true
     }
@@ -345,35 +323,28 @@ impl Job<'_> {
     }
 
     /// Dives again and again, with blame.
-    fn blame(&self, lanes: &mut [Lane<'_>], rules: &[Rule], done: &mut Done) {
+    fn blame(&self, diver: &mut Diver<'_>, rules: &[Rule], done: &mut Done) {
         let options = self.told.options;
         let switches = options.switches;
         let noise = if switches.noise { 0.05 } else { 0.0 };
-        let count = lanes.len() as u64;
-        let sessions = rules.len().div_ceil(lanes.len());
         let (mut session, mut left) = (0, 0);
-        for round in 0..options.attempts.div_ceil(count) {
+        for attempt in 0..options.attempts {
             if self.clock.is_over() || done.peak <= self.target {
                 return;
             }
             if left == 0 {
-                left = ROUNDS[(session / sessions).min(ROUNDS.len() - 1)];
+                left = ROUNDS[(session / rules.len()).min(ROUNDS.len() - 1)];
                 session += 1;
-                for lane in &mut *lanes {
-                    lane.boost.clear();
-                    lane.boost.resize(self.items.len(), 0.0);
-                }
+                diver.boost.clear();
+                diver.boost.resize(self.items.len(), 0.0);
             }
             left -= 1;
-            let rule = |lane: usize| rules[((session - 1) * lanes.len() + lane) % rules.len()];
-            let taken: Vec<Rule> = (0..lanes.len()).map(rule).collect();
-            if self.dive(lanes, &taken, noise, self.clock, done, round * count) && switches.windows
-            {
+            let rule = rules[(session - 1) % rules.len()];
+            if !self.dive(diver, rule, noise, self.clock, done, attempt) {
+                diver.blame(self.items);
+            } else if switches.windows {
                 // A new plan has other windows.
                 self.improve(done);
-            }
-            for lane in lanes.iter_mut().filter(|lane| lane.peak.is_none()) {
-                lane.blame(self.items);
             }
         }
     }

@@ -6,9 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tonnage_plan::{
-    Buffer, Invalid, MOST_BYTES, Options, Problem, Space, Status, Switches, check, plan,
-};
+use tonnage_plan::{Buffer, Invalid, MOST_BYTES, Options, Problem, Space, Status, check, plan};
 
 /// Many buffers in a pattern that no order places well at once.
 fn hard(count: u64) -> Problem {
@@ -193,29 +191,6 @@ fn progress_of_many_parts_is_the_progress_of_the_whole() {
     );
     let last = *seen.last().unwrap();
     assert_eq!(last, (plan.peak(), plan.lower_bound()));
-}
-
-#[test]
-fn dives_side_by_side_give_the_same_plan_every_time() {
-    let problem = hard(1500);
-    let with_threads = |threads: usize| {
-        let options = Options {
-            threads,
-            attempts: 24,
-            switches: Switches {
-                exact: false,
-                windows: false,
-                ..Switches::ALL
-            },
-            ..Options::default()
-        };
-        let plan = plan(&problem, &options).unwrap();
-        assert_eq!(check(&problem, &plan), Ok(()));
-        plan
-    };
-    let (alone, together) = (with_threads(1), with_threads(3));
-    assert_eq!(together, with_threads(3));
-    assert_ne!(alone, together, "the threads had nothing to do");
 }
 
 proptest! {
