@@ -184,21 +184,11 @@ struct Done {
     lower: u64,
 }
 
-impl Done {
-    /// Whether there is nothing to decide; one alone lies at the bottom.
-    fn is_trivial(&mut self, items: &[Item]) -> bool {
-        if items.len() == 1 {
-            self.peak = items[0].size;
-        }
-        items.len() == 1
-    }
-}
-
 impl Job<'_> {
     /// One dive, carried through whatever the clock says: an answer there must be.
     fn first(&self) -> Done {
         let mut done = self.nothing();
-        if !done.is_trivial(self.items) {
+        if self.items.len() > 1 {
             let mut diver = Diver::new(self.items, &self.load, self.told.options.seed);
             self.dive(&mut diver, RULES[0], 0.0, &Clock::never(), &mut done, 1);
         }
@@ -212,10 +202,14 @@ impl Job<'_> {
         }
     }
 
+    /// Nothing decided yet; of one alone there is nothing to decide, it lies at the bottom.
     fn nothing(&self) -> Done {
         Done {
             offsets: vec![0; self.items.len()],
-            peak: u64::MAX,
+            peak: match self.items {
+                [alone] => alone.size,
+                _ => u64::MAX,
+            },
             lower: self.load.iter().max().copied().unwrap_or(0),
         }
     }
@@ -224,16 +218,15 @@ impl Job<'_> {
         let options = self.told.options;
         let switches = options.switches;
         let mut done = self.nothing();
-        if done.is_trivial(self.items) {
+        if self.items.len() == 1 {
             return done;
         }
         let exact = switches.exact && self.items.len() <= MOST_EXACT;
-        let is_small = exact && self.items.len() <= SMALL;
         let mut rules: Vec<Rule> = RULES.to_vec();
         rules.retain(|rule| switches.tightest || !rule.tightest);
         let first = if !switches.dive {
             1
-        } else if is_small {
+        } else if exact && self.items.len() <= SMALL {
             2
         } else {
             rules.len()
