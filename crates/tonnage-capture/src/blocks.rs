@@ -41,6 +41,8 @@ pub enum NoteKind {
     Moment = 2,
     /// The block at the address is somebody's.
     Owner = 3,
+    /// What holds the block at the address, as Python said at this moment.
+    Holder = 4,
 }
 
 impl NoteKind {
@@ -51,6 +53,7 @@ impl NoteKind {
             1 => Self::End,
             2 => Self::Moment,
             3 => Self::Owner,
+            4 => Self::Holder,
             _ => return None,
         })
     }
@@ -65,7 +68,7 @@ pub struct Note {
     pub device: u8,
     /// Nanoseconds since 1970.
     pub time: u64,
-    /// The block, for [`NoteKind::Owner`].
+    /// The block, for [`NoteKind::Owner`] and [`NoteKind::Holder`].
     pub address: u64,
     /// Number of the text in the process's log.
     pub text: u32,
@@ -177,6 +180,7 @@ mod tests {
             note(NoteKind::End),
             note(NoteKind::Moment),
             note(NoteKind::Owner),
+            note(NoteKind::Holder),
         ];
         let mut bytes: Vec<u8> = entries
             .iter()

@@ -26,6 +26,9 @@ pub struct RunConfig {
     pub cuda_version: i32,
     /// Copies up to this many bytes carry their values.
     pub value_limit: u64,
+    /// The devices refuse nothing, whatever they report of themselves: how much a job needs is found so.
+    #[serde(default)]
+    pub unlimited: bool,
 }
 
 /// One device, as programs see it.

@@ -11,7 +11,7 @@ use thiserror::Error;
 /// Bytes in front of each payload.
 const HEAD: usize = 8;
 /// Bytes of a [`DriverCall`].
-const CALL: usize = 40;
+const CALL: usize = 56;
 
 /// What the driver was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +45,16 @@ pub enum CallKind {
     PoolMalloc = 12,
     /// `cudaFreeAsync`.
     PoolFree = 13,
+    /// `cudaMallocManaged`, which no device is charged for.
+    ManagedAlloc = 14,
+    /// Managed memory given back.
+    ManagedFree = 15,
+    /// A stream-ordered pool gave memory back to the device.
+    PoolTrim = 16,
 }
 
 impl CallKind {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 17] = [
         Self::Context,
         Self::Malloc,
         Self::Free,
@@ -63,6 +69,9 @@ impl CallKind {
         Self::HostFree,
         Self::PoolMalloc,
         Self::PoolFree,
+        Self::ManagedAlloc,
+        Self::ManagedFree,
+        Self::PoolTrim,
     ];
 }
 
@@ -81,6 +90,10 @@ pub struct DriverCall {
     pub size: u64,
     /// Depends on the kind: the handle mapped, the bytes free, the stream.
     pub extra: u64,
+    /// Bytes the device has charged to this process after the call.
+    pub charged: u64,
+    /// Bytes the device has charged to all processes after the call.
+    pub in_use: u64,
 }
 
 /// The first record of a process.
@@ -174,6 +187,8 @@ pub fn encode_call(call: &DriverCall) -> [u8; HEAD + CALL] {
     put(&call.address.to_le_bytes());
     put(&call.size.to_le_bytes());
     put(&call.extra.to_le_bytes());
+    put(&call.charged.to_le_bytes());
+    put(&call.in_use.to_le_bytes());
     bytes
 }
 
@@ -191,6 +206,8 @@ fn decode_call(payload: &[u8]) -> Option<DriverCall> {
         address: word(payload, 16)?,
         size: word(payload, 24)?,
         extra: word(payload, 32)?,
+        charged: word(payload, 40)?,
+        in_use: word(payload, 48)?,
     })
 }
 
@@ -261,6 +278,8 @@ mod tests {
                 address: u64::MAX,
                 size: 2,
                 extra: 3,
+                charged: 4,
+                in_use: 5,
             })
         }));
         records

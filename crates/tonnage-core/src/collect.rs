@@ -402,6 +402,7 @@ impl<'a, W: Write> Process<'a, W> {
             NoteKind::End => Kind::MarkEnd,
             NoteKind::Moment => Kind::Mark,
             NoteKind::Owner => Kind::Owner,
+            NoteKind::Holder => Kind::Holder,
         };
         self.put(Event {
             device: i32::from(note.device),
@@ -455,6 +456,8 @@ impl<'a, W: Write> Process<'a, W> {
             time: i64::try_from(call.time).ok(),
             address: call.address,
             size: call.size,
+            charged: Some(call.charged),
+            in_use: Some(call.in_use),
             ..Event::new(match call.kind {
                 CallKind::Context => Kind::DriverContext,
                 CallKind::Malloc => Kind::DriverMalloc,
@@ -470,10 +473,13 @@ impl<'a, W: Write> Process<'a, W> {
                 CallKind::HostFree => Kind::HostFree,
                 CallKind::PoolMalloc => Kind::PoolMalloc,
                 CallKind::PoolFree => Kind::PoolFree,
+                CallKind::ManagedAlloc => Kind::ManagedAlloc,
+                CallKind::ManagedFree => Kind::ManagedFree,
+                CallKind::PoolTrim => Kind::PoolTrim,
             })
         };
         match call.kind {
-            CallKind::Malloc => event.requested = call.size,
+            CallKind::Malloc | CallKind::ManagedAlloc => event.requested = call.size,
             CallKind::Create | CallKind::Release => {
                 event.handle = call.address;
                 event.address = 0;
@@ -491,7 +497,10 @@ impl<'a, W: Write> Process<'a, W> {
                 event.free = call.extra;
                 event.address = 0;
             }
-            CallKind::HostAlloc | CallKind::HostFree => event.device = -1,
+            CallKind::HostAlloc | CallKind::HostFree => {
+                event.device = -1;
+                (event.charged, event.in_use) = (None, None);
+            }
             _ => {}
         }
         self.put(event)

@@ -29,6 +29,8 @@ fn call(kind: CallKind, time: u64, address: u64, size: u64) -> Record<'static> {
         } else {
             0
         },
+        charged: 0,
+        in_use: 0,
     })
 }
 

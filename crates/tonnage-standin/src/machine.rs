@@ -314,6 +314,8 @@ fn settle<T>(
         address,
         size,
         extra,
+        charged: sim.charged(),
+        in_use: sim.charged(),
     };
     match result {
         Ok(value) => {

@@ -59,6 +59,7 @@ fn stage() -> MutexGuard<'static, std::path::PathBuf> {
             address_order: AddressOrderName::Descending,
             cuda_version: 13020,
             value_limit: 64 << 10,
+            unlimited: false,
         };
         let config = serde_json::to_vec(&config).unwrap();
         std::fs::write(folder.join(CONFIG_FILE), config).unwrap();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One row of a recording, in memory.
 //!
-//! A flat `Copy` struct of about a hundred bytes instead of an enum with a variant per kind: replay reads the
+//! A flat `Copy` struct of some hundred bytes instead of an enum with a variant per kind: replay reads the
 //! same five fields of nearly every row, and a reader can fill it without allocating. Fields a kind does not
 //! use are zero; what may be unknown in any row is an `Option`. Texts and stacks are ids into a
 //! [`StackTable`](crate::StackTable), so an event stays small however deep its stack is.
@@ -40,6 +40,10 @@ pub struct Event {
     pub free: u64,
     /// The driver's handle of physical memory, in `driver_create`, `driver_release` and `driver_map`.
     pub handle: u64,
+    /// Bytes the device has charged to this process after the call, in rows of the driver; `None` if not recorded.
+    pub charged: Option<u64>,
+    /// Bytes the device has charged to all processes after the call, in rows of the driver; `None` if not recorded.
+    pub in_use: Option<u64>,
     /// The pool; `None` if the recording does not say.
     pub pool: Option<Pool>,
     /// Where it happened, innermost frame.
@@ -64,6 +68,8 @@ impl Event {
             requested: 0,
             free: 0,
             handle: 0,
+            charged: None,
+            in_use: None,
             pool: None,
             stack: None,
             name: None,

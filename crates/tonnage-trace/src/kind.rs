@@ -143,6 +143,10 @@ kinds! {
     PoolFree "pool_free" [Device Stream Address Size] "Memory went back to the driver's stream-ordered pool (cuMemFreeAsync).";
     Unmodelled "unmodelled" [Size] "A call the recorder does not model: `name` is the call, `size` how often.";
     Owner "owner" [Device Address] "Whose a live block is: `name` is the tensor, `text` the category and, after a space, its type and shape.";
+    ManagedAlloc "managed_alloc" [Device Address Size Requested] "Managed memory was allocated (cuMemAllocManaged): it moves between host and device, so no device is charged.";
+    ManagedFree "managed_free" [Device Address Size] "Managed memory was freed.";
+    PoolTrim "pool_trim" [Device] "A stream-ordered pool gave memory back to the device; `charged` and `in_use` say what is left.";
+    Holder "holder" [Device Address] "What holds a live block, as Python said at this moment: `name` is the variable, `text` the sort of holder and, after a space, its file and line.";
 }
 
 impl Kind {

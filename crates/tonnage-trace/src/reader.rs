@@ -78,7 +78,30 @@ struct Intake {
 impl<R: Read> Reader<R> {
     /// Reads the header.
     pub fn new(source: R) -> Result<Self, ReadError> {
-        let mut messages = Messages::new(source);
+        Self::start(Messages::new(source))
+    }
+
+    /// The recording behind this one in the same file, if there is one: what is left of this one is passed over.
+    ///
+    /// A dry run that ran out of memory is followed by the same command on a device without a limit.
+    pub fn into_next(mut self) -> Result<Option<Self>, ReadError> {
+        while self.ending.is_none() {
+            match self.messages.next() {
+                Ok(Next::Message(_)) => {}
+                Ok(Next::End) => self.ending = Some(Ending::Complete),
+                Ok(Next::Cut { dropped }) => self.ending = Some(Ending::Truncated { dropped }),
+                Err(fault) => return Err(self.fault(fault)),
+            }
+        }
+        match Self::start(self.messages) {
+            Ok(next) => Ok(Some(next)),
+            // Nothing follows, or its beginning was never written whole.
+            Err(ReadError::Headless { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn start(mut messages: Messages<R>) -> Result<Self, ReadError> {
         let first = match messages.next() {
             Ok(Next::Message(message)) => message,
             Ok(Next::End) => return Err(not_a_trace("an Arrow stream that ends at once")),
@@ -171,15 +194,7 @@ impl<R: Read> Reader<R> {
                 Ok(Next::Message(message)) => self.accept(&message)?,
                 Ok(Next::End) => self.ending = Some(Ending::Complete),
                 Ok(Next::Cut { dropped }) => self.ending = Some(Ending::Truncated { dropped }),
-                Err(Fault::Io(source)) => {
-                    return Err(ReadError::Io {
-                        offset: self.messages.offset,
-                        source,
-                    });
-                }
-                Err(Fault::Damaged(reason)) => {
-                    return Err(self.damaged(self.messages.offset, reason));
-                }
+                Err(fault) => return Err(self.fault(fault)),
             }
             if self.ending.is_some() {
                 return Ok(None);
@@ -200,6 +215,14 @@ impl<R: Read> Reader<R> {
             Err(reason) => return Err(self.damaged(message.offset, reason)),
         }
         Ok(())
+    }
+
+    fn fault(&self, fault: Fault) -> ReadError {
+        let offset = self.messages.offset;
+        match fault {
+            Fault::Io(source) => ReadError::Io { offset, source },
+            Fault::Damaged(reason) => self.damaged(offset, reason),
+        }
     }
 
     fn damaged(&self, offset: u64, reason: String) -> ReadError {
@@ -343,6 +366,8 @@ struct Batch {
     name: Option<StringArray>,
     file: Option<StringArray>,
     text: Option<StringArray>,
+    charged: Option<PrimitiveArray<UInt64Type>>,
+    in_use: Option<PrimitiveArray<UInt64Type>>,
 }
 
 impl Batch {
@@ -396,6 +421,8 @@ impl Batch {
             name: column(15).and_then(texts),
             file: column(16).and_then(texts),
             text: column(17).and_then(texts),
+            charged: column(18).and_then(numbers),
+            in_use: column(19).and_then(numbers),
         })
     }
 
@@ -442,6 +469,8 @@ impl Batch {
             requested: number(self.requested.as_ref(), row).unwrap_or(0),
             free: number(self.free.as_ref(), row).unwrap_or(0),
             handle: number(self.handle.as_ref(), row).unwrap_or(0),
+            charged: number(self.charged.as_ref(), row),
+            in_use: number(self.in_use.as_ref(), row),
             pool: pool.map(|(first, second)| Pool { first, second }),
             stack,
             name: intern(self.name.as_ref(), row, intake)?,

@@ -17,7 +17,7 @@ pub const FORMAT: &str = "tonnage.trace";
 /// Major version: a reader refuses a later one.
 pub const FORMAT_MAJOR: u32 = 1;
 /// Minor version: a reader accepts any.
-pub const FORMAT_MINOR: u32 = 1;
+pub const FORMAT_MINOR: u32 = 2;
 
 const KEY_FORMAT: &str = "tonnage.format";
 const KEY_VERSION: &str = "tonnage.version";
@@ -45,6 +45,8 @@ pub(crate) fn columns() -> Vec<Field> {
         Field::new("name", DataType::Utf8, true),
         Field::new("file", DataType::Utf8, true),
         Field::new("text", DataType::Utf8, true),
+        Field::new("charged", DataType::UInt64, true),
+        Field::new("in_use", DataType::UInt64, true),
     ]
 }
 

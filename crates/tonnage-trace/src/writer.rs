@@ -252,6 +252,8 @@ struct Rows {
     name: StringBuilder,
     file: StringBuilder,
     text: StringBuilder,
+    charged: UInt64Builder,
+    in_use: UInt64Builder,
     text_bytes: usize,
 }
 
@@ -278,6 +280,8 @@ impl Rows {
         self.free.append_option(shown(Column::Free, event.free));
         self.handle
             .append_option(shown(Column::Handle, event.handle));
+        self.charged.append_option(event.charged);
+        self.in_use.append_option(event.in_use);
         self.time.append_option(event.time);
         self.pool_first
             .append_option(event.pool.map(|pool| pool.first));
@@ -298,6 +302,8 @@ impl Rows {
             &mut self.requested,
             &mut self.free,
             &mut self.handle,
+            &mut self.charged,
+            &mut self.in_use,
         ] {
             column.append_null();
         }
@@ -352,6 +358,8 @@ impl Rows {
             Arc::new(self.name.finish()),
             Arc::new(self.file.finish()),
             Arc::new(self.text.finish()),
+            Arc::new(self.charged.finish()),
+            Arc::new(self.in_use.finish()),
         ])
     }
 }

@@ -49,6 +49,8 @@ fn sample() -> Trace {
             requested: 7,
             free: 8,
             handle: 9,
+            charged: Some(0),
+            in_use: Some(u64::MAX),
             pool: Some(Pool {
                 first: u32::MAX,
                 second: 1,
@@ -295,4 +297,53 @@ proptest! {
         file.extend(noise);
         let _ = Trace::read(file.as_slice());
     }
+}
+
+/// A recording of one event at `address`, with what a driver's row says of the device.
+fn single(address: u64) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+    let event = Event {
+        address,
+        size: 2,
+        charged: Some(3),
+        in_use: Some(4),
+        ..Event::new(Kind::DriverMalloc)
+    };
+    writer.event(&event).unwrap();
+    writer.finish().unwrap()
+}
+
+#[test]
+fn a_second_recording_follows_the_first_and_is_found_behind_it() {
+    let mut file = single(1);
+    let first = file.len();
+    file.extend(single(2));
+    let events = Trace::read(file.as_slice()).unwrap().events;
+    assert_eq!((events.len(), events[0].address), (1, 1));
+    assert_eq!((events[0].charged, events[0].in_use), (Some(3), Some(4)));
+    // Whether the first was read to its end or not.
+    for read in [false, true] {
+        let mut reader = Reader::new(file.as_slice()).unwrap();
+        if read {
+            assert_eq!(reader.by_ref().count(), 1);
+        }
+        let mut next = reader.into_next().unwrap().unwrap();
+        assert_eq!(next.next().unwrap().unwrap().address, 2);
+        assert!(next.next().is_none());
+        assert_eq!(next.ending(), Some(Ending::Complete));
+        assert!(next.into_next().unwrap().is_none());
+    }
+    // A file cut anywhere gives what is whole, and never the second as a part of the first.
+    for cut in 1..file.len() {
+        let Ok(reader) = Reader::new(&file[..cut]) else {
+            assert!(cut < first);
+            continue;
+        };
+        let next = reader.into_next().unwrap();
+        assert!(next.is_none() || cut > first);
+    }
+    // What is no recording behind one is refused.
+    let mut odd = single(1);
+    odd.extend([7; 64]);
+    assert!(Reader::new(odd.as_slice()).unwrap().into_next().is_err());
 }

@@ -94,6 +94,8 @@ fn pinned_call(kind: CallKind, _address: usize, size: usize) {
         address: 0,
         size: size as u64,
         extra: 0,
+        charged: 0,
+        in_use: 0,
     });
 }
 

@@ -94,6 +94,7 @@ impl Stage {
             },
             cuda_version: torch.cuda,
             value_limit: VALUE_LIMIT,
+            unlimited: false,
         };
         fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
         let mut ledger = vec![0; WORDS * 8];
