@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A recurrent cell hands its state to the next step, and with it the graph of all steps before."""
+
+import os
+
+import torch
+from torch import nn
+
+with torch.device("cuda"):
+    cell = nn.GRUCell(2048, 2048)
+    state = torch.zeros(8192, 2048)
+for _ in range(40):
+    state = cell(torch.randn(8192, 2048, device="cuda"), state)  # <- here
+    if os.environ.get("FIXED"):
+        state = state.detach()
+    loss = state.mean()

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Fails for a reason of its own, with memory left."""
+
+import torch
+
+held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+raise ValueError("learning rate must be positive")
