@@ -301,7 +301,7 @@ proptest! {
 
 /// A recording of one event at `address`, with what a driver's row says of the device.
 fn single(address: u64) -> Vec<u8> {
-    let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+    let mut writer = Writer::new(Vec::new(), "test 0").expect("memory accepts every byte");
     let event = Event {
         address,
         size: 2,
@@ -309,8 +309,8 @@ fn single(address: u64) -> Vec<u8> {
         in_use: Some(4),
         ..Event::new(Kind::DriverMalloc)
     };
-    writer.event(&event).unwrap();
-    writer.finish().unwrap()
+    writer.event(&event).expect("memory accepts every byte");
+    writer.finish().expect("memory accepts every byte")
 }
 
 #[test]
