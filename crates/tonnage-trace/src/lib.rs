@@ -15,6 +15,7 @@
 //! more than the limits in [`limits`], whatever the file says.
 #![forbid(unsafe_code)]
 
+pub mod account;
 mod error;
 mod event;
 mod kind;
@@ -26,6 +27,7 @@ mod stack;
 mod trace;
 mod writer;
 
+pub use account::{Account, DeviceAccount};
 pub use error::{ReadError, WriteError};
 pub use event::{Event, Pool};
 pub use kind::{Column, Columns, Kind};
