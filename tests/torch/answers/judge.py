@@ -15,9 +15,11 @@ from pathlib import Path
 
 from table import GIB, MIB, Program
 
-UNLIMITED = ["--capacity", str(1 << 40)]
+UNLIMITED = 1 << 40
 # How far a figure may be from what is promised.
 NEAR = 0.01
+# Lines of what explain prints, at 100 columns.
+SCREEN = 45
 COLUMNS = ("verdict", "need", "cause", "headline", "holder", "advice", "fix")
 
 
@@ -139,8 +141,7 @@ class Judge:
         if not self.thorough or not program.same_without_limit:
             return
         for share, right in ((1 + NEAR, 0), (1 - 3 * NEAR, 1)):
-            device = ["--capacity", str(int(need * share)), "--stop-at-oom"]
-            code, _, _ = self.run(program, folder, device)
+            code, _, _ = self.run(program, folder, [*sized(program, int(need * share)), "--stop-at-oom"])
             row.hold(
                 "need", code == right, f"with {share:.0%} of the {size(need)} it is said to need, it ends with {code}"
             )
@@ -183,6 +184,7 @@ class Judge:
         for pattern in program.wrong:
             match = re.search(f".*({pattern}).*", words, re.I)
             row.hold("advice", not match, f"says what is wrong: {match and match[0].strip()}")
+        row.hold("advice", len(row.text.splitlines()) <= SCREEN, f"takes {len(row.text.splitlines())} lines")
         flat = re.sub(r"\s+", " ", row.text)
         for pattern in program.right:
             row.hold("advice", re.search(pattern, flat, re.I), f"does not say {pattern}")
@@ -210,30 +212,44 @@ class Judge:
             if setting:
                 variables[setting[1]] = setting[2].strip("'\"")
             elif device and self.thorough:
-                options = paste.split()
+                options = sized(program, device[2]) if device[1] == "capacity" else paste.split()
             elif variant := next((known.variant for known in known if known.variant), None):
                 variables["FIXED"] = variant
             else:
                 continue
-            self.apply(row, fix, folder, options, variables)
+            again = device or any(known.again for known in known)
+            self.apply(row, fix, folder, options, variables, again)
         for fix in program.fixes:
             if fix.wanted:
                 row.hold("advice", id(fix) in met, f"not proposed: {fix.code} {fix.words}")
 
-    def apply(self, row, fix, folder, options, variables):
+    def apply(self, row, fix, folder, options, variables, again):
         row.applied += 1
         before = len(row.complaints)
         words = f"{fix['code']} {fix['advice']}"
         promised = fix["peak_after"]
         if fix["fits"] is False:
-            options = UNLIMITED
-        code, verdict, _ = self.run(row.program, folder, options, **variables)
+            options = sized(row.program, UNLIMITED)
+        code, verdict, recording = self.run(row.program, folder, options, **variables)
         row.hold("fix", code == 0, f"applied, the job ends with {code}: {words}")
+        if not again:
+            told, _ = self.explain(recording)
+            done = [other for other in (told or {"fixes": []})["fixes"] if other["code"] == fix["code"]]
+            row.hold("fix", fix["advice"] not in [other["advice"] for other in done], f"proposed again: {words}")
         if code == 0:
             measured = figure(verdict, fix["measure"])
             off = measured / promised - 1
             row.hold("fix", abs(off) <= NEAR, f"promised {size(promised)}, is {size(measured)}: {words}")
         row.kept += len(row.complaints) == before
+
+
+def sized(program, capacity):
+    """The options of a program, with a device of another size."""
+    options = list(program.options)
+    if "--capacity" in options:
+        at = options.index("--capacity")
+        del options[at : at + 2]
+    return [*options, "--capacity", str(capacity)]
 
 
 def least_free(verdict):

@@ -38,6 +38,8 @@ class Fix:
     variant: str | None = "1"
     # Whether it must be proposed.
     wanted: bool = True
+    # Whether it can be proposed once more where it was done: what was halved can be halved again.
+    again: bool = False
 
 
 @dataclass
@@ -188,7 +190,7 @@ PROGRAMS = [
         holder=("losses", "model", "Sequential", "evaluate"),
         wrong=(FRAGMENTED, CHECKPOINT),
         right=(NO_GRAD,),
-        fixes=(Fix("TN212", NO_GRAD), Fix("TN211|TN201", r"\.item\(\)|detach", wanted=False), DEVICE),
+        fixes=(Fix("TN212", NO_GRAD), Fix("TN211|TN201", r"\.item\(\)|detach", "2", False), DEVICE),
         live=20 * 24 * 64 * MIB,
     ),
     Program(
@@ -367,6 +369,71 @@ PROGRAMS = [
             Fix("TN214", r"scaled_dot_product_attention|memory-efficient", None, False),
         ),
         recording=SHARED / "data" / "real-gpu" / "medium_1024_training_memory_snapshot.pickle",
+    ),
+    # One of each kind that no program above has.
+    Program(
+        "activations",
+        causes=("TN213",),
+        wrong=(FRAGMENTED, AS_NUMBER, NO_GRAD),
+        right=(CHECKPOINT,),
+        fixes=(Fix("TN213", CHECKPOINT), DEVICE),
+        live=(16 * 3 + 1) * 256 * MIB,
+    ),
+    Program(
+        "checkpoint_file",
+        outcome="fits",
+        causes=("TN206",),
+        fixes=(Fix("TN206", r"map_location"),),
+    ),
+    Program(
+        "checkpointed_step",
+        outcome="fits",
+        causes=("TN204",),
+        also=("TN210",),
+        wrong=(FRAGMENTED,),
+        fixes=(Fix("TN204", r"fused"),),
+    ),
+    Program(
+        "cache_at_start",
+        ["--capacity", "32GiB"],
+        causes=("TN207",),
+        holder=("kv_cache", "server"),
+        wrong=(FRAGMENTED, AS_NUMBER),
+        fixes=(Fix("TN207", r"half|sequences|tokens|batch", again=True), DEVICE),
+        live=16 * 2 * 64 * 8 * 8192 * 128 * 2,
+    ),
+    Program(
+        "cache_in_module",
+        ["--capacity", "12GiB"],
+        causes=("TN207", "TN201"),
+        holder=("kv_cache", "server"),
+        wrong=(FRAGMENTED, AS_NUMBER),
+        fixes=(Fix("TN207", r"half|sequences|tokens|batch", again=True), DEVICE),
+        live=(256 + 255) * 64 * 32768 * 8 * 2,
+    ),
+    Program(
+        "cached_reference",
+        ["--gpu", "rtx4090"],
+        outcome="fits",
+        causes=("TN209",),
+        fixes=(Fix("TN209", r"reference"),),
+    ),
+    Program(
+        "decoder",
+        ["--gpu", "rtx4090"],
+        outcome="fits",
+        causes=("TN208",),
+        also=("TN202",),
+        wrong=(NO_GRAD, AS_NUMBER),
+        fixes=(Fix("TN208", r"half|tiles|parts", again=True),),
+    ),
+    Program(
+        "contexts",
+        ["--capacity", "9GiB", "--gpus", "4"],
+        causes=("TN105",),
+        wrong=(FRAGMENTED, AS_NUMBER),
+        fixes=(Fix("TN105", r"set_device"), DEVICE),
+        live=7 * GIB,
     ),
     # Further ordinary programs.
     Program(

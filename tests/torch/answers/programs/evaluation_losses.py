@@ -17,7 +17,8 @@ def evaluate():
     losses = []
     for _ in range(20):
         batch = torch.randn(8192, 2048, device="cuda")
-        losses.append(model(batch).mean())  # <- here
+        loss = model(batch).mean()
+        losses.append(loss.detach() if os.environ.get("FIXED") == "2" else loss)  # <- here
     return torch.stack(losses).mean()
 
 
@@ -25,5 +26,5 @@ for _ in range(3):
     model(torch.randn(8192, 2048, device="cuda")).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-with torch.no_grad() if os.environ.get("FIXED") else contextlib.nullcontext():
+with torch.no_grad() if os.environ.get("FIXED") == "1" else contextlib.nullcontext():
     evaluate()

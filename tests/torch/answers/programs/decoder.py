@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 14: a decoder at full resolution takes more than all of the generation before it."""
+"""A decoder at full resolution takes more than all of the generation before it."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 8: a checkpoint is read to the device, beside the model it is for."""
+"""A checkpoint is read to the device, beside the model it is for."""
 
 import os
 

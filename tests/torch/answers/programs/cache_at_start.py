@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 10: a server sets the KV cache aside at its start, for more tokens than there is room."""
+"""A server sets the KV cache aside at its start, for more tokens than there is room."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 12: the model was deleted, and its memory did not come back: a cache still refers to it."""
+"""The model was deleted, and its memory did not come back: a cache still refers to it."""
 
 import functools
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 11: runs for a while, then out of memory: the KV cache grows with every token."""
+"""Runs for a while, then out of memory: the KV cache grows with every token."""
 
 import os
 

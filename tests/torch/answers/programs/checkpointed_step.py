@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Pain 9: gradient checkpointing "does nothing": the peak is the optimizer's step."""
+"""Gradient checkpointing "does nothing": the peak is the optimizer's step."""
 
 import os
 
