@@ -204,10 +204,10 @@ class Judge:
             if not row.hold("advice", known or device or saves, f"not known to be right: {words}"):
                 continue
             met |= {id(known) for known in known}
-            whole = fix.get("whole_job", True) or program.recording is not None
-            row.hold("fix", whole, f"not of the whole job: {words}")
             if program.recording:
                 continue
+            if not fix.get("whole_job", True):
+                row.hold("fix", False, f"not of the whole job: {words}")
             options, variables = list(program.options), {}
             if setting:
                 variables[setting[1]] = setting[2].strip("'\"")
