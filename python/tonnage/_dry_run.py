@@ -31,6 +31,8 @@ def dry_run(
     capacity: Size | None = None,
     context: Size | None = None,
     output: PathLike | None = None,
+    force: bool = False,
+    stop_at_oom: bool = False,
     capture: bool | None = None,
     progress: bool = True,
     even_with_gpu: bool = False,
@@ -41,7 +43,9 @@ def dry_run(
 
     `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
     and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
-    temporary file that lives as long as it is used. `capture=True` keeps what the job prints for `verdict.output`; by
+    temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. A job
+    that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
+    `capture=True` keeps what the job prints for `verdict.output`; by
     default it is shown.
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
@@ -65,6 +69,8 @@ def dry_run(
             capacity=capacity,
             context=context,
             output=path,
+            force=force or output is None,
+            stop_at_oom=stop_at_oom,
             no_progress=not progress,
             even_with_gpu=even_with_gpu,
         )

@@ -412,7 +412,7 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> str:
-        """ "fits", "does_not_fit", "failed" (for another reason than memory) or "no_device" (CUDA was not used)."""
+        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory) or "no_device" (CUDA was not used)."""
         return self._data["outcome"]
 
     @property
@@ -422,8 +422,13 @@ class Verdict(Result):
 
     @property
     def peak(self) -> int:
-        """Most bytes in use on the fullest device: PyTorch's, the context and the rest."""
-        return max((device["peak_used"] for device in self._data["devices"]), default=0)
+        """Most bytes in use on the fullest device, by all processes: PyTorch's, the context and the rest."""
+        return max((device["most_in_use"] for device in self._data["devices_total"]), default=0)
+
+    @property
+    def need(self) -> int | None:
+        """Bytes of a GPU on which a job that does not fit would, as far as it is known."""
+        return self._data["need"]["bytes"] if self._data["need"] else None
 
     @property
     def capacity(self) -> int:

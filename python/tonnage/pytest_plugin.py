@@ -69,7 +69,7 @@ def _run_dry(item: pytest.Function, mark: pytest.Mark) -> None:
     words += [f"--rootdir={root}", *_inherited(item.config), item.nodeid]
     try:
         verdict = tonnage.dry_run(
-            words, **options, output=output, capture=True, progress=False, cwd=root, env={_INSIDE: "1"}
+            words, **options, output=output, force=True, stop_at_oom=True, capture=True, progress=False, cwd=root, env={_INSIDE: "1"}
         )
     except tonnage.Error as error:
         pytest.fail(str(error), pytrace=False)
@@ -101,8 +101,8 @@ def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> _Failu
     short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
     if verdict.outcome == "does_not_fit" or short:
         return _Failure(f"does not fit on {gpu} ({size(verdict.capacity)})")
-    if verdict.outcome == "failed":
-        return _Failure(f"fails on {gpu}, not for want of memory", explained=False)
+    if verdict.outcome in ("failed", "interrupted"):
+        return _Failure(f"fails on {gpu}, not because of memory", explained=False)
     if verdict.outcome == "no_device":
         return _Failure("the test did not use CUDA: nothing was held against its limits", explained=False)
     if peak is not None and verdict.peak > peak:

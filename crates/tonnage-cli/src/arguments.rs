@@ -80,6 +80,10 @@ impl Command {
 /// script does to the memory of the chosen GPU. Values on the device are
 /// unknown and read as zero.
 ///
+/// A job that runs out of memory is run once more on a GPU without a limit, so
+/// that the verdict can say how much it needs. It ends with the job, or when
+/// the peak has not grown for a while.
+///
 /// Exit code: 0 it fits, 1 it does not fit, 2 the script failed otherwise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -104,9 +108,15 @@ pub(crate) struct RunOptions {
     /// In which order the driver hands out addresses: it decides ties between free blocks.
     #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
     pub(crate) address_order: AddressOrder,
-    /// Where to write the recording [default: the script's name, with .tonnage].
+    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Do not run a job that ran out of memory again to find out how much it needs.
+    #[arg(long)]
+    pub(crate) stop_at_oom: bool,
     /// Print the verdict as JSON.
     #[arg(long)]
     pub(crate) json: bool,

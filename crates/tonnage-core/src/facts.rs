@@ -17,6 +17,10 @@ pub const GPU_CONTEXT_KNOWN: &str = "gpu.context.known";
 pub const ADDRESS_ORDER: &str = "driver.address_order";
 /// How the command ended: `exit 0`, `exit 1`, `signal 9`.
 pub const ENDING: &str = "run.ending";
+/// Why the command was ended before its own end, if it was.
+pub const STOPPED: &str = "run.stopped";
+/// Set if the user interrupted the run.
+pub const INTERRUPTED: &str = "run.interrupted";
 /// The uncaught exception of a process, as JSON.
 pub const EXCEPTION: &str = "process.exception";
 /// The devices a process saw, by their number on the machine, with commas.
@@ -25,3 +29,10 @@ pub const VISIBLE: &str = "process.visible";
 pub const PYTHON_VERSION: &str = "python.version";
 /// CUDA's version as torch was built for it.
 pub const CUDA_VERSION: &str = "cuda.version";
+/// From where on rows are missing, and why.
+pub const INCOMPLETE: &str = "recording.incomplete";
+
+/// The most that all processes together had in use on a device, kept beside the rows.
+pub fn peak_in_use(device: i32) -> String {
+    format!("device.{device}.peak_in_use")
+}

@@ -31,7 +31,7 @@ pub use account::{Account, DeviceAccount};
 pub use error::{ReadError, WriteError};
 pub use event::{Event, Pool};
 pub use kind::{Column, Columns, Kind};
-pub use message::limits;
+pub use message::{limits, second_recording};
 pub use meta::Meta;
 pub use reader::{Ending, Reader, panic_is_guarded};
 pub use schema::{FORMAT, FORMAT_MAJOR, FORMAT_MINOR};

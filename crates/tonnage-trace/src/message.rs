@@ -8,7 +8,7 @@
 //!
 //! A stream that stops inside a message is not an error at this level but [`Next::Cut`].
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 
 use arrow_buffer::Buffer;
 use arrow_ipc::{CompressionType, MessageHeader, RecordBatch};
@@ -137,6 +137,37 @@ impl<R: Read> Messages<R> {
             .map_err(Fault::Io)?;
         self.offset += got as u64;
         Ok(got as u64 == length)
+    }
+}
+
+/// Where in a file the recording behind the first one begins, if there is one. Bodies are passed over, not read.
+///
+/// What is odd about the first is not found out here: whoever reads it will.
+pub fn second_recording<S: Read + Seek>(mut source: S) -> io::Result<Option<u64>> {
+    let length = source.seek(SeekFrom::End(0))?;
+    let mut at = source.seek(SeekFrom::Start(0))?;
+    loop {
+        let mut prefix = [0; 8];
+        if length.saturating_sub(at) < 8 {
+            return Ok(None);
+        }
+        source.read_exact(&mut prefix)?;
+        let [mark @ .., a, b, c, d] = prefix;
+        let header = u64::from(u32::from_le_bytes([a, b, c, d]));
+        at += 8;
+        if header == 0 && mark == [0xff; 4] {
+            return Ok((at < length).then_some(at));
+        }
+        if mark != [0xff; 4] || header > limits::HEADER || header > length - at {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; header as usize];
+        source.read_exact(&mut bytes)?;
+        let Ok(body) = body_length(&bytes) else {
+            return Ok(None);
+        };
+        at = at.saturating_add(header).saturating_add(body);
+        source.seek(SeekFrom::Start(at))?;
     }
 }
 

@@ -41,6 +41,10 @@ pub const GPU_CONTEXT: &str = "gpu.context";
 pub const ALLOCATOR_CONF: &str = "allocator.conf";
 /// All settings of the allocator, as JSON.
 pub const ALLOCATOR_SETTINGS: &str = "allocator.settings";
+/// Which recording of a file it is: [`WHOLE_JOB`] for the second one, which no device limited.
+pub const PART: &str = "run.part";
+/// The value of [`PART`] in the recording of a job on a device without a limit.
+pub const WHOLE_JOB: &str = "whole";
 /// Operating system's id of the process.
 pub const PROCESS_ID: &str = "process.id";
 /// Rank of the process in a distributed run.

@@ -340,6 +340,8 @@ fn a_second_recording_follows_the_first_and_is_found_behind_it() {
             continue;
         };
         let next = reader.into_next().unwrap();
+        let found = tonnage_trace::second_recording(io::Cursor::new(&file[..cut])).unwrap();
+        assert_eq!(found, (cut > first).then_some(first as u64));
         assert!(next.is_none() || cut > first);
     }
     // What is no recording behind one is refused.

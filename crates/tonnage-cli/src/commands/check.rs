@@ -265,6 +265,8 @@ fn check(
     if let Some(capacity) = &capacity {
         line.extend(["--capacity", capacity]);
     }
+    // A budget asks whether it fits; by how much it does not is for `tonnage run`.
+    line.push("--stop-at-oom");
     if options.no_progress {
         line.push("--no-progress");
     }
@@ -303,7 +305,7 @@ fn check(
         Outcome::NoDevice => {
             return Ok((failed(Held::Failed, "it never used a GPU".to_owned()), None));
         }
-        Outcome::Failed => {
+        Outcome::Failed | Outcome::Interrupted => {
             let trouble = exception.unwrap_or_else(|| verdict.ending.clone());
             return Ok((failed(Held::Failed, trouble), None));
         }

@@ -6,13 +6,13 @@
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Seek as _, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
-use tonnage_trace::{ReadError, Writer};
+use tonnage_trace::{ReadError, Writer, second_recording};
 
 use crate::PRODUCER;
 use crate::output::{hinted, tell};
@@ -26,6 +26,8 @@ pub(crate) struct Recording {
     /// Its format, if it is not a trace of tonnage.
     pub(crate) foreign: Option<Format>,
     imported: Option<NamedTempFile>,
+    /// Where the recording of the whole job begins, if one follows.
+    whole: Option<u64>,
 }
 
 impl Recording {
@@ -33,10 +35,16 @@ impl Recording {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let foreign = recognise(path)?;
         let imported = foreign.is_some().then(|| import(path)).transpose()?;
+        let whole = match foreign {
+            Some(_) => None,
+            None => second_recording(open(path)?)
+                .with_context(|| format!("cannot read {}", path.display()))?,
+        };
         Ok(Self {
             path: path.to_owned(),
             foreign,
             imported,
+            whole,
         })
     }
 
@@ -46,6 +54,29 @@ impl Recording {
             Some(file) => file.reopen(),
             None => File::open(&self.path),
         }
+    }
+
+    /// The trace of the same job on a device without a limit, if the job did not fit and was run so.
+    pub(crate) fn whole(&self) -> io::Result<Option<File>> {
+        let Some(offset) = self.whole else {
+            return Ok(None);
+        };
+        let mut file = File::open(&self.path)?;
+        file.seek(io::SeekFrom::Start(offset))?;
+        Ok(Some(file))
+    }
+
+    /// The trace that goes furthest: of the whole job if there is one, else the only one.
+    pub(crate) fn furthest(&self) -> io::Result<File> {
+        match self.whole()? {
+            Some(whole) => Ok(whole),
+            None => self.trace(),
+        }
+    }
+
+    /// Whether [`Recording::furthest`] is not the first trace.
+    pub(crate) fn has_whole(&self) -> bool {
+        self.whole.is_some()
     }
 }
 
@@ -192,6 +223,14 @@ impl Output {
         })
     }
 
+    /// The file that is being written, which stands elsewhere until it is finished; none for a pipe or a device.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File { temporary, .. } => Some(temporary.path()),
+            Self::Stdout | Self::Direct(_) => None,
+        }
+    }
+
     /// A buffered way to write to it.
     pub(crate) fn writer(&self) -> Result<BufWriter<Box<dyn Write>>> {
         let writer: Box<dyn Write> = match self {
@@ -244,6 +283,13 @@ pub(crate) fn derived(input: &Path, extension: &str) -> PathBuf {
     let mut name = stem.to_owned();
     name.push(extension);
     PathBuf::from(name)
+}
+
+/// Says so where an answer is about the whole job and not about what was recorded up to the failure.
+pub(crate) fn tell_of_the_whole(recording: &Recording) {
+    if recording.has_whole() {
+        tell("the job ran out of memory; this is about all of it, as it ran on a GPU without a limit");
+    }
 }
 
 /// Tells what could not be kept or had to be assumed.

@@ -12,7 +12,7 @@ use tonnage_core::replay::{
 use tonnage_gpus::Catalogue;
 
 use crate::arguments::{ReplayOptions, Target};
-use crate::commands::recording::{Recording, explained, unreadable_trace};
+use crate::commands::recording::{Recording, explained, tell_of_the_whole, unreadable_trace};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
 
 /// Processes whose tables are shown; the JSON has all.
@@ -36,7 +36,8 @@ pub(crate) fn run(options: &ReplayOptions, form: Form) -> Result<Reply> {
 pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
     let recording = Recording::open(file)?;
     let options = on(target)?;
-    Job::load(|| recording.trace(), &options).map_err(|error| match error {
+    tell_of_the_whole(&recording);
+    Job::load(|| recording.furthest(), &options).map_err(|error| match error {
         ReplayError::Read(error) => unreadable_trace(file, &error),
         ReplayError::NoRequests => hinted(
             format!("{} shows no request for device memory", file.display()),

@@ -25,6 +25,8 @@ pub(super) struct RecordedAs {
     pub(super) capacity: Option<u64>,
     pub(super) context: Option<u64>,
     pub(super) order: Option<AddressOrder>,
+    /// Whether it was made on a device that refused nothing.
+    pub(super) unlimited: bool,
 }
 
 impl RecordedAs {
@@ -60,6 +62,7 @@ impl RecordedAs {
             capacity: number(meta::GPU_CAPACITY).filter(|&bytes| bytes > 0),
             context: number(meta::GPU_CONTEXT),
             order,
+            unlimited: fact(meta::PART) == Some(meta::WHOLE_JOB),
         }
     }
 

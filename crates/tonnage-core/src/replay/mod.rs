@@ -497,7 +497,7 @@ impl Track {
         let was = was.map(|bytes| bytes.min(LARGEST));
         let roomy = roomy(requests.peak_live);
         let ground = Ground {
-            total: was.unwrap_or(roomy),
+            total: was.filter(|_| !recorded.unlimited).unwrap_or(roomy),
             context: recorded_context,
             order: AddressOrder::Ascending,
             most_pages: most_pages(&requests),

@@ -22,7 +22,7 @@ use tonnage_plan::{Options, Progress, Switches};
 
 use crate::arguments::PlanOptions;
 use crate::commands::recording::{
-    Output, Recording, explained, open, plain, recognise, unreadable_trace,
+    Output, Recording, explained, open, plain, recognise, tell_of_the_whole, unreadable_trace,
 };
 use crate::commands::replay::plural;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, tell};
@@ -60,7 +60,8 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
         })?
     } else {
         let recording = Recording::open(path)?;
-        problems(recording.trace()?, &wanted).map_err(|error| unreadable_trace(path, &error))?
+        tell_of_the_whole(&recording);
+        problems(recording.furthest()?, &wanted).map_err(|error| unreadable_trace(path, &error))?
     };
     if problems.groups.iter().all(|group| group.names.is_empty()) {
         return Err(hinted(

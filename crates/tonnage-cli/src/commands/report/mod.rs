@@ -418,14 +418,28 @@ fn sentence(
     // Only a dry run knows how the program ended.
     let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
     if own {
-        let verdict = verdict(|| recording.trace()).map_err(|error| match error {
+        let whole = recording.has_whole();
+        let whole = whole.then_some(|| recording.furthest());
+        let verdict = verdict(|| recording.trace(), whole).map_err(|error| match error {
             verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
             error => explained(&error, "check the file"),
         })?;
         return Ok(match verdict.outcome {
             verdict::Outcome::Fits => (format!("Fits: {peak}{of}."), Tone::Good),
-            verdict::Outcome::DoesNotFit => failed(Tone::Bad)
-                .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad)),
+            verdict::Outcome::DoesNotFit => {
+                let (mut sentence, tone) = failed(Tone::Bad)
+                    .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad));
+                if let Some(need) = &verdict.need {
+                    let least = if need.complete { "" } else { "at least " };
+                    let need = bytes(need.bytes);
+                    let _ = write!(sentence, " The whole job needs {least}{need}.");
+                }
+                (sentence, tone)
+            }
+            verdict::Outcome::Interrupted => (
+                format!("Interrupted; until then {peak}{of}."),
+                Tone::Plain,
+            ),
             verdict::Outcome::Failed => (
                 format!("The program failed for another reason; until then {peak}{of}."),
                 Tone::Plain,

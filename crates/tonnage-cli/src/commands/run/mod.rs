@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage run`: set the stage, run the script, collect, judge.
 //!
+//! A job that runs out of memory is run a second time on a device without a limit, because only then is it known
+//! how much it needs. Both recordings stand in one file, one behind the other.
+//!
 //! * `python` finds the interpreter and the torch that the command would use;
 //! * `stage` makes the folder with the stand-in, the hook and the configuration;
 //! * `watch` runs the command and shows live figures;
@@ -13,6 +16,7 @@ mod watch;
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -21,21 +25,33 @@ use tonnage_core::collect::{Collected, collect};
 use tonnage_core::facts;
 use tonnage_core::verdict::{Outcome, Verdict, verdict};
 use tonnage_gpus::{Catalogue, Gpu};
-use tonnage_trace::{Writer, meta};
+use tonnage_trace::{Writer, meta, second_recording};
 
 use crate::PRODUCER;
 use crate::arguments::{AddressOrder, RunOptions};
-use crate::output::{Answer, Form, Reply, hinted, tell};
+use crate::commands::recording::Output;
+use crate::output::{Answer, DIM, Form, Reply, hinted, tell};
 
 use self::stage::Stage;
+use self::watch::{Showing, Watched};
 
 pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
-    let output = output_file(options);
-    let (verdict, collected) = dry_run(options, &output)?;
+    // Before anything runs: a recording that cannot be written is found out now.
+    let path = output_file(options);
+    let output = Output::create(&path, options.force)?;
+    let Some(written) = output.path() else {
+        return Err(hinted(
+            format!("{} is no file", path.display()),
+            "a recording is read again for the verdict: name a file with -o",
+        ));
+    };
+    let (verdict, collected) = dry_run(options, written)?;
+    output.finish()?;
+    let output = path;
     let answer = match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
         Outcome::DoesNotFit => Answer::No,
-        Outcome::Failed => Answer::Failed,
+        Outcome::Interrupted | Outcome::Failed => Answer::Failed,
     };
     let judged = Judged {
         verdict,
@@ -75,16 +91,53 @@ pub(crate) fn dry_run(options: &RunOptions, output: &Path) -> Result<(Verdict, C
     }
     refuse_where_a_gpu_is(&SIGNS_OF_A_GPU, options.even_with_gpu)?;
     let python = python::find(&options.command)?;
-    // Before anything runs: a recording that cannot be written is found out now.
-    let file = File::create(output)
-        .with_context(|| format!("cannot write the recording {}", output.display()))?;
-    let stage = Stage::set(gpu, options, &python)?;
-    let ending = watch::watch(&stage, options, stage.capacity())?;
-    let collected = record(&stage, gpu, options, &ending, file)
+    let stage = Stage::set(gpu, options, &python, false)?;
+    let watched = watch::watch(&stage, options, Showing::All)?;
+    let collected = record(&stage, gpu, options, &watched, output)
         .with_context(|| format!("cannot make the recording {}", output.display()))?;
-    let verdict = verdict(|| File::open(output))
-        .with_context(|| format!("cannot read the recording {}", output.display()))?;
+    drop(stage);
+    let mut verdict = judge(output)?;
+    if verdict.outcome != Outcome::DoesNotFit || options.stop_at_oom {
+        return Ok((verdict, collected));
+    }
+    tell(&format!(
+        "{DIM}out of memory; running it once more on a GPU without a limit, to find out how much it needs \
+         (--stop-at-oom leaves this out){DIM:#}"
+    ));
+    let stage = Stage::set(gpu, options, &python, true)?;
+    let patience = watch::patience(watched.elapsed);
+    let again = watch::watch(&stage, options, Showing::Figures { patience })?;
+    record(&stage, gpu, options, &again, output)
+        .with_context(|| format!("cannot make the recording {}", output.display()))?;
+    verdict = judge(output)?;
+    if let Some(need) = &mut verdict.need {
+        need.gpus = gpus_that_hold(&catalogue, need.bytes, verdict.context.bytes);
+    }
     Ok((verdict, collected))
+}
+
+fn judge(recording: &Path) -> Result<Verdict> {
+    let whole = second_recording(File::open(recording)?)?;
+    let open_at = |offset: u64| {
+        let mut file = File::open(recording)?;
+        file.seek(SeekFrom::Start(offset))?;
+        Ok(file)
+    };
+    verdict(|| open_at(0), whole.map(|offset| move || open_at(offset)))
+        .with_context(|| format!("cannot read the recording {}", recording.display()))
+}
+
+/// The GPUs of the catalogue that hold a job: those with room for what it needs beside their own context.
+fn gpus_that_hold(catalogue: &Catalogue, need: u64, context: u64) -> Vec<String> {
+    let mut holding: Vec<(&Gpu, u64)> = catalogue
+        .gpus()
+        .iter()
+        .filter(|gpu| gpu.supported)
+        .map(|gpu| (gpu, gpu.total_memory.value))
+        .filter(|(gpu, total)| need.saturating_sub(context) + gpu.context.value <= *total)
+        .collect();
+    holding.sort_by_key(|(gpu, total)| (*total, gpu.id.clone()));
+    holding.into_iter().map(|(gpu, _)| gpu.id.clone()).collect()
 }
 
 /// What the NVIDIA driver puts on a machine with a device.
@@ -106,7 +159,7 @@ fn refuse_where_a_gpu_is(signs: &[&str], allowed: bool) -> Result<()> {
     }
 }
 
-/// `-o`, or the script's name with another ending.
+/// `-o`, or the script's name with another ending, and a number where that is taken.
 fn output_file(options: &RunOptions) -> PathBuf {
     if let Some(output) = &options.output {
         return output.clone();
@@ -119,16 +172,29 @@ fn output_file(options: &RunOptions) -> PathBuf {
     let stem = script
         .and_then(Path::file_stem)
         .unwrap_or(OsStr::new("run"));
-    PathBuf::from(stem).with_extension("tonnage")
+    let free = PathBuf::from(stem).with_extension("tonnage");
+    if options.force || !free.exists() {
+        return free;
+    }
+    let numbered = |number: u32| {
+        let mut name = stem.to_owned();
+        name.push(format!("-{number}.tonnage"));
+        PathBuf::from(name)
+    };
+    (2..)
+        .map(numbered)
+        .find(|path| !path.exists())
+        .unwrap_or(free)
 }
 
 fn record(
     stage: &Stage,
     gpu: &Gpu,
     options: &RunOptions,
-    ending: &str,
-    file: File,
+    watched: &Watched,
+    output: &Path,
 ) -> Result<Collected> {
+    let file = File::options().append(true).create(true).open(output)?;
     let mut writer = Writer::new(file, PRODUCER)?;
     let command: Vec<String> = options
         .command
@@ -156,9 +222,18 @@ fn record(
             given(options.context.is_some(), gpu.context.known.as_str()),
         ),
         (facts::ADDRESS_ORDER, order.to_owned()),
-        (facts::ENDING, ending.to_owned()),
+        (facts::ENDING, watched.ending.clone()),
     ] {
         writer.meta(facts::RUN, name, &text)?;
+    }
+    if stage.is_unlimited() {
+        writer.meta(facts::RUN, meta::PART, meta::WHOLE_JOB)?;
+    }
+    if let Some(why) = &watched.stopped {
+        writer.meta(facts::RUN, facts::STOPPED, why)?;
+    }
+    if watched.interrupted {
+        writer.meta(facts::RUN, facts::INTERRUPTED, "yes")?;
     }
     let collected = collect(stage.folder(), &mut writer)?;
     writer.finish()?;

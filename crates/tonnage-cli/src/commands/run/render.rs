@@ -5,18 +5,26 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_core::collect::Collected;
-use tonnage_core::verdict::{DeviceUse, Outcome, Place, Verdict};
+use tonnage_core::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
 
 /// How many holders the text lists; the JSON has more.
 const HOLDERS: usize = 5;
+/// How many GPUs that are large enough the text lists.
+const GPUS: usize = 5;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
 pub(crate) fn text(verdict: &Verdict, collected: &Collected, output: &Path) -> String {
     let mut text = headline(verdict);
     text.push('\n');
+    if let Some(margin) = &verdict.margin {
+        distance(&mut text, margin);
+    }
+    if let Some(need) = &verdict.need {
+        needed(&mut text, verdict, need);
+    }
     if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device);
         breakdown(&mut text, verdict, device);
@@ -58,20 +66,127 @@ fn headline(verdict: &Verdict) -> String {
         ),
     };
     match verdict.outcome {
-        Outcome::Fits => format!(
-            "{GOOD}fits{GOOD:#} on {machine}, {} to spare",
+        Outcome::Fits => fits(verdict, &machine),
+        Outcome::DoesNotFit => format!(
+            "{BAD}does not fit{BAD:#} on {machine}{}",
+            short(verdict.need.as_ref())
+        ),
+        Outcome::Interrupted => format!(
+            "{WARN}interrupted{WARN:#} on {machine}: {} to spare until then, what would have come is not known",
             bytes(verdict.spare())
         ),
-        Outcome::DoesNotFit => format!("{BAD}does not fit{BAD:#} on {machine}"),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not for want of GPU memory: the script {}",
-            match verdict.ending.split_once(' ') {
-                Some(("exit", code)) => format!("ended with exit code {code}"),
-                Some(("signal", number)) => format!("was ended by signal {number}"),
-                _ => "ended in an unknown way".to_owned(),
-            }
+            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: the script {}",
+            ended(&verdict.ending)
         ),
         Outcome::NoDevice => "the command ended without using a GPU".to_owned(),
+    }
+}
+
+fn fits(verdict: &Verdict, machine: &str) -> String {
+    let spare = bytes(verdict.spare());
+    if verdict.incomplete.is_some() {
+        return format!(
+            "{WARN}fits as far as it was recorded{WARN:#} on {machine}, {spare} to spare"
+        );
+    }
+    match verdict.margin.as_ref().filter(|margin| !margin.certain) {
+        Some(margin) => format!(
+            "{WARN}fits only if{WARN:#} what is not counted takes less than {} of {machine}",
+            bytes(margin.room)
+        ),
+        None => format!("{GOOD}fits{GOOD:#} on {machine}, {spare} to spare"),
+    }
+}
+
+/// By how much it does not fit, as far as that is known.
+fn short(need: Option<&Need>) -> String {
+    let Some(need) = need else {
+        return String::new();
+    };
+    let least = if need.complete { "" } else { "at least " };
+    if need.short == 0 {
+        // The same requests were served on less: where blocks lie is to blame, or a program that asks what is free.
+        return format!(": it needs {least}{}, placed otherwise", bytes(need.bytes));
+    }
+    format!(
+        ": it needs {least}{}, {} too much",
+        bytes(need.bytes),
+        bytes(need.short)
+    )
+}
+
+fn ended(ending: &str) -> String {
+    match ending.split_once(' ') {
+        Some(("exit", code)) => format!("ended with exit code {code}"),
+        Some(("signal", number)) => format!("was ended by signal {number}"),
+        _ => "ended in an unknown way".to_owned(),
+    }
+}
+
+/// How far from its limits the job is.
+fn distance(text: &mut String, margin: &Margin) {
+    if let Some(smallest) = margin.smallest {
+        row(
+            text,
+            "smallest",
+            &format!(
+                "a GPU of {} serves all of its requests {DIM}(replayed){DIM:#}",
+                bytes(smallest)
+            ),
+        );
+    }
+    if margin.uncounted.is_empty() {
+        return;
+    }
+    let parts: Vec<String> = margin
+        .uncounted
+        .iter()
+        .map(|part| format!("{} ({} to {} seen)", part.what, bytes(part.low), bytes(part.high)))
+        .collect();
+    row(text, "not counted", &parts.join(", "));
+}
+
+/// How much the whole job takes.
+fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
+    let how = match need.known.as_str() {
+        "replayed" => "no smaller GPU serves all of its requests (replayed)",
+        _ => "in use at most without a limit; less may do, since PyTorch caches",
+    };
+    row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
+    if !need.complete {
+        let why = if need.ended.starts_with("exit ") || need.ended.starts_with("signal ") {
+            format!("{} there", ended(&need.ended))
+        } else {
+            format!("was ended because {}", need.ended)
+        };
+        row(
+            text,
+            "",
+            &format!("{WARN}or more{WARN:#}: run without a limit, the script {why}"),
+        );
+    }
+    if need.above.times > 0 {
+        row(
+            text,
+            "above",
+            &format!(
+                "{} {}, event {} to {} of {} without a limit",
+                count(need.above.times),
+                if need.above.times == 1 { "time" } else { "times" },
+                count(need.above.first_event + 1),
+                count(need.above.last_event + 1),
+                count(need.above.events),
+            ),
+        );
+    }
+    if verdict.gpu_count == 1 && verdict.devices_total.len() == 1 {
+        let names = match need.gpus.as_slice() {
+            [] => "no GPU of the catalogue".to_owned(),
+            [all @ ..] if all.len() <= GPUS => all.join(", "),
+            [first @ ..] => format!("{}, …", first[..GPUS].join(", ")),
+        };
+        row(text, "fits on", &names);
     }
 }
 
@@ -116,11 +231,18 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         row(
             text,
             "asked for",
-            &format!(
-                "{} with {} free, at {place}",
-                bytes(oom.requested),
-                bytes(oom.free)
-            ),
+            &match &oom.call {
+                Some(call) => format!(
+                    "{} with {} free, by {call}, outside PyTorch's allocator",
+                    bytes(oom.requested),
+                    bytes(oom.free)
+                ),
+                None => format!(
+                    "{} with {} free, at {place}",
+                    bytes(oom.requested),
+                    bytes(oom.free)
+                ),
+            },
         );
     } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first())
     {
@@ -129,10 +251,15 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             .place
             .as_ref()
             .map_or(String::new(), |place| format!(" at {}", at(place)));
+        let message = if message.is_empty() {
+            String::new()
+        } else {
+            format!(": {message}")
+        };
         row(
             text,
             "raised",
-            &format!("{}{place}: {message}", exception.kind),
+            &format!("{}{place}{message}", exception.kind),
         );
     }
 }
@@ -173,7 +300,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             "cached",
             peak.cached,
             "exact",
-            "held by PyTorch, not handed out",
+            "cached by PyTorch",
         );
     }
     part(
@@ -190,6 +317,22 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             peak.cached + peak.other,
             "exact",
             "cached by PyTorch or outside of it, which its history would tell",
+        );
+    }
+    if peak.managed > 0 {
+        part(
+            "managed",
+            peak.managed,
+            "exact",
+            "moves between host and device, no part of the sum",
+        );
+    }
+    if peak.other_processes > 0 {
+        part(
+            "others",
+            peak.other_processes,
+            "exact",
+            "in use by other processes of the run at that moment",
         );
     }
     let reserved = if device.reserved_known {
@@ -244,12 +387,20 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
         );
     }
     let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
+    let refused: u64 = verdict.devices.iter().map(|device| device.refusals).sum();
     if verdict.outcome == Outcome::Fits && caught > 0 {
         let errors = if caught == 1 { "error" } else { "errors" };
         row(
             text,
             "caught",
             &format!("{WARN}{caught} out-of-memory {errors} that the script handled{WARN:#}"),
+        );
+    } else if verdict.outcome == Outcome::Fits && refused > 0 && verdict.torch.is_empty() {
+        let requests = if refused == 1 { "request" } else { "requests" };
+        row(
+            text,
+            "refused",
+            &format!("{WARN}{refused} {requests} that the program went on without{WARN:#}"),
         );
     }
 }
@@ -274,6 +425,9 @@ fn gaps(text: &mut String, verdict: &Verdict) {
             &format!("{WARN}{} calls{WARN:#}: {}", count(calls), list.join(", ")),
         );
     }
+    if let Some(from) = &verdict.incomplete {
+        row(text, "incomplete", &format!("{WARN}{from}{WARN:#}"));
+    }
     for gap in &verdict.unknown {
         row(text, "not known", &format!("{WARN}{gap}{WARN:#}"));
     }
@@ -285,14 +439,15 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
         Outcome::Fits | Outcome::DoesNotFit => {
             Some(format!("tonnage explain {}", output.display()))
         }
-        Outcome::Failed | Outcome::NoDevice => None,
+        Outcome::Interrupted | Outcome::Failed | Outcome::NoDevice => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use tonnage_core::verdict::{
-        Breakdown, Exception, Holder, KnownBytes, Moment, OutOfMemory, SCHEMA_VERSION, Unmodelled,
+        Above, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment, OutOfMemory,
+        SCHEMA_VERSION, Uncounted, Unmodelled,
     };
 
     use super::*;
@@ -317,6 +472,7 @@ mod tests {
                 context: 512 << 20,
                 other: 0,
                 used: (31 << 30) + (512 << 20),
+                ..Breakdown::default()
             },
             peak_allocated: 30 << 30,
             peak_reserved: 31 << 30,
@@ -345,6 +501,21 @@ mod tests {
         }
     }
 
+    fn margin(room: u64) -> Margin {
+        Margin {
+            device: 0,
+            least_free: (8 << 30) + (512 << 20),
+            smallest: Some((40 << 30) - room),
+            room,
+            uncounted: vec![Uncounted {
+                what: "kernel images".to_owned(),
+                low: 50 << 20,
+                high: 350 << 20,
+            }],
+            certain: room >= 350 << 20,
+        }
+    }
+
     fn verdict() -> Verdict {
         Verdict {
             schema_version: SCHEMA_VERSION,
@@ -363,7 +534,18 @@ mod tests {
                 known: "assumed".to_owned(),
             },
             torch: "2.15.0".to_owned(),
+            devices_total: vec![DeviceTotal {
+                device: 0,
+                capacity: 40 << 30,
+                most_in_use: (31 << 30) + (512 << 20),
+                least_free: (8 << 30) + (512 << 20),
+                exact: true,
+                processes: 1,
+            }],
             devices: vec![device()],
+            margin: Some(margin(9 << 30)),
+            need: None,
+            incomplete: None,
             exceptions: Vec::new(),
             unmodelled: Vec::new(),
             unknown: Vec::new(),
@@ -386,12 +568,38 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_fits_narrowly() {
+        let mut verdict = verdict();
+        verdict.margin = Some(margin(19 << 20));
+        insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
     fn a_run_that_does_not_fit() {
         let mut verdict = verdict();
         verdict.outcome = Outcome::DoesNotFit;
+        verdict.margin = None;
+        verdict.need = Some(Need {
+            device: 0,
+            bytes: 78 << 30,
+            known: "replayed".to_owned(),
+            least: 77 << 30,
+            peak_allocated: 76 << 30,
+            short: 38 << 30,
+            complete: false,
+            ended: "its peak had not grown for 42 s".to_owned(),
+            above: Above {
+                times: 2,
+                first_event: 4999,
+                last_event: 8999,
+                events: 10000,
+            },
+            gpus: vec!["h100-80gb".to_owned(), "b200".to_owned()],
+        });
         verdict.devices[0].out_of_memory = Some(OutOfMemory {
             requested: 9 << 30,
             free: 100 << 20,
+            call: None,
             place: Some(place("train.py", 30, "step")),
             inside: None,
         });
@@ -406,6 +614,7 @@ mod tests {
     fn a_run_that_failed_on_its_own() {
         let mut verdict = verdict();
         verdict.outcome = Outcome::Failed;
+        verdict.margin = None;
         verdict.ending = "exit 1".to_owned();
         verdict.exceptions = vec![Exception {
             kind: "builtins.ValueError".to_owned(),

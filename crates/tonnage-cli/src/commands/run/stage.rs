@@ -59,11 +59,17 @@ pub(crate) struct Stage {
     folder: TempDir,
     standin: PathBuf,
     profile: DeviceProfile,
+    unlimited: bool,
 }
 
 impl Stage {
-    /// Makes the folder.
-    pub(crate) fn set(gpu: &Gpu, options: &RunOptions, torch: &Torch) -> Result<Self> {
+    /// Makes the folder; `unlimited` devices refuse nothing.
+    pub(crate) fn set(
+        gpu: &Gpu,
+        options: &RunOptions,
+        torch: &Torch,
+        unlimited: bool,
+    ) -> Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("tonnage-run-")
             .tempdir()
@@ -74,6 +80,7 @@ impl Stage {
             standin: standin(&folder.path().join(LIBRARY_FOLDER))?,
             folder,
             profile: profile(gpu, options),
+            unlimited,
         };
         stage.fill(options, torch).with_context(|| {
             format!(
@@ -94,7 +101,7 @@ impl Stage {
             },
             cuda_version: torch.cuda,
             value_limit: VALUE_LIMIT,
-            unlimited: false,
+            unlimited: self.unlimited,
         };
         fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
         let mut ledger = vec![0; WORDS * 8];
@@ -119,6 +126,11 @@ impl Stage {
     /// Bytes of each device.
     pub(crate) fn capacity(&self) -> u64 {
         self.profile.total
+    }
+
+    /// Whether its devices refuse nothing.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.unlimited
     }
 
     /// Bytes of a context.

@@ -5,9 +5,12 @@
 //! The figures stand in the last row, which is taken out of the scrolling
 //! region, so that they and the script's lines do not mix.
 
+use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -23,47 +26,132 @@ use crate::output::{bytes, count};
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// Runs the command to its end; how it ended, in words.
-pub(crate) fn watch(stage: &Stage, options: &RunOptions, capacity: u64) -> Result<String> {
+/// What the user sees of the command.
+pub(crate) enum Showing {
+    /// Everything it prints.
+    All,
+    /// Only live figures: its output was shown already. It is ended when its peak has not grown for so long.
+    Figures { patience: Duration },
+}
+
+/// How a run went.
+pub(crate) struct Watched {
+    /// How it ended: `exit 0`, `signal 9`.
+    pub(crate) ending: String,
+    /// Why it was ended before its own end, if it was.
+    pub(crate) stopped: Option<String>,
+    /// Whether the user interrupted it.
+    pub(crate) interrupted: bool,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+/// How long a run without a limit may go on without a new peak, where the limited one took `first`: a loop of a
+/// hundred thousand steps shows its peak in the first few.
+pub(crate) fn patience(first: Duration) -> Duration {
+    (first * 3).max(Duration::from_secs(30))
+}
+
+/// The standard input of a second run: a file from its start, else nothing, since a pipe was read already.
+fn stdin_again() -> Stdio {
+    let path = "/proc/self/fd/0";
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let file = is_file.then(|| File::open(path).ok()).flatten();
+    file.map_or_else(Stdio::null, Stdio::from)
+}
+
+/// Runs the command to its end.
+pub(crate) fn watch(stage: &Stage, options: &RunOptions, showing: Showing) -> Result<Watched> {
     let (program, arguments) = options.command.split_first().context("no command")?;
     let mut command = Command::new(program);
     command.args(arguments);
     stage.equip(&mut command);
-    if options.json {
-        // stdout is for the verdict alone.
-        command.stdout(std::io::stderr());
-    }
+    let patience = match showing {
+        Showing::All => {
+            if options.json {
+                // stdout is for the verdict alone.
+                command.stdout(std::io::stderr());
+            }
+            None
+        }
+        Showing::Figures { patience } => {
+            command.stdin(stdin_again()).stdout(Stdio::null()).stderr(Stdio::null());
+            Some(patience)
+        }
+    };
+    let started = Instant::now();
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot run {}", program.to_string_lossy()))?;
     let listening = outlive(&child);
     let mut line = (!options.no_progress).then(StatusLine::open).flatten();
+    let mut last_peak = (0, started);
+    let mut stopped = None;
     let status = loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             break status;
         }
         std::thread::sleep(TICK);
+        let figures = Figures::read(stage);
         if let Some(line) = &mut line {
-            line.show(&figures(stage, capacity, line.started.elapsed()));
+            line.show(&figures.text(stage.capacity(), line.started.elapsed()));
+        }
+        if figures.peak > last_peak.0 {
+            last_peak = (figures.peak, Instant::now());
+        }
+        let quiet = last_peak.1.elapsed();
+        if stopped.is_none() && patience.is_some_and(|patience| quiet > patience) {
+            stopped = Some(format!("its peak had not grown for {} s", quiet.as_secs()));
+            if let Some(pid) = pid(&child) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
         }
     };
     drop(line);
+    let interrupted = listening.as_ref().is_some_and(Listening::interrupted);
     drop(listening);
-    Ok(ending(status))
+    Ok(Watched {
+        ending: ending(status),
+        stopped,
+        interrupted,
+        elapsed: started.elapsed(),
+    })
 }
 
-/// Ctrl-C reaches the script by itself, and what it does then is its own affair; a request to end is passed on, and so
-/// is impatience. Either way this process stays to report.
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
+/// How long a script has to end after an interrupt before it is passed on, in case it reached only this process.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// Ctrl-C at a terminal reaches the script by itself. Without one it may not: it was sent to this process alone, or the
+/// script was started with interrupts ignored, as shells start what runs in the background. So an interrupt is passed
+/// on when the script still runs after a while, as a request to end if it ignores interrupts. A request to end is
+/// passed on at once, and so is impatience. Either way this process stays to report.
 fn outlive(child: &Child) -> Option<Listening> {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw)?;
+    let pid = pid(child)?;
     // Without handlers a signal ends this process as ever.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
-    let listening = Listening(signals.handle());
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let ended = Arc::new(AtomicBool::new(false));
+    let listening = Listening {
+        handle: signals.handle(),
+        interrupted: Arc::clone(&interrupted),
+        ended: Arc::clone(&ended),
+    };
     std::thread::spawn(move || {
-        let mut interrupted = false;
         for signal in signals.forever() {
-            if signal == SIGINT && !interrupted {
-                interrupted = true;
+            let again = interrupted.swap(true, Ordering::Relaxed);
+            if signal == SIGINT && !again {
+                let ended = Arc::clone(&ended);
+                std::thread::spawn(move || {
+                    std::thread::sleep(GRACE);
+                    // Its number may be another's once it has ended.
+                    if !ended.load(Ordering::Relaxed) {
+                        let _ = kill_process(pid, gentlest(pid));
+                    }
+                });
             } else {
                 let _ = kill_process(pid, Signal::TERM);
             }
@@ -72,12 +160,39 @@ fn outlive(child: &Child) -> Option<Listening> {
     Some(listening)
 }
 
+/// An interrupt, unless the process ignores interrupts.
+fn gentlest(pid: Pid) -> Signal {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let status = std::fs::read_to_string(path).unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    if ignored & (1 << (SIGINT - 1)) == 0 {
+        Signal::INT
+    } else {
+        Signal::TERM
+    }
+}
+
 /// Signals are for the script while this lives; its number may be another's later.
-struct Listening(Handle);
+struct Listening {
+    handle: Handle,
+    interrupted: Arc<AtomicBool>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Listening {
+    fn interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+}
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.0.close();
+        self.ended.store(true, Ordering::Relaxed);
+        self.handle.close();
     }
 }
 
@@ -89,37 +204,63 @@ fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// The figures of the fullest device, all processes together.
-fn figures(stage: &Stage, capacity: u64, elapsed: Duration) -> String {
-    let seconds = elapsed.as_secs_f64();
-    let ledger = std::fs::read(stage.folder().join(LEDGER_FILE))
-        .ok()
-        .and_then(|bytes| Ledger::from_bytes(&bytes));
-    let Some(ledger) = ledger else {
-        return format!("tonnage {seconds:.1} s");
-    };
-    let slots = 0..ledger.processes();
-    let sum = |device: usize, word| -> u64 {
-        slots
-            .clone()
-            .map(|slot| ledger.device(slot, device, word))
-            .sum()
-    };
-    let fullest =
-        (0..DEVICES).max_by_key(|&device| (sum(device, DeviceWord::Charged), DEVICES - device));
-    let device = fullest.unwrap_or(0);
-    let events: u64 = slots
-        .clone()
-        .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
-        .sum();
-    format!(
-        "tonnage {seconds:.1} s   GPU {device}: allocated {}   reserved {}   used {} of {}   {} events",
-        bytes(sum(device, DeviceWord::Allocated)),
-        bytes(sum(device, DeviceWord::Reserved)),
-        bytes(sum(device, DeviceWord::Charged)),
-        bytes(capacity),
-        count(events),
-    )
+/// The figures of the fullest device at a moment, all processes together.
+#[derive(Default)]
+struct Figures {
+    device: usize,
+    allocated: u64,
+    reserved: u64,
+    used: u64,
+    events: u64,
+    /// The most that all processes were ever charged, summed over devices.
+    peak: u64,
+}
+
+impl Figures {
+    fn read(stage: &Stage) -> Self {
+        let ledger = std::fs::read(stage.folder().join(LEDGER_FILE))
+            .ok()
+            .and_then(|bytes| Ledger::from_bytes(&bytes));
+        let Some(ledger) = ledger else {
+            return Self::default();
+        };
+        let slots = 0..ledger.processes();
+        let sum = |device: usize, word| -> u64 {
+            slots
+                .clone()
+                .map(|slot| ledger.device(slot, device, word))
+                .sum()
+        };
+        let fullest =
+            (0..DEVICES).max_by_key(|&device| (sum(device, DeviceWord::Charged), DEVICES - device));
+        let device = fullest.unwrap_or(0);
+        Self {
+            device,
+            allocated: sum(device, DeviceWord::Allocated),
+            reserved: sum(device, DeviceWord::Reserved),
+            used: sum(device, DeviceWord::Charged),
+            events: slots
+                .clone()
+                .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
+                .sum(),
+            peak: (0..DEVICES)
+                .map(|device| sum(device, DeviceWord::PeakCharged))
+                .sum(),
+        }
+    }
+
+    fn text(&self, capacity: u64, elapsed: Duration) -> String {
+        format!(
+            "tonnage {:.1} s   GPU {}: allocated {}   reserved {}   used {} of {}   {} events",
+            elapsed.as_secs_f64(),
+            self.device,
+            bytes(self.allocated),
+            bytes(self.reserved),
+            bytes(self.used),
+            bytes(capacity),
+            count(self.events),
+        )
+    }
 }
 
 /// The last row of the terminal.

@@ -1,24 +1,34 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Does it fit, by how much, and who held the memory at the peak?
 //!
-//! Reads a recording twice: once to find the moment that matters (the largest
-//! sum of blocks, or the moment of the failure), once to see what was alive
-//! then. Memory grows with the blocks that live at the same time, not with the
-//! length of the recording.
+//! The figures are those of the [`Account`]: what the device charged, at the moment of its largest use or of the
+//! failure. A recording is read twice: once to find that moment, once to see what was alive then. `margin` says how
+//! far from its limits a job that fits is, `need` how much one that does not fit would take. Memory grows with the
+//! blocks that live at the same time, not with the length of the recording.
+
+mod margin;
+mod need;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read};
 
 use serde::Serialize;
 use thiserror::Error;
-use tonnage_trace::{Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta};
+use tonnage_trace::account::{self, Refusal, Rounding};
+use tonnage_trace::{
+    Account, DeviceAccount, Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta,
+};
 
 use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
+pub use margin::{Margin, Uncounted};
+pub use need::{Above, Need};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// How a run went, as far as memory is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,8 +37,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub enum Outcome {
     /// It ran to its end.
     Fits,
-    /// It ended for want of device memory.
+    /// It ended because a request for device memory was refused.
     DoesNotFit,
+    /// The user ended it: what was seen fits, what would have come is not known.
+    Interrupted,
     /// It ended early for another reason.
     Failed,
     /// It never used a device.
@@ -62,8 +74,26 @@ pub struct Breakdown {
     pub context: u64,
     /// Bytes obtained from the driver by others than PyTorch's allocator.
     pub other: u64,
-    /// The sum.
+    /// The sum: what the device charges to this process.
     pub used: u64,
+    /// Bytes of managed memory, which moves between host and device: no part of the sum.
+    pub managed: u64,
+    /// Bytes the device charges to other processes of the run: no part of the sum.
+    pub other_processes: u64,
+}
+
+impl From<account::Breakdown> for Breakdown {
+    fn from(breakdown: account::Breakdown) -> Self {
+        Self {
+            allocated: breakdown.allocated,
+            cached: breakdown.cached,
+            context: breakdown.context,
+            other: breakdown.other,
+            used: breakdown.used,
+            managed: breakdown.managed,
+            other_processes: breakdown.other_processes,
+        }
+    }
 }
 
 /// A moment of a recording.
@@ -84,6 +114,8 @@ pub struct OutOfMemory {
     pub requested: u64,
     /// Bytes the driver had left.
     pub free: u64,
+    /// The driver's call that was refused, where PyTorch's allocator was not the one to ask.
+    pub call: Option<String>,
     /// The line of the user's code.
     pub place: Option<Place>,
     /// The innermost line, where it is another.
@@ -102,7 +134,7 @@ pub struct DeviceUse {
     pub device: i32,
     /// The moment of `at_peak`.
     pub peak: Moment,
-    /// The device at the largest sum of blocks, or at the failure.
+    /// The device at its largest use, or at the failure.
     pub at_peak: Breakdown,
     /// Largest sum of blocks.
     pub peak_allocated: u64,
@@ -122,6 +154,24 @@ pub struct DeviceUse {
     pub out_of_memory: Option<OutOfMemory>,
     /// Rows about this device.
     pub events: u64,
+}
+
+/// A device with all processes that used it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DeviceTotal {
+    /// Number of the device on the machine.
+    pub device: i32,
+    /// Its bytes.
+    pub capacity: u64,
+    /// The most that was in use at one time, by all processes together.
+    pub most_in_use: u64,
+    /// The least that was free.
+    pub least_free: u64,
+    /// Whether these two are exact; else processes are taken to have run at the same time.
+    pub exact: bool,
+    /// How many processes used it.
+    pub processes: u32,
 }
 
 /// A function that was called and is not modelled.
@@ -181,8 +231,16 @@ pub struct Verdict {
     pub context: KnownBytes,
     /// Version of PyTorch.
     pub torch: String,
+    /// Every device that was used, with all its processes.
+    pub devices_total: Vec<DeviceTotal>,
     /// Every process on every device it used, in order.
     pub devices: Vec<DeviceUse>,
+    /// How far from its limits a job that fits is.
+    pub margin: Option<Margin>,
+    /// How much a job that does not fit takes.
+    pub need: Option<Need>,
+    /// From where on rows are missing, and why; none for a whole recording.
+    pub incomplete: Option<String>,
     /// Exceptions that ended processes.
     pub exceptions: Vec<Exception>,
     /// Functions that were called and are not modelled.
@@ -203,12 +261,8 @@ impl Verdict {
 
     /// Bytes that were never used on the fullest device, all processes on it taken together.
     pub fn spare(&self) -> u64 {
-        let mut sums: BTreeMap<i32, u64> = BTreeMap::new();
-        for device in &self.devices {
-            *sums.entry(device.device).or_default() += device.peak_used;
-        }
-        let most = sums.into_values().max().unwrap_or(0);
-        self.capacity.bytes.saturating_sub(most)
+        let free = self.devices_total.iter().map(|device| device.least_free);
+        free.min().unwrap_or(self.capacity.bytes)
     }
 }
 
@@ -221,58 +275,32 @@ const HOLDERS: usize = 8;
 pub enum VerdictError {
     /// It cannot be opened.
     #[error("the recording cannot be opened")]
-    Open(#[from] std::io::Error),
+    Open(#[from] io::Error),
     /// It cannot be read.
     #[error("the recording cannot be read")]
     Read(#[from] ReadError),
 }
 
-/// Reads the recording that `open` opens, twice, and judges it.
-pub fn verdict<R: Read>(open: impl Fn() -> std::io::Result<R>) -> Result<Verdict, VerdictError> {
-    let mut reader = Reader::new(open()?)?;
-    let mut states: BTreeMap<(u32, i32), State> = BTreeMap::new();
-    let mut unmodelled: BTreeMap<String, u64> = BTreeMap::new();
-    let mut first_time = None;
-    let mut row = 0;
-    while let Some(event) = reader.next().transpose()? {
-        if event.kind == Kind::Unmodelled {
-            let name = event.name.map_or("?", |name| reader.stacks().text(name));
-            *unmodelled.entry(name.to_owned()).or_default() += event.size;
-        } else if event.device >= 0 {
-            first_time = first_time.or(event.time);
-            let state = states.entry((event.process, event.device)).or_default();
-            state.apply(&event, row);
-        }
-        row += 1;
-    }
-    let facts = Facts::read(&reader);
-    let mut devices: Vec<DeviceUse> = states
-        .iter()
-        .filter(|(_, state)| state.context > 0 || state.events > 1)
-        .map(|(&(process, device), state)| state.report(process, device, first_time, &facts))
-        .collect();
+/// Judges the recording that `open` opens. `whole` opens that of the same job on a device without a limit, if there
+/// is one.
+pub fn verdict<R: Read>(
+    open: impl Fn() -> io::Result<R>,
+    whole: Option<impl Fn() -> io::Result<R>>,
+) -> Result<Verdict, VerdictError> {
+    let rows = Rows::read(open()?)?;
+    let facts = Facts::read(&rows.reader);
+    let devices_total = rows.totals(&facts);
     let exceptions = facts.exceptions();
-    let failed = facts.ending != "exit 0";
-    let oom_exception = exceptions
-        .iter()
-        .any(|exception| exception.kind.ends_with("OutOfMemoryError"));
-    let oom_last = states.values().any(|state| state.oom_is_last);
-    let outcome = match (devices.is_empty(), failed) {
-        (true, false) => Outcome::NoDevice,
-        (_, true) if oom_exception || (oom_last && exceptions.is_empty()) => Outcome::DoesNotFit,
-        (_, true) => Outcome::Failed,
-        _ => Outcome::Fits,
-    };
-    for device in &mut devices {
-        let state = &states[&(device.process, device.device)];
-        if outcome == Outcome::DoesNotFit && state.oom_is_last {
-            device.peak = moment(state.oom_row, state.oom_time, first_time);
-            device.at_peak = state.oom_breakdown;
-        } else {
-            device.out_of_memory = None;
-        }
-    }
+    let outcome = rows.outcome(&facts, &exceptions);
+    let mut devices = rows.devices(outcome, &facts);
     find_holders(open()?, &mut devices)?;
+    let margin = (outcome == Outcome::Fits)
+        .then(|| margin::find(&open, &devices_total, &facts))
+        .flatten();
+    let need = match whole {
+        Some(whole) => need::find(&whole, facts.capacity.bytes)?,
+        None => None,
+    };
     Ok(Verdict {
         schema_version: SCHEMA_VERSION,
         outcome,
@@ -284,15 +312,175 @@ pub fn verdict<R: Read>(open: impl Fn() -> std::io::Result<R>) -> Result<Verdict
         capacity: facts.capacity.clone(),
         context: facts.context.clone(),
         torch: facts.torch.clone(),
+        devices_total,
         devices,
+        margin,
+        need,
+        incomplete: facts.any(facts::INCOMPLETE).map(str::to_owned),
         exceptions,
-        unmodelled: unmodelled
-            .into_iter()
-            .map(|(name, calls)| Unmodelled { name, calls })
+        unmodelled: rows
+            .unmodelled
+            .iter()
+            .map(|(name, &calls)| Unmodelled {
+                name: name.clone(),
+                calls,
+            })
             .collect(),
         unknown: facts.unknown.clone(),
-        events: row,
+        events: rows.count,
     })
+}
+
+/// A recording, read to its end.
+struct Rows<R> {
+    reader: Reader<R>,
+    account: Account,
+    unmodelled: BTreeMap<String, u64>,
+    first_time: Option<i64>,
+    count: u64,
+}
+
+impl<R: Read> Rows<R> {
+    fn read(source: R) -> Result<Self, ReadError> {
+        let mut rows = Self {
+            reader: Reader::new(source)?,
+            account: Account::new(Rounding::PyTorch),
+            unmodelled: BTreeMap::new(),
+            first_time: None,
+            count: 0,
+        };
+        while let Some(event) = rows.reader.next().transpose()? {
+            if event.kind == Kind::Unmodelled {
+                let name = event.name.map_or("?", |name| rows.reader.stacks().text(name));
+                let calls = rows.unmodelled.entry(name.to_owned()).or_default();
+                *calls = calls.saturating_add(event.size);
+            } else if event.device >= 0 {
+                rows.first_time = rows.first_time.or(event.time);
+            }
+            rows.account.apply(&event, rows.count, rows.reader.stacks());
+            rows.count += 1;
+        }
+        Ok(rows)
+    }
+
+    /// Every process on every device it used.
+    fn tracks(&self) -> impl Iterator<Item = ((u32, i32), &DeviceAccount)> {
+        let used = |track: &DeviceAccount| {
+            let peak = track.at_peak_used().breakdown;
+            peak.used > 0 || peak.managed > 0 || track.refusals() > 0 || track.ooms() > 0
+        };
+        self.account
+            .iter()
+            .filter(move |((_, device), track)| *device >= 0 && used(track))
+    }
+
+    fn totals(&self, facts: &Facts<'_>) -> Vec<DeviceTotal> {
+        let mut processes: BTreeMap<i32, u32> = BTreeMap::new();
+        for ((_, device), _) in self.tracks() {
+            *processes.entry(device).or_default() += 1;
+        }
+        let total = |(device, processes)| {
+            let peak = self.account.peak_in_use(device).unwrap_or_default();
+            // Kept beside the rows, so it is right even where rows are missing.
+            let kept = facts.any(&facts::peak_in_use(device));
+            let kept = kept.and_then(|text| text.parse::<u64>().ok());
+            let most = kept.map_or(peak.bytes, |kept| kept.max(peak.bytes));
+            DeviceTotal {
+                device,
+                capacity: facts.capacity.bytes,
+                most_in_use: most,
+                least_free: facts.capacity.bytes.saturating_sub(most),
+                exact: peak.is_exact || kept.is_some(),
+                processes,
+            }
+        };
+        processes.into_iter().map(total).collect()
+    }
+
+    fn outcome(&self, facts: &Facts<'_>, exceptions: &[Exception]) -> Outcome {
+        let unserved = self.tracks().any(|(_, track)| failure(track).is_some());
+        let is_memory = |exception: &Exception| {
+            exception.kind.ends_with("OutOfMemoryError")
+                || (unserved && speaks_of_memory(&exception.message))
+        };
+        if facts.ending == "exit 0" {
+            if self.tracks().next().is_none() {
+                return Outcome::NoDevice;
+            }
+            return Outcome::Fits;
+        }
+        if exceptions.iter().any(is_memory) {
+            return Outcome::DoesNotFit;
+        }
+        let stopped = |exception: &Exception| exception.kind == "builtins.KeyboardInterrupt";
+        if facts.any(facts::INTERRUPTED).is_some() || exceptions.iter().any(stopped) {
+            return Outcome::Interrupted;
+        }
+        // A program that is no Python script has no exception: the last it heard was a refusal.
+        if unserved && exceptions.is_empty() {
+            return Outcome::DoesNotFit;
+        }
+        Outcome::Failed
+    }
+
+    fn devices(&self, outcome: Outcome, facts: &Facts<'_>) -> Vec<DeviceUse> {
+        let device = |((process, device), track): ((u32, i32), &DeviceAccount)| {
+            let failure = failure(track).filter(|_| outcome == Outcome::DoesNotFit);
+            let shown = failure.map_or_else(|| track.at_peak_used(), |failure| failure.moment);
+            let peak_allocated = track.at_peak_allocated().breakdown.allocated;
+            let peak_reserved = track.at_peak_reserved().reserved;
+            DeviceUse {
+                process,
+                rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
+                device,
+                peak: moment(shown.row, shown.time, self.first_time),
+                at_peak: shown.breakdown.into(),
+                peak_allocated,
+                peak_reserved,
+                // Blocks lie in segments: less reserved than handed out means that segments were not seen.
+                reserved_known: peak_reserved >= peak_allocated,
+                peak_used: track.at_peak_used().breakdown.used,
+                holders: Vec::new(),
+                ooms: track.ooms(),
+                refusals: track.refusals(),
+                out_of_memory: failure.map(|failure| self.out_of_memory(&failure)),
+                events: track.rows(),
+            }
+        };
+        self.tracks().map(device).collect()
+    }
+
+    fn out_of_memory(&self, failure: &Refusal) -> OutOfMemory {
+        let stacks = self.reader.stacks();
+        let (place, inside) = places(stacks, failure.stack);
+        OutOfMemory {
+            requested: failure.requested,
+            free: failure.free,
+            call: failure.call.map(|call| stacks.text(call).to_owned()),
+            place,
+            inside,
+        }
+    }
+}
+
+/// The request after which a process got nothing more on a device: PyTorch's, or that of whoever asked the driver.
+fn failure(track: &DeviceAccount) -> Option<Refusal> {
+    let oom = track.last_oom().filter(|refusal| refusal.is_last);
+    oom.or_else(|| track.last_refusal().filter(|refusal| refusal.is_last))
+}
+
+/// Whether an exception's message is about device memory that could not be had.
+fn speaks_of_memory(message: &str) -> bool {
+    const WORDS: [&str; 4] = [
+        "out of memory",
+        "out_of_memory",
+        "cudaErrorMemoryAllocation",
+        "ALLOC_FAILED",
+    ];
+    let lower = message.to_ascii_lowercase();
+    WORDS
+        .iter()
+        .any(|word| lower.contains(&word.to_ascii_lowercase()))
 }
 
 fn moment(event: u64, time: Option<i64>, first: Option<i64>) -> Moment {
@@ -305,141 +493,9 @@ fn moment(event: u64, time: Option<i64>, first: Option<i64>) -> Moment {
     }
 }
 
-/// What is known of one process on one device while its rows go by.
-#[derive(Default)]
-struct State {
-    live: BTreeMap<u64, u64>,
-    allocated: u64,
-    reserved: u64,
-    context: u64,
-    /// Charged by the driver, the context included.
-    used: u64,
-    peak_allocated: u64,
-    peak_row: u64,
-    peak_time: Option<i64>,
-    peak_breakdown: Breakdown,
-    peak_reserved: u64,
-    peak_used: u64,
-    ooms: u64,
-    refusals: u64,
-    oom: Option<(u64, u64, Option<StackId>)>,
-    oom_row: u64,
-    oom_time: Option<i64>,
-    oom_breakdown: Breakdown,
-    /// Whether nothing was allocated after the last out-of-memory.
-    oom_is_last: bool,
-    events: u64,
-}
-
-impl State {
-    fn breakdown(&self) -> Breakdown {
-        // Torch's own rows end at the last drain of a process that was killed;
-        // what it has handed out since it must hold.
-        let reserved = self.reserved.max(self.allocated);
-        let used = self.used.max(self.context.saturating_add(reserved));
-        Breakdown {
-            allocated: self.allocated,
-            cached: reserved - self.allocated,
-            context: self.context,
-            other: used.saturating_sub(self.context).saturating_sub(reserved),
-            used,
-        }
-    }
-
-    fn apply(&mut self, event: &Event, row: u64) {
-        self.events += 1;
-        match event.kind {
-            Kind::Alloc => {
-                let size = taken(event);
-                self.live.insert(event.address, size);
-                self.allocated = self.allocated.saturating_add(size);
-                self.oom_is_last = false;
-                if self.allocated > self.peak_allocated {
-                    self.peak_allocated = self.allocated;
-                    self.peak_row = row;
-                    self.peak_time = event.time;
-                    self.peak_breakdown = self.breakdown();
-                }
-            }
-            Kind::FreeRequested => {
-                let size = self.live.remove(&event.address).unwrap_or(0);
-                self.allocated = self.allocated.saturating_sub(size);
-            }
-            Kind::SegmentAlloc | Kind::SegmentMap => {
-                self.reserved = self.reserved.saturating_add(event.size);
-                self.peak_reserved = self.peak_reserved.max(self.reserved);
-            }
-            Kind::SegmentFree | Kind::SegmentUnmap => {
-                self.reserved = self.reserved.saturating_sub(event.size);
-            }
-            Kind::DriverContext => {
-                self.context = self.context.saturating_add(event.size);
-                self.charge(event.size);
-            }
-            Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => self.charge(event.size),
-            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree => {
-                self.used = self.used.saturating_sub(event.size);
-            }
-            Kind::DriverOom => self.refusals += 1,
-            Kind::Oom => {
-                self.ooms += 1;
-                self.oom = Some((event.size, event.free, event.stack));
-                self.oom_row = row;
-                self.oom_time = event.time;
-                self.oom_breakdown = self.breakdown();
-                self.oom_is_last = true;
-            }
-            _ => {}
-        }
-    }
-
-    fn charge(&mut self, bytes: u64) {
-        self.used = self.used.saturating_add(bytes);
-        self.peak_used = self.peak_used.max(self.used);
-    }
-
-    fn report(
-        &self,
-        process: u32,
-        device: i32,
-        first: Option<i64>,
-        facts: &Facts<'_>,
-    ) -> DeviceUse {
-        DeviceUse {
-            process,
-            rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
-            device,
-            peak: moment(self.peak_row, self.peak_time, first),
-            at_peak: self.peak_breakdown,
-            peak_allocated: self.peak_allocated,
-            peak_reserved: self.peak_reserved,
-            // Blocks lie in segments: less reserved than handed out means that segments were not seen.
-            reserved_known: self.peak_reserved >= self.peak_allocated,
-            peak_used: self.peak_used,
-            holders: Vec::new(),
-            ooms: self.ooms,
-            refusals: self.refusals,
-            out_of_memory: self.oom.map(|(requested, free, stack)| {
-                let (place, inside) = places(facts.stacks, stack);
-                OutOfMemory {
-                    requested,
-                    free,
-                    place,
-                    inside,
-                }
-            }),
-            events: self.events,
-        }
-    }
-}
-
 /// Bytes a block takes: as recorded, or what was asked for where that is all there is.
 fn taken(event: &Event) -> u64 {
-    if event.size > 0 {
-        event.size
-    } else {
-        event.requested
-    }
+    Rounding::PyTorch.taken(event.size, event.requested).0
 }
 
 /// The second reading: what is alive at the peak of each device, by line.
@@ -528,7 +584,6 @@ fn places(stacks: &StackTable, stack: Option<StackId>) -> (Option<Place>, Option
 /// What the recording says of the run.
 struct Facts<'a> {
     all: &'a [meta::Meta],
-    stacks: &'a StackTable,
     command: String,
     ending: String,
     gpu: String,
@@ -555,7 +610,6 @@ impl<'a> Facts<'a> {
         };
         Self {
             all: facts,
-            stacks: reader.stacks(),
             command: text(meta::COMMAND),
             ending: text(facts::ENDING),
             gpu: text(facts::GPU_ID),
@@ -574,6 +628,12 @@ impl<'a> Facts<'a> {
 
     fn fact(&self, process: u32, name: &str) -> Option<&str> {
         meta::find(self.all, process, name)
+    }
+
+    /// The fact of the first process that has it.
+    fn any(&self, name: &str) -> Option<&str> {
+        let found = self.all.iter().find(|fact| fact.name == name);
+        found.map(|fact| fact.text.as_str())
     }
 
     fn exceptions(&self) -> Vec<Exception> {

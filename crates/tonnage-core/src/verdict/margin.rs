@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How far from its limits a job that fits is.
+//!
+//! Free memory at the fullest moment says little: PyTorch keeps what was freed, so a job with room to spare may fill
+//! its device. The distance that counts is to the smallest device on which the same requests are served, which a
+//! replay finds. Against it stands what a dry run does not count. Its ranges were read off real GPUs;
+//! `docs/concepts/limits.md` has the readings.
+
+use std::io::{self, Read};
+
+use serde::Serialize;
+use tonnage_trace::meta;
+
+use super::{DeviceTotal, Facts};
+use crate::replay::{Alloc, Job, Options};
+
+const MIB: u64 = 1 << 20;
+/// What images of kernels and handles of libraries took beside the context of a process with PyTorch.
+const IMAGES: (u64, u64) = (50 * MIB, 350 * MIB);
+/// What NCCL took in a process of a distributed job.
+const NCCL: (u64, u64) = (100 * MIB, 1843 * MIB);
+/// How far a context that is assumed was from those that were read.
+const CONTEXT: (u64, u64) = (0, 22 * MIB);
+
+/// Something that takes memory on a real GPU and is not counted in a dry run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Uncounted {
+    /// What it is.
+    pub what: String,
+    /// The least it was seen to take, in bytes on the device.
+    pub low: u64,
+    /// The most.
+    pub high: u64,
+}
+
+/// The distance to the limits of the fullest device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Margin {
+    /// The fullest device.
+    pub device: i32,
+    /// The least that was free on it.
+    pub least_free: u64,
+    /// The smallest device on which every request is served, found by replay: cached memory is given back there.
+    /// None where several processes share the device, or the replay does not reproduce the recording.
+    pub smallest: Option<u64>,
+    /// How much more the job could take: the capacity minus `smallest`, or `least_free` where that is not known.
+    pub room: u64,
+    /// What is not counted.
+    pub uncounted: Vec<Uncounted>,
+    /// Whether it fits with the most that was seen of what is not counted.
+    pub certain: bool,
+}
+
+pub(super) fn find<R: Read>(
+    open: &impl Fn() -> io::Result<R>,
+    totals: &[DeviceTotal],
+    facts: &Facts<'_>,
+) -> Option<Margin> {
+    let fullest = totals.iter().min_by_key(|total| total.least_free)?;
+    let smallest = smallest(open, totals);
+    let room = smallest.map_or(fullest.least_free, |smallest| {
+        let distance = fullest.capacity.saturating_sub(smallest);
+        distance.max(fullest.least_free)
+    });
+    let uncounted = uncounted(u64::from(fullest.processes), facts);
+    let most: u64 = uncounted.iter().map(|part| part.high).sum();
+    Some(Margin {
+        device: fullest.device,
+        least_free: fullest.least_free,
+        smallest,
+        room,
+        certain: room >= most,
+        uncounted,
+    })
+}
+
+/// The smallest device on which every process of a recording completes, each on a device of its own.
+pub(super) fn smallest<R: Read>(
+    open: &impl Fn() -> io::Result<R>,
+    totals: &[DeviceTotal],
+) -> Option<u64> {
+    if totals.iter().any(|total| total.processes > 1) {
+        return None;
+    }
+    let job = Job::load(open, &Options::default()).ok()?;
+    let report = job.replay(&[Alloc::Recorded], true);
+    let mut most = 0;
+    for track in &report.tracks {
+        let replayed = track.allocators.first()?;
+        if replayed.comparison.as_ref().is_some_and(|c| !c.exact()) {
+            return None;
+        }
+        most = most.max(replayed.smallest?.bytes);
+    }
+    // A device that no request of PyTorch was made on is not among them.
+    (report.tracks.len() == totals.len()).then_some(most)
+}
+
+fn uncounted(processes: u64, facts: &Facts<'_>) -> Vec<Uncounted> {
+    let part = |what: &str, (low, high): (u64, u64)| Uncounted {
+        what: what.to_owned(),
+        low: low * processes,
+        high: high * processes,
+    };
+    let mut parts = Vec::new();
+    if !facts.torch.is_empty() {
+        parts.push(part("kernel images and library handles", IMAGES));
+    }
+    if facts.any(meta::PROCESS_RANK).is_some() {
+        parts.push(part("buffers of NCCL", NCCL));
+    }
+    if facts.context.known == "assumed" {
+        parts.push(part("a context larger than assumed", CONTEXT));
+    }
+    parts
+}

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much a job takes that does not fit: read off the same job on a device without a limit.
+//!
+//! What such a device had in use at most is more than the job needs, because nothing ever made PyTorch give its cache
+//! back. The need is the smallest device on which a replay of the whole job is served; where processes share a device,
+//! which a replay does not know, it is the most that was in use.
+
+use std::io::{self, Read};
+
+use serde::Serialize;
+use tonnage_trace::account::Rounding;
+use tonnage_trace::{Account, DeviceAccount, Reader};
+
+use super::{Facts, Rows, VerdictError, margin};
+use crate::facts;
+
+/// What a job takes that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Need {
+    /// The device of the machine that it is about: the one with the largest need.
+    pub device: i32,
+    /// Bytes of a device that is large enough, context included.
+    pub bytes: u64,
+    /// `replayed`: no smaller one is. `exact`: so much was in use at most on a device without a limit, with what
+    /// PyTorch cached; less may do.
+    pub known: String,
+    /// Bytes below which no allocator can go: blocks, context and memory outside PyTorch at the fullest moment.
+    pub least: u64,
+    /// Largest sum of blocks.
+    pub peak_allocated: u64,
+    /// Bytes by which the GPU is too small; 0 if only the placement of blocks is to blame.
+    pub short: u64,
+    /// Whether the job was seen to its end; else it takes at least this much.
+    pub complete: bool,
+    /// How the run without a limit ended: `exit 0`, or why it was ended.
+    pub ended: String,
+    /// When it was above the capacity of the GPU.
+    pub above: Above,
+    /// GPUs of the catalogue that are large enough, the smallest first.
+    pub gpus: Vec<String>,
+}
+
+/// When blocks, context and memory outside PyTorch were more than the GPU has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Above {
+    /// How often it went above.
+    pub times: u64,
+    /// The first row above, from 0, in the recording of the whole job.
+    pub first_event: u64,
+    /// The last one.
+    pub last_event: u64,
+    /// Rows of that recording.
+    pub events: u64,
+}
+
+pub(super) fn find<R: Read>(
+    open: &impl Fn() -> io::Result<R>,
+    capacity: u64,
+) -> Result<Option<Need>, VerdictError> {
+    let rows = Rows::read(open()?)?;
+    let facts = Facts::read(&rows.reader);
+    let totals = rows.totals(&facts);
+    let Some(fullest) = totals.iter().max_by_key(|total| total.most_in_use) else {
+        return Ok(None);
+    };
+    let on_it = rows.tracks().filter(|((_, on), _)| *on == fullest.device);
+    let largest = on_it.max_by_key(|(_, track)| track.at_peak_used().breakdown.used);
+    let Some(((process, device), track)) = largest else {
+        return Ok(None);
+    };
+    let others = track.at_peak_used().breakdown.other_processes;
+    let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
+    let smallest = margin::smallest(open, &totals);
+    let bytes = smallest.unwrap_or(fullest.most_in_use);
+    let stopped = facts.any(facts::STOPPED).map(str::to_owned);
+    Ok(Some(Need {
+        device,
+        bytes,
+        known: if smallest.is_some() { "replayed" } else { "exact" }.to_owned(),
+        least: least.saturating_add(others),
+        peak_allocated: track.at_peak_allocated().breakdown.allocated,
+        short: bytes.saturating_sub(capacity),
+        complete: facts.ending == "exit 0" && stopped.is_none(),
+        ended: stopped.unwrap_or_else(|| facts.ending.clone()),
+        above,
+        gpus: Vec::new(),
+    }))
+}
+
+/// The largest use that no allocator can avoid, and when it was above `room`.
+fn least<R: Read>(source: R, key: (u32, i32), room: u64) -> Result<(u64, Above), VerdictError> {
+    let mut reader = Reader::new(source)?;
+    let mut account: Account = Account::new(Rounding::PyTorch);
+    let mut above = Above::default();
+    let (mut least, mut was_above, mut row) = (0, false, 0);
+    while let Some(event) = reader.next().transpose()? {
+        account.apply(&event, row, reader.stacks());
+        if (event.process, event.device) == key {
+            let bytes = account.get(key.0, key.1).map_or(0, unavoidable);
+            least = least.max(bytes);
+            let is_above = bytes > room;
+            if is_above {
+                if !was_above {
+                    above.times += 1;
+                }
+                if above.times == 1 && !was_above {
+                    above.first_event = row;
+                }
+                above.last_event = row;
+            }
+            was_above = is_above;
+        }
+        row += 1;
+    }
+    above.events = row;
+    Ok((least, above))
+}
+
+/// What is on the device without what PyTorch cached.
+fn unavoidable(track: &DeviceAccount) -> u64 {
+    let now = track.breakdown();
+    now.used.saturating_sub(now.cached)
+}
