@@ -97,7 +97,7 @@ def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> _Failu
 
     data = verdict.to_dict()
     gpu = data["gpu_name"]
-    # pytest catches the exception and ends with code 1; the recording tells that it was for want of memory.
+    # pytest catches the exception and ends with code 1; the recording tells that it was memory.
     short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
     if verdict.outcome == "does_not_fit" or short:
         return _Failure(f"does not fit on {gpu} ({size(verdict.capacity)})")

@@ -286,7 +286,7 @@ fn what_commands_print_is_as_the_schemas_say() {
     let mut faults = Vec::new();
     for (name, call) in [
         ("run", "run --json -o run.tonnage -- true"),
-        ("run", "run --json -o run.tonnage -- false"),
+        ("run", "run --json --force -o run.tonnage -- false"),
         ("gpus", "gpus --json"),
         ("gpu", "gpus --json h100"),
         (

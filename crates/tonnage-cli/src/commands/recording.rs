@@ -288,7 +288,9 @@ pub(crate) fn derived(input: &Path, extension: &str) -> PathBuf {
 /// Says so where an answer is about the whole job and not about what was recorded up to the failure.
 pub(crate) fn tell_of_the_whole(recording: &Recording) {
     if recording.has_whole() {
-        tell("the job ran out of memory; this is about all of it, as it ran on a GPU without a limit");
+        tell(
+            "the job ran out of memory; this is about all of it, as it ran on a GPU without a limit",
+        );
     }
 }
 

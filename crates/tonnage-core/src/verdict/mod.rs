@@ -351,7 +351,9 @@ impl<R: Read> Rows<R> {
         };
         while let Some(event) = rows.reader.next().transpose()? {
             if event.kind == Kind::Unmodelled {
-                let name = event.name.map_or("?", |name| rows.reader.stacks().text(name));
+                let name = event
+                    .name
+                    .map_or("?", |name| rows.reader.stacks().text(name));
                 let calls = rows.unmodelled.entry(name.to_owned()).or_default();
                 *calls = calls.saturating_add(event.size);
             } else if event.device >= 0 {

@@ -78,7 +78,12 @@ pub(super) fn find<R: Read>(
     Ok(Some(Need {
         device,
         bytes,
-        known: if smallest.is_some() { "replayed" } else { "exact" }.to_owned(),
+        known: if smallest.is_some() {
+            "replayed"
+        } else {
+            "exact"
+        }
+        .to_owned(),
         least: least.saturating_add(others),
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
         short: bytes.saturating_sub(capacity),

@@ -55,7 +55,10 @@ fn what_the_device_charges_counts_and_not_what_was_asked_for() {
     assert_eq!(verdict.outcome, Outcome::Fits);
     // A program without PyTorch has a peak all the same, and its parts add up.
     let peak = verdict.devices[0].at_peak;
-    assert_eq!((peak.used, peak.context, peak.other), (264 * MIB, 256 * MIB, 8 * MIB));
+    assert_eq!(
+        (peak.used, peak.context, peak.other),
+        (264 * MIB, 256 * MIB, 8 * MIB)
+    );
 }
 
 #[test]
@@ -73,7 +76,12 @@ fn processes_one_after_the_other_share_the_device_in_time() {
     assert_eq!(verdict.devices_total[0].processes, 3);
     assert!(verdict.devices_total[0].exact);
     // The last one fails on its own: nobody else is there.
-    assert!(verdict.devices.iter().all(|device| device.at_peak.other_processes == 0));
+    assert!(
+        verdict
+            .devices
+            .iter()
+            .all(|device| device.at_peak.other_processes == 0)
+    );
 }
 
 #[test]
@@ -88,8 +96,15 @@ fn a_refusal_outside_pytorch_that_ends_the_program_is_an_out_of_memory() {
     assert_eq!(failure.requested, 20 * GIB);
     // One that the program lived through is none.
     assert_eq!(judge(&recording("exit 0", &rows)).outcome, Outcome::Fits);
-    let goes_on = [rows[0], rows[1], (0, Kind::DriverMalloc, GIB, 11 * GIB, 11 * GIB)];
-    assert_eq!(judge(&recording("exit 1", &goes_on)).outcome, Outcome::Failed);
+    let goes_on = [
+        rows[0],
+        rows[1],
+        (0, Kind::DriverMalloc, GIB, 11 * GIB, 11 * GIB),
+    ];
+    assert_eq!(
+        judge(&recording("exit 1", &goes_on)).outcome,
+        Outcome::Failed
+    );
 }
 
 #[test]

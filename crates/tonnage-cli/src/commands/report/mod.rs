@@ -436,10 +436,9 @@ fn sentence(
                 }
                 (sentence, tone)
             }
-            verdict::Outcome::Interrupted => (
-                format!("Interrupted; until then {peak}{of}."),
-                Tone::Plain,
-            ),
+            verdict::Outcome::Interrupted => {
+                (format!("Interrupted; until then {peak}{of}."), Tone::Plain)
+            }
             verdict::Outcome::Failed => (
                 format!("The program failed for another reason; until then {peak}{of}."),
                 Tone::Plain,

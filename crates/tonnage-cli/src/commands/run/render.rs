@@ -142,7 +142,14 @@ fn distance(text: &mut String, margin: &Margin) {
     let parts: Vec<String> = margin
         .uncounted
         .iter()
-        .map(|part| format!("{} ({} to {} seen)", part.what, bytes(part.low), bytes(part.high)))
+        .map(|part| {
+            format!(
+                "{} ({} to {} seen)",
+                part.what,
+                bytes(part.low),
+                bytes(part.high)
+            )
+        })
         .collect();
     row(text, "not counted", &parts.join(", "));
 }
@@ -173,7 +180,11 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             &format!(
                 "{} {}, event {} to {} of {} without a limit",
                 count(need.above.times),
-                if need.above.times == 1 { "time" } else { "times" },
+                if need.above.times == 1 {
+                    "time"
+                } else {
+                    "times"
+                },
                 count(need.above.first_event + 1),
                 count(need.above.last_event + 1),
                 count(need.above.events),
@@ -296,12 +307,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     };
     part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
     if device.reserved_known {
-        part(
-            "cached",
-            peak.cached,
-            "exact",
-            "cached by PyTorch",
-        );
+        part("cached", peak.cached, "exact", "cached by PyTorch");
     }
     part(
         "context",

@@ -75,7 +75,10 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, showing: Showing) -> Re
             None
         }
         Showing::Figures { patience } => {
-            command.stdin(stdin_again()).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .stdin(stdin_again())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             Some(patience)
         }
     };
