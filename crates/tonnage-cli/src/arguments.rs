@@ -91,6 +91,10 @@ Examples:
   tonnage run --gpu a100-80gb -- python train.py --batch-size 8
   tonnage run --gpu h100 --gpus 2 -- torchrun --nproc-per-node 2 train.py
   tonnage run --capacity 24GiB --json -- python -m my.training > verdict.json")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct RunOptions {
     /// The GPU to play; `tonnage gpus` lists them.
     #[arg(long, value_name = "NAME", default_value = "h100-80gb")]

@@ -181,7 +181,7 @@ fn output_file(options: &RunOptions) -> PathBuf {
         name.push(format!("-{number}.tonnage"));
         PathBuf::from(name)
     };
-    (2..)
+    (2..=u32::MAX)
         .map(numbered)
         .find(|path| !path.exists())
         .unwrap_or(free)

@@ -194,8 +194,8 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     if verdict.gpu_count == 1 && verdict.devices_total.len() == 1 {
         let names = match need.gpus.as_slice() {
             [] => "no GPU of the catalogue".to_owned(),
-            [all @ ..] if all.len() <= GPUS => all.join(", "),
-            [first @ ..] => format!("{}, …", first[..GPUS].join(", ")),
+            all if all.len() <= GPUS => all.join(", "),
+            all => format!("{}, …", all[..GPUS].join(", ")),
         };
         row(text, "fits on", &names);
     }

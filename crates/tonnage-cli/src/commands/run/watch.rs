@@ -27,6 +27,7 @@ use crate::output::{bytes, count};
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the user sees of the command.
+#[derive(Clone, Copy)]
 pub(crate) enum Showing {
     /// Everything it prints.
     All,
