@@ -341,8 +341,7 @@ fn verdicts_and_budgets_are_as_the_schemas_say() {
     };
     for fails in [false, true] {
         let bytes = trained(256, fails).write(Vec::new()).unwrap();
-        let whole = None::<fn() -> std::io::Result<&'static [u8]>>;
-        let verdict = verdict(|| Ok(bytes.as_slice()), whole).unwrap();
+        let verdict = verdict(|| Ok(bytes.as_slice())).unwrap();
         assert_eq!(verdict.devices[0].out_of_memory.is_some(), fails);
         let mut value = serde_json::to_value(&verdict).unwrap();
         value["recording"] = "train.tonnage".into();

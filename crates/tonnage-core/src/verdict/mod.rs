@@ -281,12 +281,18 @@ pub enum VerdictError {
     Read(#[from] ReadError),
 }
 
-/// Judges the recording that `open` opens. `whole` opens that of the same job on a device without a limit, if there
-/// is one.
-pub fn verdict<R: Read>(
+/// Judges the recording that `open` opens, with that of the same job on a device without a limit, which `whole` opens.
+pub fn verdict_of_whole<R: Read>(
     open: impl Fn() -> io::Result<R>,
-    whole: Option<impl Fn() -> io::Result<R>>,
+    whole: impl Fn() -> io::Result<R>,
 ) -> Result<Verdict, VerdictError> {
+    let mut verdict = verdict(open)?;
+    verdict.need = need::find(&whole, verdict.capacity.bytes)?;
+    Ok(verdict)
+}
+
+/// Judges the recording that `open` opens.
+pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, VerdictError> {
     let rows = Rows::read(open()?)?;
     let facts = Facts::read(&rows.reader);
     let devices_total = rows.totals(&facts);
@@ -297,10 +303,6 @@ pub fn verdict<R: Read>(
     let margin = (outcome == Outcome::Fits)
         .then(|| margin::find(&open, &devices_total, &facts))
         .flatten();
-    let need = match whole {
-        Some(whole) => need::find(&whole, facts.capacity.bytes)?,
-        None => None,
-    };
     Ok(Verdict {
         schema_version: SCHEMA_VERSION,
         outcome,
@@ -315,7 +317,7 @@ pub fn verdict<R: Read>(
         devices_total,
         devices,
         margin,
-        need,
+        need: None,
         incomplete: facts.any(facts::INCOMPLETE).map(str::to_owned),
         exceptions,
         unmodelled: rows

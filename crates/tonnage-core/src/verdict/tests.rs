@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The headline's figures on small recordings with several processes and kinds of memory.
 
-use std::io;
-
 use tonnage_trace::{Event, Kind, Writer, meta};
 
 use super::*;
@@ -37,7 +35,7 @@ fn recording(ending: &str, rows: &[(u32, Kind, u64, u64, u64)]) -> Vec<u8> {
 }
 
 fn judge(file: &[u8]) -> Verdict {
-    verdict(|| Ok(file), None::<fn() -> io::Result<&'static [u8]>>).unwrap()
+    verdict(|| Ok(file)).unwrap()
 }
 
 #[test]

@@ -19,7 +19,7 @@ use tonnage_core::explain::{Explanation, explain};
 use tonnage_core::facts;
 use tonnage_core::holdings::{self, Category, Holdings, HoldingsError, Recording as Held};
 use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
-use tonnage_core::verdict::{self, verdict};
+use tonnage_core::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
     Fact, Finding, Levels, Moment, MomentKind, Options, Picture, Racer, Story, Stretch, Subject,
     Tone, WriteError, Written,
@@ -418,9 +418,12 @@ fn sentence(
     // Only a dry run knows how the program ended.
     let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
     if own {
-        let whole = recording.has_whole();
-        let whole = whole.then_some(|| recording.furthest());
-        let verdict = verdict(|| recording.trace(), whole).map_err(|error| match error {
+        let verdict = if recording.has_whole() {
+            verdict_of_whole(|| recording.trace(), || recording.furthest())
+        } else {
+            verdict(|| recording.trace())
+        };
+        let verdict = verdict.map_err(|error| match error {
             verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
             error => explained(&error, "check the file"),
         })?;

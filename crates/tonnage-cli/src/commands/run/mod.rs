@@ -23,7 +23,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 use tonnage_core::collect::{Collected, collect};
 use tonnage_core::facts;
-use tonnage_core::verdict::{Outcome, Verdict, verdict};
+use tonnage_core::verdict::{Outcome, Verdict, verdict, verdict_of_whole};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_trace::{Writer, meta, second_recording};
 
@@ -123,8 +123,11 @@ fn judge(recording: &Path) -> Result<Verdict> {
         file.seek(SeekFrom::Start(offset))?;
         Ok(file)
     };
-    verdict(|| open_at(0), whole.map(|offset| move || open_at(offset)))
-        .with_context(|| format!("cannot read the recording {}", recording.display()))
+    let judged = match whole {
+        Some(offset) => verdict_of_whole(|| open_at(0), || open_at(offset)),
+        None => verdict(|| open_at(0)),
+    };
+    judged.with_context(|| format!("cannot read the recording {}", recording.display()))
 }
 
 /// The GPUs of the catalogue that hold a job: those with room for what it needs beside their own context.
