@@ -336,7 +336,10 @@ impl<'a, W: Write> Process<'a, W> {
                 };
                 self.calls_up_to(at)?;
             }
-            Kind::Oom => self.refusals()?,
+            Kind::Oom => {
+                self.refusals()?;
+                self.census_at_failure()?;
+            }
             Kind::Snapshot => return Ok(()), // our own
             _ => {}
         }
@@ -380,6 +383,37 @@ impl<'a, W: Write> Process<'a, W> {
             Entry::Block(block) => self.put(bare_row(block)),
             Entry::Note(note) => self.put_note(note),
         }
+    }
+
+    /// Writes what Python said at an out-of-memory before the row of it: the
+    /// notes up to the end of the census that was taken for it.
+    fn census_at_failure(&mut self) -> Result<(), CollectError> {
+        let ends = |entry: &Entry| match entry {
+            Entry::Note(note) if note.kind == NoteKind::Moment => {
+                let text = self.texts.get(note.text as usize);
+                text.is_some_and(|text| text == "census_end\toom")
+            }
+            _ => false,
+        };
+        let waiting = |entry: &&Entry| matches!(entry, Entry::Note(_));
+        let end = self.blocks.values().find_map(|queue| {
+            let notes = queue.iter().take_while(waiting);
+            notes.into_iter().find(|entry| ends(entry)).map(Entry::time)
+        });
+        let Some(end) = end else {
+            return Ok(());
+        };
+        let mut notes = Vec::new();
+        for queue in self.blocks.values_mut() {
+            let said = |entry: &mut Entry| matches!(entry, Entry::Note(note) if note.time <= end);
+            while let Some(entry) = queue.pop_front_if(said) {
+                notes.push(entry);
+            }
+        }
+        for note in notes {
+            self.put_entry(&note)?;
+        }
+        Ok(())
     }
 
     /// Writes a mark or an owner. A text is what it speaks of, then its name

@@ -13,7 +13,7 @@
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `machine` is the state of the process, `values` the little data that is
 //!   kept, `recorder` what is told to `tonnage run`, `torch` what torch's
-//!   allocator is asked to tell us.
+//!   allocator is asked to tell us, `holders` what Python is asked.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
 //! plays a machine without a GPU, writes nothing and starts nothing.
@@ -24,6 +24,7 @@
 
 pub mod exports;
 pub mod ffi;
+mod holders;
 mod machine;
 mod model;
 mod recorder;

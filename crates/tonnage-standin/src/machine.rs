@@ -280,6 +280,14 @@ impl Machine {
         Ok(&self.config.devices[self.physical(visible)?])
     }
 
+    /// The bytes of the device with this physical number.
+    pub(crate) fn capacity(&self, device: usize) -> u64 {
+        self.config
+            .devices
+            .get(device)
+            .map_or(0, |profile| profile.total)
+    }
+
     /// The physical number of the device that `address` belongs to, by its range alone.
     pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
         let device = usize::try_from(address.checked_sub(ADDRESS_BASE)? / self.span).ok()?;

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::guard;
-use crate::{machine, recorder, values};
+use crate::{holders, machine, recorder, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
@@ -40,6 +40,7 @@ const NANOSECONDS_PER_DRAIN: u64 = 1_000_000_000;
 const EVENTS_PER_LOOK: u64 = 64;
 
 static DRAIN: AtomicUsize = AtomicUsize::new(0);
+static CENSUS: AtomicUsize = AtomicUsize::new(0);
 static DRAINED_AT_EVENT: AtomicU64 = AtomicU64::new(0);
 static DRAINED_AT_TIME: AtomicU64 = AtomicU64::new(0);
 static EVENTS: AtomicU64 = AtomicU64::new(0);
@@ -95,8 +96,10 @@ pub(crate) unsafe extern "C" fn _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6De
 }
 
 fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
-    let Ok(device) = machine::machine().and_then(|machine| machine.physical(i32::from(index)))
-    else {
+    let Ok(machine) = machine::machine() else {
+        return;
+    };
+    let Ok(device) = machine.physical(i32::from(index)) else {
         return;
     };
     if let Ok(size) = u64::try_from(size) {
@@ -121,19 +124,29 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
     if due {
         ask_for_drain(events, now);
     }
+    if holders::changed(block, size, device, allocated, machine.capacity(device)) {
+        ask_python(&CENSUS);
+    }
 }
 
-/// Asks Python's main thread to drain the history between two of its steps,
-/// when no other thread of an ordinary script is inside the allocator.
+/// Asks for the history to be drained, unless nobody drains it.
 fn ask_for_drain(events: u64, now: u64) {
-    let callback = DRAIN.load(Ordering::Relaxed);
+    if DRAIN.load(Ordering::Relaxed) != 0 {
+        DRAINED_AT_EVENT.store(events, Ordering::Relaxed);
+        DRAINED_AT_TIME.store(now, Ordering::Relaxed);
+        ask_python(&DRAIN);
+    }
+}
+
+/// Asks Python's main thread to call a function between two of its steps,
+/// when no other thread of an ordinary script is inside the allocator.
+fn ask_python(function: &AtomicUsize) {
+    let callback = function.load(Ordering::Relaxed);
     if callback == 0 {
         return;
     }
-    DRAINED_AT_EVENT.store(events, Ordering::Relaxed);
-    DRAINED_AT_TIME.store(now, Ordering::Relaxed);
-    // SAFETY: looks up a function of the Python that called
-    // `tonnage_set_drain`; it may be called from any thread.
+    // SAFETY: looks up a function of the Python that gave us the callback; it
+    // may be called from any thread.
     unsafe {
         let address = libc::dlsym(libc::RTLD_DEFAULT, c"Py_AddPendingCall".as_ptr());
         if !address.is_null() {
@@ -142,6 +155,52 @@ fn ask_for_drain(events: u64, now: u64) {
             add(callback, std::ptr::null_mut());
         }
     }
+}
+
+/// Names the function that asks Python what holds each block; null for none.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_set_census(callback: Option<Callback>) {
+    CENSUS.store(
+        callback.map_or(0, |callback| callback as usize),
+        Ordering::Relaxed,
+    );
+}
+
+/// Whether a device holds this many hundredths of what it held at the last census.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_census_due(percent: u64) -> bool {
+    guard(false, || {
+        machine::machine()
+            .is_ok_and(|machine| holders::due(percent, |device| machine.capacity(device)))
+    })
+}
+
+/// A census begins.
+///
+/// # Safety
+/// `reason` points to `length` readable bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_census_begin(reason: *const u8, length: usize) {
+    guard((), || {
+        // SAFETY: promised by the caller.
+        let reason = unsafe { std::slice::from_raw_parts(reason, length) };
+        let device = LAST_DEVICE.load(Ordering::Relaxed);
+        holders::begin(&String::from_utf8_lossy(reason), device);
+    });
+}
+
+/// A census ends; `graphs` says whether autograd's graphs were walked.
+///
+/// # Safety
+/// `reason` points to `length` readable bytes.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_census_end(reason: *const u8, length: usize, graphs: bool) {
+    guard((), || {
+        // SAFETY: promised by the caller.
+        let reason = unsafe { std::slice::from_raw_parts(reason, length) };
+        let device = LAST_DEVICE.load(Ordering::Relaxed);
+        holders::end(&String::from_utf8_lossy(reason), device, graphs);
+    });
 }
 
 /// Names the function that drains torch's history; null for none.
@@ -207,6 +266,7 @@ pub(crate) unsafe extern "C" fn tonnage_note(
         let text = String::from_utf8_lossy(text);
         match NoteKind::from_number(kind) {
             Some(NoteKind::Owner) => own(address, &text),
+            Some(NoteKind::Holder) => holders::hold(address, &text),
             Some(kind) => recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), 0, &text),
             None => {}
         }

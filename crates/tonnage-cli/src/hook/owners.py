@@ -20,10 +20,11 @@ _START, _END, _MOMENT, _OWNER = range(4)
 
 
 class Owners:
-    def __init__(self, torch, library):
+    def __init__(self, torch, library, holders):
         import ctypes
 
         self.torch = torch
+        self.holders = holders
         self.tell = library.tonnage_note
         self.tell.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
         self.tell.restype = None
@@ -191,7 +192,17 @@ class Owners:
                     self._own_cache("past_key_values", getattr(result, "past_key_values", None))
                 self._note(_END, f"phase\t{phase}")
 
+    def in_backward(self):
+        """Whether the engine may be at work: then it frees what graphs have saved."""
+        return self.backwards > 0 or threading.get_ident() != threading.main_thread().ident
+
+    def _ask_holders(self):
+        """A pass or a step begins: asks what holds the memory, if there is more of it than before."""
+        if self.holders.due():
+            self.holders.take("peak", self.in_backward())
+
     def _before_step(self, optimizer, _arguments, _options):
+        self._ask_holders()
         self.optimizers.add(optimizer)
         self._note(_START, "phase\tstep")
 
@@ -204,8 +215,10 @@ class Owners:
     def _in_phase(self, function, phase):
         @functools.wraps(function)
         def told(*arguments, **options):
-            self._note(_START, f"phase\t{phase}")
             inner = phase == "backward"
+            if inner:
+                self._ask_holders()
+            self._note(_START, f"phase\t{phase}")
             self.backwards += inner
             try:
                 return function(*arguments, **options)

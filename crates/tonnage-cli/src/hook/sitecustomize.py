@@ -29,8 +29,10 @@ class _Recorder:
         self.library.tonnage_torch_events.restype = ctypes.c_uint64
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
+        self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
         self.torch = None
         self.owners = None
+        self.holders = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -48,12 +50,8 @@ class _Recorder:
     def meet(self, torch):
         """Called when torch has been imported."""
         self.torch = torch
-        # Under a name of its own, so that no stack shows a file of this run.
-        scope = {"__name__": "tonnage_owners"}
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "owners.py")
-        with open(source, encoding="utf-8") as file:
-            exec(compile(file.read(), "<tonnage>", "exec"), scope)
-        self.owners = scope["Owners"](torch, self.library)
+        self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
+        self.owners = _load("owners")["Owners"](torch, self.library, self.holders)
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
         memory._record_memory_history = self._history_asked_for_by_script
@@ -71,6 +69,7 @@ class _Recorder:
         torch = self.torch
         try:
             self.owners.install()
+            self.library.tonnage_set_census(self.census_callback)
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
         variables = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -143,11 +142,23 @@ class _Recorder:
             self.drain()
         return 0
 
+    def _census_from_main_thread(self, _):
+        self.take_census("peak")
+        return 0
+
+    def take_census(self, reason):
+        try:
+            if self.holders is not None and self.owners.installed:
+                self.holders.take(reason, self.owners.in_backward())
+        except Exception as error:
+            self.note(unnamed=f"{type(error).__name__}: {error}")
+
     def _out_of_memory(self, device, size, allowed, free):
         # Called by the thread that ran out, which may be one of torch's own. An
         # exception here would take the place of the script's OutOfMemoryError.
         try:
             self.ask_owners()
+            self.take_census("oom")
             self.drain()
         except Exception as error:
             self.running = False
@@ -172,7 +183,18 @@ class _Recorder:
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
         self.running = False
+        self.holders = None
         self.library.tonnage_set_drain(None)
+        self.library.tonnage_set_census(None)
+
+
+def _load(name):
+    """What one of our files defines. It runs under a name of its own, so that no stack shows a file of this run."""
+    scope = {"__name__": f"tonnage_{name}"}
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    with open(source, encoding="utf-8") as file:
+        exec(compile(file.read(), "<tonnage>", "exec"), scope)
+    return scope
 
 
 def _stack(frame):
@@ -219,6 +241,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 def _at_exit():
     if _recorder is not None:
         _recorder.ask_owners()
+        _recorder.take_census("end")
         _recorder.drain()
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()

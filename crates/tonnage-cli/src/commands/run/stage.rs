@@ -25,12 +25,13 @@ use crate::arguments::{AddressOrder, RunOptions};
 use crate::output::hinted;
 
 /// Runs inside every Python of the run.
-const HOOK: [(&str, &str); 2] = [
+const HOOK: [(&str, &str); 3] = [
     (
         "sitecustomize.py",
         include_str!("../../hook/sitecustomize.py"),
     ),
     ("owners.py", include_str!("../../hook/owners.py")),
+    ("holders.py", include_str!("../../hook/holders.py")),
 ];
 const HOOK_FOLDER: &str = "python";
 const LIBRARY_FOLDER: &str = "lib";

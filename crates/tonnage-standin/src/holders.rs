@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What holds each block, and the moments at which Python is asked for it.
+//!
+//! Python answers in one go, a census: for each block an answer, or none. The
+//! answers are kept here beside the blocks, so that one that was given before is
+//! not written again, and a block of which Python says nothing is written as
+//! held by `nothing`. When to ask is decided by bytes alone, never by a clock:
+//! two runs of a script are asked at the same moments.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tonnage_capture::blocks::NoteKind;
+
+use crate::recorder;
+
+/// Below this nobody asks what holds the memory.
+const LEAST: u64 = 64 << 20;
+/// ... nor below this part of the device.
+const PART_OF_DEVICE: u64 = 32;
+/// Blocks known at a time: beyond that the census would cost more than it tells.
+const MOST_BLOCKS: usize = 1 << 20;
+
+/// What is said of a block that no object of Python refers to.
+const NOTHING: &str = "nothing\t\t";
+
+/// A block that torch's allocator has handed out.
+struct Live {
+    size: u64,
+    device: usize,
+    holder: Option<String>,
+    /// Number of the census that spoke of it last.
+    census: u64,
+}
+
+struct Known {
+    live: BTreeMap<u64, Live>,
+    /// Allocated bytes of each device now, and at the last census.
+    levels: Vec<(u64, u64)>,
+    censuses: u64,
+    /// Whether a census was asked for and has not begun.
+    pending: bool,
+}
+
+static KNOWN: Mutex<Known> = Mutex::new(Known {
+    live: BTreeMap::new(),
+    levels: Vec::new(),
+    censuses: 0,
+    pending: false,
+});
+
+fn known() -> MutexGuard<'static, Known> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A block was handed out or taken back; `capacity` is the size of its device.
+/// Whether a census is due because so much was never allocated before.
+pub(crate) fn changed(
+    address: u64,
+    change: i64,
+    device: usize,
+    allocated: u64,
+    capacity: u64,
+) -> bool {
+    let mut known = known();
+    match u64::try_from(change) {
+        Ok(size) if known.live.len() < MOST_BLOCKS => {
+            let live = Live {
+                size,
+                device,
+                holder: None,
+                census: 0,
+            };
+            known.live.insert(address, live);
+        }
+        Ok(_) => {}
+        Err(_) => {
+            known.live.remove(&address);
+        }
+    }
+    if known.levels.len() <= device {
+        known.levels.resize(device + 1, (0, 0));
+    }
+    let (now, last) = &mut known.levels[device];
+    *now = allocated;
+    let least = LEAST.max(capacity / PART_OF_DEVICE);
+    let due = allocated >= least && allocated > last.saturating_add(*last / 4);
+    let ask = due && !known.pending;
+    known.pending |= due;
+    ask
+}
+
+/// Whether a device holds this many hundredths of what it held at the last census, and not little.
+pub(crate) fn due(percent: u64, capacity: impl Fn(usize) -> u64) -> bool {
+    let known = known();
+    known
+        .levels
+        .iter()
+        .enumerate()
+        .any(|(device, &(now, last))| {
+            now >= LEAST.max(capacity(device) / PART_OF_DEVICE)
+                && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
+        })
+}
+
+/// A census begins, for this reason.
+pub(crate) fn begin(reason: &str, device: usize) {
+    let mut known = known();
+    known.censuses += 1;
+    known.pending = false;
+    for (now, last) in &mut known.levels {
+        *last = *now;
+    }
+    drop(known);
+    recorder::note(NoteKind::Moment, device, 0, &format!("census\t{reason}"));
+}
+
+/// Python says what holds the block in which `address` lies.
+pub(crate) fn hold(address: u64, text: &str) {
+    let mut known = known();
+    let census = known.censuses;
+    let Some((&start, live)) = known.live.range_mut(..=address).next_back() else {
+        return;
+    };
+    if address - start >= live.size {
+        return;
+    }
+    live.census = census;
+    if live.holder.as_deref() != Some(text) {
+        live.holder = Some(text.to_owned());
+        recorder::note(NoteKind::Holder, live.device, start, text);
+    }
+}
+
+/// A census ends. Where graphs were not walked, a block that one held still counts as held by it.
+pub(crate) fn end(reason: &str, device: usize, graphs: bool) {
+    let mut known = known();
+    let census = known.censuses;
+    for (&address, live) in &mut known.live {
+        let before = live.holder.as_deref().unwrap_or_default();
+        if live.census == census || (!graphs && before.starts_with("graph\t")) {
+            continue;
+        }
+        if before != NOTHING {
+            live.holder = Some(NOTHING.to_owned());
+            recorder::note(NoteKind::Holder, live.device, address, NOTHING);
+        }
+    }
+    drop(known);
+    recorder::note(
+        NoteKind::Moment,
+        device,
+        0,
+        &format!("census_end\t{reason}"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_census_is_due_at_new_levels_and_once_at_a_time() {
+        let (device, capacity) = (7, 24 << 30);
+        let mut address = 1 << 44;
+        let mut allocate = |allocated| {
+            address += 1 << 20;
+            changed(address, 1 << 20, device, allocated, capacity)
+        };
+        assert!(!allocate(64 << 20), "little for this device");
+        assert!(allocate(1 << 30));
+        assert!(!allocate(2 << 30), "one is asked for already");
+        assert!(due(100, |_| capacity));
+        begin("peak", device);
+        assert!(!due(105, |_| capacity));
+        assert!(!allocate((2 << 30) + (512 << 20)), "not a quarter more");
+        assert!(due(105, |_| capacity));
+        assert!(!due(130, |_| capacity));
+        assert!(allocate((2 << 30) + (513 << 20)));
+        begin("peak", device);
+        hold((1 << 44) + (3 << 20) + 17, "list\tkept\ta.py:1");
+        hold(17, "list\tno block\t");
+        end("peak", device, true);
+        let known = known();
+        let holder = |index: u64| known.live[&((1 << 44) + (index << 20))].holder.as_deref();
+        assert_eq!(holder(3), Some("list\tkept\ta.py:1"));
+        assert_eq!(holder(2), Some("nothing\t\t"));
+        assert!(!known.live.contains_key(&17));
+    }
+}
