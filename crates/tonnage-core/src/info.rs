@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is in a recording, and how well it is known.
 //!
-//! One pass. A recording may start in the middle of a run: what was held before its first event then follows from
-//! what was held after its last one and from the frees of blocks whose allocation it does not have. Every figure says
-//! whether it is exact or only a lower bound, and why.
+//! One pass, added up by an [`Account`]. A recording may start in the middle of a run: what was held before its first
+//! event then follows from what was held after its last one and from the frees of blocks whose allocation it does not
+//! have. Every figure says whether it is exact or only a bound, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use serde::Serialize;
-use tonnage_trace::{Ending, Event, Kind, Meta, ReadError, Reader, StackTable, meta};
+use tonnage_trace::account::Rounding;
+use tonnage_trace::{
+    Account, Column, DeviceAccount, Ending, Event, Kind, Meta, Pool, ReadError, Reader, meta,
+};
 
 use crate::facts;
 use crate::verdict::KnownBytes;
@@ -29,6 +32,8 @@ pub enum Known {
     Exact,
     /// It was this much or more.
     AtLeast,
+    /// It was this much or less.
+    AtMost,
 }
 
 /// A number of bytes and how it is known.
@@ -87,10 +92,25 @@ pub struct DeviceInfo {
     pub peak_allocated: Option<Figure>,
     /// Most in segments; `None` if the recording has no segments.
     pub peak_reserved: Option<Figure>,
+    /// Most that the device charged to the process, its context included; `None` if the recording has no calls of
+    /// the driver.
+    pub peak_used: Option<Figure>,
     /// In blocks before the first event, as far as known.
     pub start_allocated: u64,
     /// In segments before the first event, as far as known.
     pub start_reserved: u64,
+}
+
+/// What all processes together used of one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct DeviceTotal {
+    /// Number of the device.
+    pub device: i32,
+    /// Processes that used it, at one time or another.
+    pub processes: u64,
+    /// Most that the device charged to all of them at one time.
+    pub peak_used: Figure,
 }
 
 /// When a recording begins and ends.
@@ -157,6 +177,8 @@ pub struct Info {
     pub processes: Vec<ProcessInfo>,
     /// Every process on every device it used.
     pub devices: Vec<DeviceInfo>,
+    /// Every device with what was used of it; empty if the recording has no calls of the driver.
+    pub totals: Vec<DeviceTotal>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
 }
@@ -165,7 +187,8 @@ pub struct Info {
 pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let mut reader = Reader::new(source)?;
     let mut kinds = vec![0_u64; Kind::ALL.len()];
-    let mut books: BTreeMap<(u32, i32), Books> = BTreeMap::new();
+    let mut account: Option<Account> = None;
+    let mut counts: BTreeMap<(u32, i32), Counts> = BTreeMap::new();
     let mut processes = BTreeSet::new();
     let mut span: Option<Span> = None;
     let (mut events, mut events_with_stack) = (0, 0);
@@ -184,32 +207,37 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
         if processes.len() < MOST {
             processes.insert(event.process);
         }
-        let key = (event.process, event.device);
-        if !is_about_device(event.kind) || (books.len() >= MOST && !books.contains_key(&key)) {
-            continue;
-        }
-        let books = books.entry(key).or_insert_with(|| Books {
-            // An importer writes the source before the first event.
-            rounds: is_pytorch(reader.fact(facts::RUN, meta::SOURCE)),
-            ..Books::default()
+        // An importer writes the source before the first event.
+        let account = account.get_or_insert_with(|| {
+            Account::new(Rounding::of_source(reader.fact(facts::RUN, meta::SOURCE)))
         });
-        books.apply(&event, reader.stacks());
+        account.apply(&event, events - 1, reader.stacks());
+        let key = (event.process, event.device);
+        if account.get(key.0, key.1).is_some() && is_about_device(event.kind) {
+            counts.entry(key).or_default().add(&event);
+        }
     }
+    let account = account.unwrap_or_default();
     let ending = reader.ending().unwrap_or(Ending::Truncated { dropped: 0 });
     let (major, minor) = reader.version();
     let (producer, unknown_rows) = (reader.producer().to_owned(), reader.unknown_rows());
     let (stacks, facts) = reader.into_parts();
     let facts = Facts(&facts);
     let origin = Origin::of(facts.run(meta::SOURCE).as_deref(), ending);
-    let recorded: BTreeSet<u32> = books
+    let recorded: BTreeSet<u32> = account
         .iter()
-        .filter(|(_, books)| books.final_reserved.is_some())
-        .map(|((process, _), _)| *process)
+        .filter(|(_, track)| !track.final_state().is_empty())
+        .map(|((process, _), _)| process)
         .collect();
-    let devices = books
+    let devices = account
         .iter()
-        .map(|(&(process, device), books)| {
-            books.report(process, device, recorded.contains(&process), origin)
+        .map(|(key, track)| {
+            let report = Report {
+                track,
+                recorded: recorded.contains(&key.0),
+                origin,
+            };
+            report.device(key, counts.get(&key).unwrap_or(&Counts::default()))
         })
         .collect();
     let conf = facts.any(meta::ALLOCATOR_CONF);
@@ -257,6 +285,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
             .map(|process| facts.process(*process))
             .collect(),
         devices,
+        totals: totals(&account, origin),
         unknown: facts.unknown(),
         source: facts.run(meta::SOURCE),
     })
@@ -288,14 +317,10 @@ impl Origin {
     fn of(source: Option<&str>, ending: Ending) -> Self {
         Self {
             is_own: source.is_none(),
-            is_pytorch: is_pytorch(source),
+            is_pytorch: Rounding::of_source(source) == Rounding::PyTorch,
             is_truncated: ending.is_truncated(),
         }
     }
-}
-
-fn is_pytorch(source: Option<&str>) -> bool {
-    source.is_none_or(|source| source.starts_with("pytorch"))
 }
 
 struct Facts<'a>(&'a [Meta]);
@@ -344,177 +369,66 @@ impl Facts<'_> {
     }
 }
 
-/// A level whose start is not known: its changes, and the most they added up to.
+/// What occurs in the rows of one process on one device.
 #[derive(Default)]
-struct Level {
-    now: i128,
-    most: i128,
-}
-
-impl Level {
-    fn add(&mut self, bytes: u64) {
-        self.now += i128::from(bytes);
-        self.most = self.most.max(self.now);
-    }
-
-    fn subtract(&mut self, bytes: u64) {
-        self.now -= i128::from(bytes);
-    }
-}
-
-/// One process on one device while its events go by.
-#[derive(Default)]
-struct Books {
-    /// Whether the allocator rounds requests as PyTorch's does.
-    rounds: bool,
+struct Counts {
     events: u64,
     streams: BTreeSet<u64>,
-    pools: BTreeSet<tonnage_trace::Pool>,
-    ooms: u64,
-    live: BTreeMap<u64, u64>,
-    allocated: Level,
-    reserved: Level,
-    /// Events of blocks, and of segments.
-    block_events: u64,
-    segment_events: u64,
-    /// Blocks of which only the request is known.
-    rounded: u64,
-    /// Bytes of blocks that were freed without having been allocated here.
-    from_before: u64,
-    /// Bytes of the segments at the start, if the recording tells them.
-    initial_reserved: Option<u64>,
-    /// The same for the end.
-    final_reserved: Option<u64>,
-    /// Blocks handed out at the end.
-    final_blocks: BTreeMap<u64, u64>,
-    /// Blocks were more than segments: some segment was not recorded.
-    short: bool,
+    pools: BTreeSet<Pool>,
 }
 
-impl Books {
-    fn apply(&mut self, event: &Event, stacks: &StackTable) {
+impl Counts {
+    fn add(&mut self, event: &Event) {
         self.events += 1;
-        if event.kind.columns().has(tonnage_trace::Column::Stream) && self.streams.len() < MOST {
+        if event.kind.columns().has(Column::Stream) && self.streams.len() < MOST {
             self.streams.insert(event.stream);
         }
         if let Some(pool) = event.pool.filter(|_| self.pools.len() < MOST) {
             self.pools.insert(pool);
         }
-        let is_allocated = || {
-            event
-                .name
-                .is_some_and(|name| stacks.text(name) == "active_allocated")
-        };
-        match event.kind {
-            Kind::Alloc => {
-                self.block_events += 1;
-                let size = self.taken(event);
-                if let Some(lost) = self.live.insert(event.address, size) {
-                    self.allocated.subtract(lost);
-                }
-                self.allocated.add(size);
-                self.short |= self.allocated.now > self.reserved.now;
-            }
-            Kind::FreeRequested => {
-                self.block_events += 1;
-                let size = self.live.remove(&event.address).unwrap_or_else(|| {
-                    let size = self.taken(event);
-                    self.from_before = self.from_before.saturating_add(size);
-                    size
-                });
-                self.allocated.subtract(size);
-            }
-            Kind::SegmentAlloc | Kind::SegmentMap => {
-                self.segment_events += 1;
-                self.reserved.add(event.size);
-            }
-            Kind::SegmentFree | Kind::SegmentUnmap => {
-                self.segment_events += 1;
-                self.reserved.subtract(event.size);
-            }
-            Kind::InitialSegment => {
-                let sum = self.initial_reserved.get_or_insert(0);
-                *sum = sum.saturating_add(event.size);
-            }
-            Kind::FinalSegment => {
-                let sum = self.final_reserved.get_or_insert(0);
-                *sum = sum.saturating_add(event.size);
-            }
-            Kind::FinalBlock if is_allocated() => {
-                self.block_events += 1;
-                self.final_blocks.insert(event.address, event.size);
-            }
-            Kind::Oom => self.ooms += 1,
-            _ => {}
-        }
     }
+}
 
-    /// Bytes of the block behind an event, at least.
-    fn taken(&mut self, event: &Event) -> u64 {
-        if event.size > 0 {
-            return event.size;
-        }
-        self.rounded += 1;
-        if self.rounds {
-            event
-                .requested
-                .checked_next_multiple_of(512)
-                .unwrap_or(event.requested)
-        } else {
-            event.requested
-        }
-    }
+/// The account of one process on one device, with what decides how well it is known.
+struct Report<'a> {
+    track: &'a DeviceAccount,
+    /// Whether the recording has the state of the process after the last row.
+    recorded: bool,
+    origin: Origin,
+}
 
-    fn report(&self, process: u32, device: i32, recorded: bool, origin: Origin) -> DeviceInfo {
-        // A block that is there at the end and was not allocated in between was there at the start.
-        let untouched = self
-            .final_blocks
-            .iter()
-            .filter(|(address, _)| !self.live.contains_key(address))
-            .fold(0_u64, |sum, (_, size)| sum.saturating_add(*size));
-        let start_allocated = self.from_before.saturating_add(untouched);
-        let (start_reserved, reserved_known, reserved_how) = self.start_reserved(recorded, origin);
-        let (known, how) = if origin.is_truncated {
-            (Known::AtLeast, "the recording stops early")
-        } else if self.rounded > 0 && origin.is_pytorch {
-            (
-                Known::AtLeast,
-                "requests rounded up to 512 bytes; sizes of freed blocks are not recorded",
-            )
-        } else if self.rounded > 0 {
-            (Known::Exact, "sum of the requests")
-        } else if !origin.is_own && origin.is_pytorch && !recorded {
-            (
-                Known::AtLeast,
-                "blocks from before the first event may be missing",
-            )
-        } else {
-            (Known::Exact, "sum of the blocks")
-        };
+impl Report<'_> {
+    fn device(&self, (process, device): (u32, i32), counts: &Counts) -> DeviceInfo {
+        let Self {
+            track,
+            recorded,
+            origin,
+        } = *self;
+        let (start_reserved, reserved_known, reserved_how) = self.start_reserved();
+        let (known, how) = self.allocated_known();
         // Blocks at the end have their size, which may be more than their rounded request.
-        let at_the_end = self
-            .final_blocks
-            .values()
-            .copied()
-            .fold(0, u64::saturating_add);
-        let peak_allocated = total(start_allocated, self.allocated.most).max(at_the_end);
-        let peak_reserved = total(start_reserved, self.reserved.most);
-        let knows_segments = self.segment_events > 0 || self.initial_reserved.is_some() || recorded;
+        let at_the_end = track
+            .final_blocks()
+            .fold(0_u64, |sum, block| sum.saturating_add(block.bytes));
+        let peak_allocated = track.peak_allocated().bytes.max(at_the_end);
+        let peak_reserved = track.peak_reserved(start_reserved).bytes;
+        let knows_segments =
+            track.segment_rows() > 0 || track.initial_reserved().is_some() || recorded;
         DeviceInfo {
             process,
             device,
-            events: self.events,
-            streams: self.streams.len() as u64,
-            pools: self.pools.len() as u64,
-            ooms: self.ooms,
-            peak_allocated: (self.block_events > 0).then_some(Figure {
+            events: counts.events,
+            streams: counts.streams.len() as u64,
+            pools: counts.pools.len() as u64,
+            ooms: track.ooms(),
+            peak_allocated: (track.block_rows() > 0).then_some(Figure {
                 bytes: peak_allocated,
                 known,
                 how,
             }),
             peak_reserved: knows_segments.then_some(Figure {
                 // What was handed out was held, also where its segment is not recorded.
-                bytes: if self.short && origin.is_own {
+                bytes: if track.exceeded_reserved() && origin.is_own {
                     peak_reserved.max(peak_allocated)
                 } else {
                     peak_reserved
@@ -522,21 +436,56 @@ impl Books {
                 known: reserved_known,
                 how: reserved_how,
             }),
-            start_allocated,
+            peak_used: (track.driver_rows() > 0).then(|| {
+                let (known, how) = used_known(track, origin);
+                Figure {
+                    bytes: track.at_peak_used().breakdown.used,
+                    known,
+                    how,
+                }
+            }),
+            start_allocated: track.start_allocated(),
             start_reserved,
         }
     }
 
-    fn start_reserved(&self, recorded: bool, origin: Origin) -> (u64, Known, &'static str) {
-        if origin.is_truncated {
-            let start = self.initial_reserved.unwrap_or(0);
+    fn allocated_known(&self) -> (Known, &'static str) {
+        let rounded = self.track.sizes_unknown() > 0;
+        let Origin {
+            is_own,
+            is_pytorch,
+            is_truncated,
+        } = self.origin;
+        if is_truncated {
+            (Known::AtLeast, "the recording stops early")
+        } else if rounded && is_pytorch {
+            (
+                Known::AtLeast,
+                "requests rounded up to 512 bytes; sizes of freed blocks are not recorded",
+            )
+        } else if rounded {
+            (Known::Exact, "sum of the requests")
+        } else if !is_own && is_pytorch && !self.recorded {
+            (
+                Known::AtLeast,
+                "blocks from before the first event may be missing",
+            )
+        } else {
+            (Known::Exact, "sum of the blocks")
+        }
+    }
+
+    fn start_reserved(&self) -> (u64, Known, &'static str) {
+        if self.origin.is_truncated {
+            let start = self.track.initial_reserved().unwrap_or(0);
             return (start, Known::AtLeast, "the recording stops early");
         }
-        if let Some(start) = self.initial_reserved {
+        if let Some(start) = self.track.initial_reserved() {
             return (start, Known::Exact, "from the state at the start");
         }
-        if recorded {
-            let start = i128::from(self.final_reserved.unwrap_or(0)) - self.reserved.now;
+        if self.recorded {
+            let end = self.track.final_reserved().unwrap_or(0);
+            let start = i128::from(end) - self.track.reserved_change();
             return match u64::try_from(start) {
                 Ok(start) => (
                     start,
@@ -550,7 +499,7 @@ impl Books {
                 ),
             };
         }
-        match (origin.is_own, self.short) {
+        match (self.origin.is_own, self.track.exceeded_reserved()) {
             (true, false) => (0, Known::Exact, "sum of the segments"),
             (true, true) => (
                 0,
@@ -566,12 +515,56 @@ impl Books {
     }
 }
 
-fn total(start: u64, most: i128) -> u64 {
-    u64::try_from(i128::from(start) + most).unwrap_or(u64::MAX)
+fn used_known(track: &DeviceAccount, origin: Origin) -> (Known, &'static str) {
+    if origin.is_truncated {
+        (Known::AtLeast, "the recording stops early")
+    } else if track.is_charge_told() {
+        (Known::Exact, "as the device charged it")
+    } else {
+        (
+            Known::AtLeast,
+            "sum of what was asked for; what the device charged is not recorded",
+        )
+    }
+}
+
+/// What all processes used of each device.
+fn totals(account: &Account, origin: Origin) -> Vec<DeviceTotal> {
+    let mut processes: BTreeMap<i32, u64> = BTreeMap::new();
+    for ((_, device), track) in account.iter() {
+        if device >= 0 && track.driver_rows() > 0 {
+            *processes.entry(device).or_default() += 1;
+        }
+    }
+    let total = |(device, processes)| {
+        let peak = account.peak_in_use(device)?;
+        let (known, how) = if origin.is_truncated {
+            (Known::AtLeast, "the recording stops early")
+        } else if !peak.is_exact {
+            (
+                Known::AtMost,
+                "the peaks of all processes together; which of them ran at the same time is not recorded",
+            )
+        } else {
+            let one = account.get(peak.process, device)?;
+            used_known(one, origin)
+        };
+        Some(DeviceTotal {
+            device,
+            processes,
+            peak_used: Figure {
+                bytes: peak.bytes,
+                known,
+                how,
+            },
+        })
+    };
+    processes.into_iter().filter_map(total).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use tonnage_trace::account::ABSURD;
     use tonnage_trace::{TextId, Writer};
 
     use super::*;
@@ -698,6 +691,75 @@ mod tests {
             })
             .collect();
         let device = device(&recording(&[], &rows));
-        assert_eq!(device.start_allocated, u64::MAX);
+        assert_eq!(device.start_allocated, ABSURD);
+    }
+
+    /// Process, kind, size, and what the device says it has charged to it and to all.
+    type DriverRow = (u32, Kind, u64, Option<(u64, u64)>);
+
+    fn driver(rows: &[DriverRow]) -> Info {
+        let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+        for &(process, kind, size, told) in rows {
+            let event = Event {
+                process,
+                address: MIB,
+                size,
+                charged: told.map(|(charged, _)| charged),
+                in_use: told.map(|(_, in_use)| in_use),
+                ..Event::new(kind)
+            };
+            writer.event(&event).unwrap();
+        }
+        info(writer.finish().unwrap().as_slice()).unwrap()
+    }
+
+    #[test]
+    fn what_the_device_charged_is_shown_and_not_what_was_asked_for() {
+        let told = driver(&[
+            (
+                0,
+                Kind::DriverContext,
+                100 * MIB,
+                Some((100 * MIB, 100 * MIB)),
+            ),
+            (
+                0,
+                Kind::DriverMalloc,
+                2 * MIB + 1,
+                Some((104 * MIB, 104 * MIB)),
+            ),
+        ]);
+        let used = bytes(told.devices[0].peak_used.as_ref());
+        assert_eq!(used, Some((104 * MIB, Known::Exact)));
+        let old = driver(&[(0, Kind::DriverMalloc, 2 * MIB + 1, None)]);
+        let used = bytes(old.devices[0].peak_used.as_ref());
+        assert_eq!(used, Some((2 * MIB + 1, Known::AtLeast)));
+        // A snapshot knows nothing of the driver.
+        let snapshot = recording(PICKLE, &[(Kind::SegmentAlloc, MIB, 20 * MIB, 0)]);
+        assert_eq!(device(&snapshot).peak_used, None);
+        assert_eq!(info(snapshot.as_slice()).unwrap().totals, []);
+    }
+
+    #[test]
+    fn processes_one_after_the_other_do_not_add_up() {
+        let run = |process| {
+            let held = Some((10 * MIB, 10 * MIB));
+            [
+                (process, Kind::DriverMalloc, 10 * MIB, held),
+                (process, Kind::DriverFree, 10 * MIB, Some((0, 0))),
+            ]
+        };
+        let apart = driver(&[run(0), run(1), run(2)].concat());
+        assert_eq!(apart.totals.len(), 1);
+        let total = &apart.totals[0];
+        assert_eq!((total.device, total.processes), (0, 3));
+        assert_eq!(
+            (total.peak_used.bytes, total.peak_used.known),
+            (10 * MIB, Known::Exact)
+        );
+        let plain = |process| (process, Kind::DriverMalloc, 10 * MIB, None);
+        let unknown = driver(&[plain(0), plain(1)]);
+        let total = &unknown.totals[0].peak_used;
+        assert_eq!((total.bytes, total.known), (20 * MIB, Known::AtMost));
     }
 }

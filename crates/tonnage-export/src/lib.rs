@@ -29,18 +29,6 @@ pub struct Exported {
     pub notes: Vec<String>,
 }
 
-/// Bytes of the block behind an event: as recorded, else the request as PyTorch rounds it.
-///
-/// The smallest block is 512 bytes, and every size a multiple of it (PyTorch's `kMinBlockSize`); slack that was not
-/// split off is not in the event, so this is the least the block can take.
-pub(crate) fn taken(event: &tonnage_trace::Event) -> u64 {
-    match (event.size, event.requested) {
-        (0, 0) => 0,
-        (0, requested) => requested.checked_next_multiple_of(512).unwrap_or(requested),
-        (size, _) => size,
-    }
-}
-
 /// `count` of something, in words; nothing for none.
 pub(crate) fn counted(notes: &mut Vec<String>, count: u64, one: &str, many: &str) {
     match count {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A recording as a Chrome trace, the JSON that ui.perfetto.dev and chrome://tracing read.
 //!
-//! Each device of each process is shown as a process of the viewer: counters of the bytes allocated, reserved and in
-//! use, one slice for each large block from its request to its free, the user's marks, and an instant for each
+//! Each device of each process is shown as a process of the viewer: counters of the bytes allocated, reserved, used of
+//! the device by this process and by all, one slice for each large block from its request to its free, the user's marks, and an instant for each
 //! out-of-memory. Slices lie in lanes (threads of the viewer) that this module assigns, because slices of a viewer's
 //! thread must not overlap and asynchronous slices are drawn one track per name.
 //!
@@ -14,9 +14,12 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use tonnage_trace::{Event, Frame, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta};
+use tonnage_trace::account::{self, BlockState, Change, Rounding};
+use tonnage_trace::{
+    Account, DeviceAccount, Event, Frame, Kind, Meta, Reader, StackId, StackTable, TextId, meta,
+};
 
-use crate::{ExportError, Exported, counted, taken};
+use crate::{ExportError, Exported, counted};
 
 /// Blocks below this are only in the counters, unless the caller says otherwise.
 pub const DEFAULT_MIN_BLOCK: u64 = 16 << 20;
@@ -76,20 +79,25 @@ pub fn perfetto<R: Read, W: Write>(
     }
     let (mut exported, mut row, mut crowded) = (Exported::default(), 0, 0);
     let mut reader = open()?;
+    let mut account: Account<Option<Slice>> = Account::new(Rounding::PyTorch);
     while let Some(event) = reader.next().transpose()? {
         row += 1;
+        let change = account.apply(&event, (row - 1_i64).cast_unsigned(), &survey.stacks);
         if !is_shown(event.kind) {
             continue;
         }
-        let Some(track) = tracks.get_mut(&(event.process, event.device)) else {
+        let (process, device) = (event.process, event.device);
+        let Some(track) = tracks.get_mut(&(process, device)) else {
             continue;
         };
         let time = event.time.map_or(row, |time| survey.after(time));
-        track.apply(&event, time, &survey, &mut output)?;
+        let held = account.get_mut(process, device);
+        track.apply(&event, &change, held, time, &survey, &mut output)?;
         exported.events += 1;
     }
-    for track in tracks.values_mut() {
-        track.finish(&survey, &mut output)?;
+    for (&(process, device), track) in &mut tracks {
+        let held = account.get(process, device);
+        track.finish(held, &survey, &mut output)?;
         crowded += track.crowded;
     }
     if !survey.has_times {
@@ -136,6 +144,9 @@ fn is_shown(kind: Kind) -> bool {
             | Kind::DriverOom
             | Kind::PoolMalloc
             | Kind::PoolFree
+            | Kind::PoolTrim
+            | Kind::ManagedAlloc
+            | Kind::ManagedFree
     )
 }
 
@@ -395,19 +406,13 @@ impl Lanes {
     }
 }
 
-struct Block {
-    size: u64,
-    /// What a slice needs, for a large block.
-    slice: Option<Slice>,
-}
+type Block = account::Block<Option<Slice>>;
 
+/// The slice of a large block.
+#[derive(Clone, Copy)]
 struct Slice {
     lane: u32,
     since: i64,
-    requested: u64,
-    stream: u64,
-    pool: Option<Pool>,
-    stack: Option<StackId>,
 }
 
 struct Range {
@@ -424,7 +429,9 @@ struct Track {
     allocated: Counter,
     reserved: Counter,
     used: Counter,
-    blocks: BTreeMap<u64, Block>,
+    in_use: Counter,
+    managed: Counter,
+    start: Level,
     block_lanes: Lanes,
     ranges: Vec<Range>,
     range_lanes: Lanes,
@@ -441,7 +448,9 @@ impl Track {
             allocated: Counter::new("allocated", start.allocated),
             reserved: Counter::new("reserved", start.reserved),
             used: Counter::new("used", 0),
-            blocks: BTreeMap::new(),
+            in_use: Counter::new("used by all processes", 0),
+            managed: Counter::new("managed", 0),
+            start,
             block_lanes: Lanes::default(),
             ranges: Vec::new(),
             range_lanes: Lanes::default(),
@@ -478,50 +487,30 @@ impl Track {
     fn apply<W: Write>(
         &mut self,
         event: &Event,
+        change: &Change<Option<Slice>>,
+        held: Option<&mut DeviceAccount<Option<Slice>>>,
         time: i64,
         survey: &Survey,
         output: &mut Output<W>,
     ) -> Result<(), ExportError> {
         self.now = self.now.max(time);
-        let (now, pid) = (self.now, self.pid);
+        if let Some(held) = held {
+            match change {
+                Change::Allocated { block, replaced } => {
+                    let slice = self.open_slice(block, output)?;
+                    held.tag(block.address, slice);
+                    if let Some(lost) = replaced {
+                        self.close_slice(lost, false, survey, output)?;
+                    }
+                }
+                Change::Freed { block, .. } | Change::Completed { block: Some(block) } => {
+                    self.close_slice(block, false, survey, output)?;
+                }
+                _ => {}
+            }
+            self.count(change, held, output)?;
+        }
         match event.kind {
-            Kind::Alloc => {
-                let size = taken(event);
-                let value = self.allocated.value.saturating_add(size);
-                self.allocated.set(value, now, pid, output)?;
-                let slice = self.open_slice(event, size, output)?;
-                if let Some(lost) = self.blocks.insert(event.address, Block { size, slice }) {
-                    self.close_slice(event.address, &lost, false, survey, output)?;
-                }
-            }
-            Kind::FreeRequested => {
-                let block = self.blocks.remove(&event.address);
-                // A block from before the first event is part of the level at the start.
-                let size = block
-                    .as_ref()
-                    .map_or_else(|| taken(event), |block| block.size);
-                let value = self.allocated.value.saturating_sub(size);
-                self.allocated.set(value, now, pid, output)?;
-                if let Some(block) = block {
-                    self.close_slice(event.address, &block, false, survey, output)?;
-                }
-            }
-            Kind::SegmentAlloc | Kind::SegmentMap => {
-                let value = self.reserved.value.saturating_add(event.size);
-                self.reserved.set(value, now, pid, output)?;
-            }
-            Kind::SegmentFree | Kind::SegmentUnmap => {
-                let value = self.reserved.value.saturating_sub(event.size);
-                self.reserved.set(value, now, pid, output)?;
-            }
-            Kind::DriverMalloc | Kind::DriverCreate | Kind::DriverContext | Kind::PoolMalloc => {
-                let value = self.used.value.saturating_add(event.size);
-                self.used.set(value, now, pid, output)?;
-            }
-            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree => {
-                let value = self.used.value.saturating_sub(event.size);
-                self.used.set(value, now, pid, output)?;
-            }
             Kind::Oom => self.refusal("out of memory", event, survey, output)?,
             Kind::DriverOom => self.refusal("refused by the driver", event, survey, output)?,
             Kind::Mark => self.instant(
@@ -538,7 +527,7 @@ impl Track {
                 self.ranges.push(Range {
                     name: event.name,
                     lane: lane.map(|(lane, _)| lane),
-                    since: now,
+                    since: self.now,
                 });
             }
             Kind::MarkEnd => {
@@ -553,13 +542,49 @@ impl Track {
         Ok(())
     }
 
+    /// Moves the counters that a row can have moved.
+    fn count<W: Write>(
+        &mut self,
+        change: &Change<Option<Slice>>,
+        held: &DeviceAccount<Option<Slice>>,
+        output: &mut Output<W>,
+    ) -> Result<(), ExportError> {
+        let (now, pid) = (self.now, self.pid);
+        let above = |start: u64, change: i128| {
+            u64::try_from((i128::from(start) + change).max(0)).unwrap_or(u64::MAX)
+        };
+        match change {
+            Change::Allocated { .. } | Change::Freed { .. } | Change::Completed { .. } => {
+                let value = above(self.start.allocated, held.allocated_change());
+                self.allocated.set(value, now, pid, output)
+            }
+            Change::Obtained { .. } | Change::GivenBack { .. } => {
+                let value = above(self.start.reserved, held.reserved_change());
+                self.reserved.set(value, now, pid, output)
+            }
+            Change::Charged | Change::Refused => {
+                self.used.set(held.charged(), now, pid, output)?;
+                if held.managed() > 0 || self.managed.value > 0 {
+                    self.managed.set(held.managed(), now, pid, output)?;
+                }
+                // A process that is alone needs no second counter of the same.
+                match held.in_use() {
+                    Some(all) if all > held.charged() || self.in_use.value > 0 => {
+                        self.in_use.set(all, now, pid, output)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn open_slice<W: Write>(
         &mut self,
-        event: &Event,
-        size: u64,
+        block: &Block,
         output: &mut Output<W>,
     ) -> Result<Option<Slice>, ExportError> {
-        if size < self.min_block {
+        if block.bytes < self.min_block {
             return Ok(None);
         }
         let Some((lane, is_new)) = self.block_lanes.take() else {
@@ -572,31 +597,27 @@ impl Track {
         Ok(Some(Slice {
             lane,
             since: self.now,
-            requested: event.requested,
-            stream: event.stream,
-            pool: event.pool,
-            stack: event.stack,
         }))
     }
 
+    /// Writes the slice of a block that the program had until now.
     fn close_slice<W: Write>(
         &mut self,
-        address: u64,
         block: &Block,
         at_the_end: bool,
         survey: &Survey,
         output: &mut Output<W>,
     ) -> Result<(), ExportError> {
-        let Some(slice) = &block.slice else {
+        let Some(slice) = block.tag.filter(|_| block.state == BlockState::Allocated) else {
             return Ok(());
         };
         self.block_lanes.free.insert(slice.lane);
-        let place = slice
+        let place = block
             .stack
             .and_then(|stack| telling_frame(&survey.stacks, stack));
         let name = place.map_or_else(
-            || size_text(block.size),
-            |frame| format!("{} {}", size_text(block.size), place_text(&frame)),
+            || size_text(block.bytes),
+            |frame| format!("{} {}", size_text(block.bytes), place_text(&frame)),
         );
         output.row(&Row {
             ph: "X",
@@ -607,14 +628,14 @@ impl Track {
             name: &name,
             s: None,
             args: BlockArguments {
-                bytes: block.size,
-                requested: slice.requested,
-                address: format!("{address:#x}"),
-                stream: slice.stream,
-                pool: slice
+                bytes: block.bytes,
+                requested: block.requested,
+                address: format!("{:#x}", block.address),
+                stream: block.stream,
+                pool: block
                     .pool
                     .map(|pool| format!("({}, {})", pool.first, pool.second)),
-                stack: stack_text(&survey.stacks, slice.stack),
+                stack: stack_text(&survey.stacks, block.stack),
                 alive_at_the_end: at_the_end.then_some(true),
             },
         })
@@ -699,18 +720,21 @@ impl Track {
     /// Closes what is open at the last event of the track.
     fn finish<W: Write>(
         &mut self,
+        held: Option<&DeviceAccount<Option<Slice>>>,
         survey: &Survey,
         output: &mut Output<W>,
     ) -> Result<(), ExportError> {
-        for (address, block) in std::mem::take(&mut self.blocks) {
-            self.close_slice(address, &block, true, survey, output)?;
+        for block in held.into_iter().flat_map(DeviceAccount::blocks) {
+            self.close_slice(block, true, survey, output)?;
         }
         for range in std::mem::take(&mut self.ranges) {
             self.close_range(&range, survey, output)?;
         }
         self.allocated.write(self.pid, output)?;
         self.reserved.write(self.pid, output)?;
-        self.used.write(self.pid, output)
+        self.used.write(self.pid, output)?;
+        self.in_use.write(self.pid, output)?;
+        self.managed.write(self.pid, output)
     }
 }
 

@@ -12,10 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use tonnage_trace::{Event, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta};
+use tonnage_trace::account::{FinalSegment, Rounding};
+use tonnage_trace::{Account, Event, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta};
 
 use crate::pickle::{Pickler, Shared};
-use crate::state::{Found, Segment, State, is_bare};
+use crate::state::{Found, Ranges, active_and_allocated, at_the_end, is_bare};
 use crate::{ExportError, Exported, counted};
 
 /// The largest number of a device; the output has a list for each up to it.
@@ -152,7 +153,7 @@ impl Losses {
 struct Survey {
     process: u32,
     /// The segments at the end of each device that is mentioned, and how they are known.
-    devices: BTreeMap<i32, (Vec<Segment>, Found)>,
+    devices: BTreeMap<i32, (Vec<FinalSegment>, Found)>,
     /// Devices with events, whatever their state.
     traced: BTreeSet<i32>,
     marks: u64,
@@ -166,7 +167,9 @@ impl Survey {
     fn read<R: Read>(mut reader: Reader<R>, wanted: Option<u32>) -> Result<Self, ExportError> {
         let mut processes = BTreeSet::new();
         let mut process = wanted;
-        let mut devices: BTreeMap<i32, State> = BTreeMap::new();
+        let mut account: Account = Account::new(Rounding::PyTorch);
+        let mut devices: BTreeMap<i32, Ranges> = BTreeMap::new();
+        let mut row = 0;
         let (mut traced, mut marks, mut losses) = (BTreeSet::new(), 0, Losses::default());
         while let Some(event) = reader.next().transpose()? {
             let relevant = is_trace(event.kind) || is_state(event.kind);
@@ -203,8 +206,14 @@ impl Survey {
             if is_trace(event.kind) {
                 traced.insert(event.device);
             }
-            let state = devices.entry(event.device).or_default();
-            state.apply(&event, reader.stacks());
+            // Rows of the driver are not asked for: a snapshot knows the allocator alone.
+            let change = account.apply(&event, row, reader.stacks());
+            row += 1;
+            let ranges = devices.entry(event.device).or_default();
+            ranges.note(&change);
+            if event.kind == Kind::InitialSegment {
+                ranges.see_segments();
+            }
         }
         if wanted.is_none() && processes.len() > 1 {
             return Err(ExportError::SeveralProcesses {
@@ -221,11 +230,16 @@ impl Survey {
             .is_none_or(tonnage_trace::Ending::is_truncated);
         let (stacks, meta) = reader.into_parts();
         // A process that tells its state at the end tells it of all its devices.
-        let recorded = devices.values().any(State::is_recorded);
-        let finish = |(device, state): (i32, State)| (device, state.finish(recorded));
+        let recorded = account
+            .iter()
+            .any(|((its, _), track)| process == Some(its) && !track.final_state().is_empty());
+        let finish = |(device, ranges): (i32, Ranges)| {
+            let track = account.get(process?, device)?;
+            Some((device, at_the_end(track, &ranges, recorded)))
+        };
         Ok(Self {
             process: process.unwrap_or(0),
-            devices: devices.into_iter().map(finish).collect(),
+            devices: devices.into_iter().filter_map(finish).collect(),
             traced,
             marks,
             stacks,
@@ -359,14 +373,15 @@ impl<W: Write> Output<W> {
     fn segment(
         &mut self,
         device: i32,
-        segment: &Segment,
+        state: &FinalSegment,
         stacks: &StackTable,
     ) -> Result<(), ExportError> {
-        let (active, allocated) = segment.active_and_allocated();
+        let segment = &state.segment;
+        let (active, allocated) = active_and_allocated(state);
         self.pickler.open_dict()?;
         self.entry("device", device)?;
         self.entry("address", segment.address)?;
-        self.entry("total_size", segment.size)?;
+        self.entry("total_size", segment.bytes)?;
         self.entry("allocated_size", allocated)?;
         self.entry("active_size", active)?;
         self.entry("requested_size", segment.requested)?;
@@ -384,14 +399,14 @@ impl<W: Write> Output<W> {
         self.stack(segment.stack, stacks)?;
         self.pickler.text("blocks")?;
         let mut blocks = self.pickler.open_list()?;
-        for block in &segment.blocks {
+        for block in &state.blocks {
             self.pickler.item(&mut blocks)?;
             self.pickler.open_dict()?;
             self.entry("address", block.address)?;
-            self.entry("size", block.size)?;
+            self.entry("size", block.bytes)?;
             self.entry("requested_size", block.requested)?;
             self.pickler.text("state")?;
-            self.pickler.text(block.used.name())?;
+            self.pickler.text(block.state.name())?;
             self.pickler.text("frames")?;
             self.stack(block.stack, stacks)?;
             self.pickler.close_dict()?;

@@ -1,109 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What an allocator holds after the last event of one device.
 //!
-//! Taken from the recording's `final_segment` rows if it has them. Otherwise it follows from the events: segments
-//! obtained and not given back, blocks handed out and not taken back. Blocks of which only the request is known take
-//! the request as PyTorch rounds it. A recorder that knows no segments at all (RMM, a planner) leaves blocks without
-//! a home, and PyTorch's viewer stops at such a block; segments are then laid around them.
+//! Taken from the recording's `final_segment` rows if it has them. Otherwise it follows from the events, which a
+//! [`DeviceAccount`] has added up: segments obtained and not given back, blocks handed out and not taken back. Blocks
+//! of which only the request is known take the request as PyTorch rounds it. A recorder that knows no segments at all
+//! (RMM, a planner) leaves blocks without a segment, and PyTorch's viewer stops at such a block; segments are then
+//! laid around them.
 //!
 //! **Invariant:** the blocks of a derived segment fill it without gap or overlap.
 
 use std::collections::BTreeMap;
 
-use tonnage_trace::{Event, Kind, Pool, StackId, StackTable};
-
-use crate::taken;
-
-/// The size PyTorch's segments of small blocks have (`kSmallBuffer`); no segment of large blocks is that small.
-const SMALL_SEGMENT: u64 = 2 << 20;
-
-/// What a block is used for, in PyTorch's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
-    Allocated,
-    Pending,
-    Inactive,
-}
-
-impl Use {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Allocated => "active_allocated",
-            Self::Pending => "active_pending_free",
-            Self::Inactive => "inactive",
-        }
-    }
-
-    fn of(name: &str) -> Self {
-        match name {
-            "active_allocated" => Self::Allocated,
-            "active_pending_free" => Self::Pending,
-            _ => Self::Inactive,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
-    pub(crate) address: u64,
-    pub(crate) size: u64,
-    pub(crate) requested: u64,
-    pub(crate) used: Use,
-    pub(crate) stack: Option<StackId>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Segment {
-    pub(crate) address: u64,
-    pub(crate) size: u64,
-    pub(crate) requested: u64,
-    pub(crate) stream: u64,
-    pub(crate) is_large: bool,
-    pub(crate) is_expandable: bool,
-    pub(crate) pool: Option<Pool>,
-    pub(crate) stack: Option<StackId>,
-    pub(crate) blocks: Vec<Block>,
-}
-
-impl Segment {
-    fn of(event: &Event, is_large: bool, is_expandable: bool) -> Self {
-        Self {
-            address: event.address,
-            size: event.size,
-            requested: event.requested,
-            stream: event.stream,
-            is_large,
-            is_expandable,
-            pool: event.pool,
-            stack: event.stack,
-            blocks: Vec::new(),
-        }
-    }
-
-    fn end(&self) -> u64 {
-        self.address.saturating_add(self.size)
-    }
-
-    /// Whether `next` continues this mapped run of an expandable segment.
-    fn continues_in(&self, next: &Self) -> bool {
-        self.is_expandable
-            && next.is_expandable
-            && self.end() == next.address
-            && (self.stream, self.pool, self.is_large) == (next.stream, next.pool, next.is_large)
-    }
-
-    /// Bytes of the blocks in use, and of those that are not waiting for another stream.
-    pub(crate) fn active_and_allocated(&self) -> (u64, u64) {
-        let sum = |wanted: &dyn Fn(Use) -> bool| {
-            let blocks = self.blocks.iter().filter(|block| wanted(block.used));
-            blocks.fold(0, |sum: u64, block| sum.saturating_add(block.size))
-        };
-        (
-            sum(&|used| used != Use::Inactive),
-            sum(&|used| used == Use::Allocated),
-        )
-    }
-}
+use tonnage_trace::account::{Block, BlockState, Change, FinalSegment, Segment};
+use tonnage_trace::{DeviceAccount, Event};
 
 /// How a state was found, for the notes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,109 +36,45 @@ impl Found {
     }
 }
 
-/// The allocator of one device while its events go by.
+/// Bytes of the blocks in use, and of those that are not waiting for another stream.
+pub(crate) fn active_and_allocated(segment: &FinalSegment) -> (u64, u64) {
+    let sum = |wanted: &dyn Fn(BlockState) -> bool| {
+        let blocks = segment.blocks.iter().filter(|block| wanted(block.state));
+        blocks.fold(0, |sum: u64, block| sum.saturating_add(block.bytes))
+    };
+    (
+        sum(&|state| state != BlockState::Inactive),
+        sum(&|state| state == BlockState::Allocated),
+    )
+}
+
+/// Ranges in which blocks lay, for recordings without segments.
 #[derive(Default)]
-pub(crate) struct State {
-    recorded: Vec<Segment>,
-    segments: BTreeMap<u64, Segment>,
-    blocks: BTreeMap<u64, (Block, bool)>,
-    /// Ranges of all blocks ever handed out, merged; kept while there is no segment.
+pub(crate) struct Ranges {
+    /// First byte to the byte after the last; they do not touch.
     ranges: BTreeMap<u64, u64>,
     knows_segments: bool,
 }
 
-impl State {
-    pub(crate) fn apply(&mut self, event: &Event, stacks: &StackTable) {
-        let says = |word: &str| event.name.is_some_and(|name| stacks.text(name) == word);
-        let used = || Use::of(event.name.map_or("", |name| stacks.text(name)));
-        match event.kind {
-            Kind::FinalSegment => {
-                let segment = Segment::of(event, says("large"), event.text.is_some());
-                self.recorded.push(segment);
+impl Ranges {
+    /// Takes what a row did to an account.
+    pub(crate) fn note(&mut self, change: &Change) {
+        match change {
+            Change::Allocated { block, .. } if !self.knows_segments => {
+                self.cover(block.address, block.address.saturating_add(block.bytes));
             }
-            Kind::FinalBlock => {
-                if let Some(segment) = self.recorded.last_mut() {
-                    segment.blocks.push(block(event, used()));
-                }
-            }
-            Kind::InitialSegment => {
-                self.obtain(Segment::of(event, says("large"), event.text.is_some()));
-            }
-            Kind::InitialBlock if used() != Use::Inactive => {
-                let rounded = event.size == 0;
-                self.blocks
-                    .insert(event.address, (block(event, used()), rounded));
-            }
-            Kind::SegmentAlloc | Kind::SegmentMap => {
-                let is_large = event.size != SMALL_SEGMENT;
-                let mut segment = Segment::of(event, is_large, event.kind == Kind::SegmentMap);
-                segment.requested = 0;
-                self.obtain(segment);
-            }
-            Kind::SegmentFree => {
-                self.segments.remove(&event.address);
-            }
-            Kind::SegmentUnmap => {
-                self.unmap(event.address, event.address.saturating_add(event.size));
-            }
-            Kind::Alloc => {
-                let block = block(event, Use::Allocated);
-                if !self.knows_segments {
-                    self.cover(block.address, block.address.saturating_add(block.size));
-                }
-                self.blocks.insert(event.address, (block, event.size == 0));
-            }
-            // Where only the blocks of a run are known, its end of waiting is not: none is assumed.
-            Kind::FreeRequested if is_bare(event) => {
-                self.blocks.remove(&event.address);
-            }
-            Kind::FreeRequested => {
-                if let Some((block, _)) = self.blocks.get_mut(&event.address) {
-                    block.used = Use::Pending;
-                }
-            }
-            Kind::FreeCompleted => {
-                self.blocks.remove(&event.address);
-            }
+            Change::Obtained { .. } => self.see_segments(),
             _ => {}
         }
     }
 
-    /// Whether the recording has the state at the end.
-    pub(crate) fn is_recorded(&self) -> bool {
-        !self.recorded.is_empty()
-    }
-
-    fn obtain(&mut self, segment: Segment) {
+    /// Notes that the recording has segments.
+    pub(crate) fn see_segments(&mut self) {
         self.knows_segments = true;
         self.ranges.clear();
-        self.segments.insert(segment.address, segment);
     }
 
-    /// Takes `start..end` out of the mapped runs.
-    fn unmap(&mut self, start: u64, end: u64) {
-        while let Some((&address, segment)) = self.segments.range(..end).next_back() {
-            let segment_end = segment.end();
-            if segment_end <= start {
-                break;
-            }
-            let Some(mut left) = self.segments.remove(&address) else {
-                break;
-            };
-            if segment_end > end {
-                let mut right = left.clone();
-                (right.address, right.size) = (end, segment_end - end);
-                self.segments.insert(end, right);
-            }
-            if address < start {
-                left.size = start - address;
-                self.segments.insert(address, left);
-                break;
-            }
-        }
-    }
-
-    /// Adds `start..end` to the ranges in which blocks lay.
+    /// Adds `start..end` to the ranges.
     fn cover(&mut self, mut start: u64, mut end: u64) {
         if start == end {
             return;
@@ -245,43 +90,50 @@ impl State {
         self.ranges.insert(start, end);
     }
 
-    /// The segments after the last event, by address. `recorded` says whether the process has its own word on it.
-    pub(crate) fn finish(mut self, recorded: bool) -> (Vec<Segment>, Found) {
-        if recorded {
-            return (self.recorded, Found::default());
-        }
-        let mut found = Found::default();
-        if !self.knows_segments {
-            found.laid_around = self.ranges.len() as u64;
-            for (start, end) in std::mem::take(&mut self.ranges) {
-                let around = Event {
-                    address: start,
-                    size: end - start,
-                    ..Event::new(Kind::SegmentAlloc)
-                };
-                self.segments
-                    .insert(start, Segment::of(&around, true, false));
-            }
-        }
-        let mut segments: Vec<Segment> = Vec::with_capacity(self.segments.len());
-        for segment in self.segments.into_values() {
-            match segments.last_mut() {
-                Some(last) if last.continues_in(&segment) => last.size += segment.size,
-                // Two segments at one place: an event was lost. The earlier one is as good as the later.
-                Some(last) if last.end() > segment.address => {}
-                _ => segments.push(segment),
-            }
-        }
-        if self.knows_segments {
-            found.derived = segments.len() as u64;
-        }
-        let mut homed = 0;
-        for segment in &mut segments {
-            homed += fill(segment, &self.blocks, &mut found.rounded);
-        }
-        found.homeless = self.blocks.len() as u64 - homed;
-        (segments, found)
+    fn segments(&self) -> Vec<Segment> {
+        let around = |(&start, &end)| Segment {
+            address: start,
+            bytes: end - start,
+            requested: 0,
+            stream: 0,
+            pool: None,
+            stack: None,
+            is_large: true,
+            is_expandable: false,
+            born: None,
+        };
+        self.ranges.iter().map(around).collect()
     }
+}
+
+/// The segments after the last event, by address. `recorded` says whether the process has its own word on it.
+pub(crate) fn at_the_end(
+    account: &DeviceAccount,
+    ranges: &Ranges,
+    recorded: bool,
+) -> (Vec<FinalSegment>, Found) {
+    if recorded {
+        return (account.final_state().to_vec(), Found::default());
+    }
+    let mut found = Found::default();
+    let segments = if ranges.knows_segments {
+        let segments = account.merged_segments();
+        found.derived = segments.len() as u64;
+        segments
+    } else {
+        let segments = ranges.segments();
+        found.laid_around = segments.len() as u64;
+        segments
+    };
+    let mut homed = 0;
+    let mut filled = Vec::with_capacity(segments.len());
+    for segment in segments {
+        let (segment, count) = fill(segment, account, &mut found.rounded);
+        filled.push(segment);
+        homed += count;
+    }
+    found.homeless = account.blocks().count() as u64 - homed;
+    (filled, found)
 }
 
 /// Whether the row comes from a recorder that saw the block but not the request.
@@ -289,58 +141,52 @@ pub(crate) fn is_bare(event: &Event) -> bool {
     event.requested == 0 && event.size > 0
 }
 
-fn block(event: &Event, used: Use) -> Block {
-    Block {
-        address: event.address,
-        size: taken(event),
-        requested: event.requested,
-        used,
-        stack: event.stack,
-    }
-}
-
 /// Puts the blocks of a segment into it, with free blocks between them; returns how many found room.
-fn fill(segment: &mut Segment, blocks: &BTreeMap<u64, (Block, bool)>, rounded: &mut u64) -> u64 {
+fn fill(mut segment: Segment, account: &DeviceAccount, rounded: &mut u64) -> (FinalSegment, u64) {
     let (mut next, end, mut homed) = (segment.address, segment.end(), 0);
     let gap = |from: u64, to: u64| Block {
         address: from,
-        size: to - from,
-        requested: 0,
-        used: Use::Inactive,
-        stack: None,
+        bytes: to - from,
+        state: BlockState::Inactive,
+        ..Block::default()
     };
-    for (block, is_rounded) in blocks.range(segment.address..end).map(|(_, block)| block) {
-        if block.address < next || block.size == 0 {
+    let mut blocks = Vec::new();
+    segment.requested = 0;
+    for block in account.blocks_in(segment.address..end) {
+        if block.address < next || block.bytes == 0 {
             continue;
         }
         if block.address > next {
-            segment.blocks.push(gap(next, block.address));
+            blocks.push(gap(next, block.address));
         }
-        let size = block.size.min(end - block.address);
+        let bytes = block.bytes.min(end - block.address);
         // A block of which the request is unknown is shown as asked for whole.
         let requested = if block.requested == 0 {
-            size
+            bytes
         } else {
-            block.requested.min(size)
+            block.requested.min(bytes)
         };
-        segment.blocks.push(Block {
-            size,
+        blocks.push(Block {
+            bytes,
             requested,
             ..*block
         });
         segment.requested = segment.requested.saturating_add(requested);
-        next = block.address + size;
+        next = block.address + bytes;
         homed += 1;
-        *rounded += u64::from(*is_rounded);
+        *rounded += u64::from(!block.size_known);
     }
     if next < end {
-        segment.blocks.push(gap(next, end));
+        blocks.push(gap(next, end));
     }
-    homed
+    (FinalSegment { segment, blocks }, homed)
 }
 
 #[cfg(test)]
 mod tests {
+    use tonnage_trace::account::Rounding;
+    use tonnage_trace::{Account, Kind, StackTable};
+
     use super::*;
 
     const MIB: u64 = 1 << 20;
@@ -354,20 +200,21 @@ mod tests {
         }
     }
 
-    fn state(events: &[Event]) -> (Vec<Segment>, Found) {
-        let (mut state, stacks) = (State::default(), StackTable::new());
-        for event in events {
-            state.apply(event, &stacks);
+    fn state(events: &[Event]) -> (Vec<FinalSegment>, Found) {
+        let (mut account, stacks) = (Account::new(Rounding::PyTorch), StackTable::new());
+        let mut ranges = Ranges::default();
+        for (event, row) in events.iter().zip(0..) {
+            ranges.note(&account.apply(event, row, &stacks));
         }
-        state.finish(false)
+        at_the_end(account.get(0, 0).unwrap(), &ranges, false)
     }
 
-    fn layout(segment: &Segment) -> Vec<(u64, u64, Use)> {
-        let sum: u64 = segment.blocks.iter().map(|block| block.size).sum();
-        assert_eq!(sum, segment.size);
+    fn layout(segment: &FinalSegment) -> Vec<(u64, u64, BlockState)> {
+        let sum: u64 = segment.blocks.iter().map(|block| block.bytes).sum();
+        assert_eq!(sum, segment.segment.bytes);
         let blocks = segment.blocks.iter();
         blocks
-            .map(|block| (block.address, block.size, block.used))
+            .map(|block| (block.address, block.bytes, block.state))
             .collect()
     }
 
@@ -385,17 +232,17 @@ mod tests {
             event(Kind::SegmentFree, 0x2000_0000, 20 * MIB, 0),
         ]);
         assert_eq!(segments.len(), 1);
-        assert!(!segments[0].is_large);
+        assert!(!segments[0].segment.is_large);
         assert_eq!(
             layout(&segments[0]),
             [
-                (0x1000_0000, 512, Use::Inactive),
-                (0x1000_0200, 1024, Use::Allocated),
-                (0x1000_0600, 512, Use::Pending),
-                (0x1000_0800, 2 * MIB - 2048, Use::Inactive),
+                (0x1000_0000, 512, BlockState::Inactive),
+                (0x1000_0200, 1024, BlockState::Allocated),
+                (0x1000_0600, 512, BlockState::PendingFree),
+                (0x1000_0800, 2 * MIB - 2048, BlockState::Inactive),
             ]
         );
-        assert_eq!(segments[0].active_and_allocated(), (1536, 1024));
+        assert_eq!(active_and_allocated(&segments[0]), (1536, 1024));
         assert_eq!((found.rounded, found.homeless), (1, 0));
     }
 
@@ -409,7 +256,10 @@ mod tests {
             map(60 * MIB),
             event(Kind::SegmentUnmap, 30 * MIB, 20 * MIB, 0),
         ]);
-        let runs: Vec<_> = segments.iter().map(|s| (s.address, s.size)).collect();
+        let runs: Vec<_> = segments
+            .iter()
+            .map(|s| (s.segment.address, s.segment.bytes))
+            .collect();
         assert_eq!(runs, [(0, 30 * MIB), (50 * MIB, 30 * MIB)]);
         assert_eq!(found.derived, 2);
     }
@@ -425,9 +275,12 @@ mod tests {
         assert_eq!(found.laid_around, 2);
         assert_eq!(
             layout(&segments[0]),
-            [(4096, 100, Use::Inactive), (4196, 100, Use::Allocated)]
+            [
+                (4096, 100, BlockState::Inactive),
+                (4196, 100, BlockState::Allocated)
+            ]
         );
-        assert_eq!(layout(&segments[1]), [(9000, 50, Use::Allocated)]);
+        assert_eq!(layout(&segments[1]), [(9000, 50, BlockState::Allocated)]);
     }
 
     #[test]
@@ -442,7 +295,12 @@ mod tests {
             event(Kind::SegmentAlloc, 120, 50, 0),
             event(Kind::FreeCompleted, 1, 1, 1),
         ]);
-        assert_eq!(segments.len(), 1);
+        // Of two segments at one place the later one has the place, the earlier one what is left of it.
+        let runs: Vec<_> = segments
+            .iter()
+            .map(|s| (s.segment.address, s.segment.bytes))
+            .collect();
+        assert_eq!(runs, [(100, 20), (120, 50)]);
         assert_eq!(found.homeless, 2);
     }
 }

@@ -374,6 +374,44 @@ fn a_perfetto_trace_is_json_with_counters_slices_and_instants() {
 }
 
 #[test]
+fn counters_of_use_are_what_the_device_charged() {
+    let mut writer = Writer::new(Vec::new(), "test 1").unwrap();
+    let charges = [
+        (Kind::DriverMalloc, 2 * MIB + 1, 4 * MIB, 4 * MIB),
+        (Kind::PoolMalloc, MIB, 36 * MIB, 46 * MIB),
+        (Kind::PoolFree, MIB, 36 * MIB, 36 * MIB),
+        (Kind::PoolTrim, 0, 4 * MIB, 4 * MIB),
+        (Kind::ManagedAlloc, 64 * MIB, 4 * MIB, 4 * MIB),
+    ];
+    for (kind, size, charged, in_use) in charges {
+        let event = Event {
+            address: 64,
+            size,
+            charged: Some(charged),
+            in_use: Some(in_use),
+            ..Event::new(kind)
+        };
+        writer.event(&event).unwrap();
+    }
+    let trace = writer.finish().unwrap();
+    let options = PerfettoOptions::default();
+    let (bytes, _) = perfetto(|| Ok(trace.as_slice()), Vec::new(), &options).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    let values = |name: &str| -> Vec<u64> {
+        let rows = json["traceEvents"].as_array().unwrap().iter();
+        rows.filter(|row| row["ph"] == "C" && row["name"] == name)
+            .map(|row| row["args"]["bytes"].as_u64().unwrap())
+            .collect()
+    };
+    assert_eq!(values("used"), [4 * MIB, 36 * MIB, 4 * MIB]);
+    assert_eq!(
+        values("used by all processes"),
+        [46 * MIB, 36 * MIB, 4 * MIB]
+    );
+    assert_eq!(values("managed"), [64 * MIB]);
+}
+
+#[test]
 fn slices_of_a_lane_never_overlap_even_where_clocks_step_back() {
     let mut writer = Writer::new(Vec::new(), "test 1").unwrap();
     let mut state = 7_u64;

@@ -306,8 +306,14 @@ fn stacks(info: &Info) -> String {
 }
 
 fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
-    let with_peak =
-        |device: &&DeviceInfo| device.peak_allocated.is_some() || device.peak_reserved.is_some();
+    let with_peak = |device: &&DeviceInfo| {
+        let peaks = [
+            &device.peak_allocated,
+            &device.peak_reserved,
+            &device.peak_used,
+        ];
+        peaks.into_iter().any(Option::is_some)
+    };
     let devices: Vec<&DeviceInfo> = info.devices.iter().filter(with_peak).collect();
     if devices.is_empty() {
         row("peak", "not known, the recording has no blocks");
@@ -325,13 +331,19 @@ fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
         };
         let allocated = figure(device.peak_allocated.as_ref(), "allocated");
         let reserved = figure(device.peak_reserved.as_ref(), "reserved");
-        row(title, &format!("{who}{allocated}, {reserved}{ooms}"));
+        let used = match &device.peak_used {
+            None => String::new(),
+            Some(used) => format!(", {}", figure(Some(used), "used")),
+        };
+        row(title, &format!("{who}{allocated}, {reserved}{used}{ooms}"));
         title = "";
         if devices.len() == 1 {
-            for figure in [&device.peak_allocated, &device.peak_reserved]
-                .into_iter()
-                .flatten()
-            {
+            let figures = [
+                &device.peak_allocated,
+                &device.peak_reserved,
+                &device.peak_used,
+            ];
+            for figure in figures.into_iter().flatten() {
                 if figure.known == Known::AtLeast {
                     row("", &format!("{DIM}{}{DIM:#}", figure.how));
                 }
@@ -344,24 +356,28 @@ fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
             &format!("and {} more; --json lists them", devices.len() - DEVICES),
         );
     }
+    // One process alone has said it above.
+    let shared = info.totals.iter().filter(|total| total.processes > 1);
+    for total in shared.take(DEVICES) {
+        let used = figure(Some(&total.peak_used), "used");
+        row(
+            "",
+            &format!(
+                "GPU {}, all {} processes together: {used}",
+                total.device, total.processes
+            ),
+        );
+    }
 }
 
 fn figure(figure: Option<&Figure>, what: &str) -> String {
-    match figure {
-        None => format!("{what} not known"),
-        Some(Figure {
-            bytes: size,
-            known: Known::Exact,
-            ..
-        }) => {
-            format!("{} {what} {DIM}exact{DIM:#}", bytes(*size))
-        }
-        Some(Figure {
-            bytes: size,
-            known: Known::AtLeast,
-            ..
-        }) => {
-            format!("at least {} {what}", bytes(*size))
-        }
+    let Some(figure) = figure else {
+        return format!("{what} not known");
+    };
+    let size = bytes(figure.bytes);
+    match figure.known {
+        Known::Exact => format!("{size} {what} {DIM}exact{DIM:#}"),
+        Known::AtLeast => format!("at least {size} {what}"),
+        Known::AtMost => format!("at most {size} {what}"),
     }
 }

@@ -34,7 +34,8 @@ use serde::Serialize;
 use thiserror::Error;
 use tonnage_alloc::torch::{Rules, Settings, SettingsError, Version};
 use tonnage_alloc::{AddressOrder, Bfc, StreamPool};
-use tonnage_trace::{Ending, Meta, ReadError, Reader, meta};
+use tonnage_trace::account::Rounding;
+use tonnage_trace::{Account, Ending, Meta, ReadError, Reader, meta};
 
 pub use check::{Comparison, Difference, Seen};
 pub use requests::Gaps;
@@ -419,16 +420,20 @@ impl Job {
         options: &Options,
     ) -> Result<Self, ReplayError> {
         let mut reader = Reader::new(open()?)?;
+        let mut account: Account<Option<u32>> = Account::new(Rounding::PyTorch);
         let mut builders: BTreeMap<(u32, i32), Builder> = BTreeMap::new();
         let mut row = 0_u32;
         while let Some(event) = reader.next().transpose()? {
             // -1 is pinned host memory, which no allocator of the device serves.
             if event.device >= 0 {
                 let key = (event.process, event.device);
-                let builder = builders
-                    .entry(key)
-                    .or_insert_with(|| Builder::new(key.0, key.1));
-                builder.row(&event, row, reader.stacks());
+                let change = account.apply(&event, u64::from(row), reader.stacks());
+                if let Some(track) = account.get_mut(key.0, key.1) {
+                    let builder = builders
+                        .entry(key)
+                        .or_insert_with(|| Builder::new(key.0, key.1));
+                    builder.row(&event, &change, track, row, reader.stacks());
+                }
             }
             row = row.checked_add(1).ok_or(ReplayError::TooLong)?;
         }
@@ -436,8 +441,11 @@ impl Job {
         let facts = reader.meta().to_vec();
         drop(reader);
         let mut tracks = Vec::new();
-        for builder in builders.into_values() {
-            let requests = builder.finish();
+        for ((process, device), builder) in builders {
+            let Some(track) = account.get(process, device) else {
+                continue;
+            };
+            let requests = builder.finish(track);
             if requests.allocs > 0 {
                 tracks.push(Track::prepare(&open, requests, &facts, options, cut_off)?);
             }

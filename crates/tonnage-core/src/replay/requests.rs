@@ -13,6 +13,9 @@
 //! every replay reads and 4, apart, that only reports do. Blocks are slots that
 //! are used again, not addresses, because another allocator has other addresses.
 //!
+//! What is alive, obtained and charged at each row is added up by an [`Account`](tonnage_trace::Account), which keeps
+//! the slot of each live block.
+//!
 //! **Invariant:** an operation on a slot follows the one that filled it, or the
 //! slot is in `initial`. A hostile recording can make the counts in [`Gaps`]
 //! large, but no operation that contradicts this.
@@ -22,7 +25,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 use tonnage_alloc::StreamId;
 use tonnage_alloc::torch::{BlockState, PoolId};
-use tonnage_trace::{Event, Kind, StackTable};
+use tonnage_trace::account::{self, Change};
+use tonnage_trace::{DeviceAccount, Event, Kind, StackTable};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,12 +154,11 @@ pub(crate) struct Requests {
 /// Requests from here on are refused by torch itself.
 const TOO_LARGE: u64 = 1 << 60;
 
-#[derive(Clone, Copy, Debug)]
-struct Live {
-    slot: u32,
-    bytes: u64,
-    pending: bool,
-}
+/// A block of the account, with its slot; none if its request could not have been served.
+type Block = account::Block<Option<u32>>;
+
+/// The account of the process and device.
+pub(crate) type Track = DeviceAccount<Option<u32>>;
 
 /// A run of segments given back.
 #[derive(Clone, Debug, Default)]
@@ -180,29 +183,24 @@ struct FinalBlock {
 pub(crate) struct Builder {
     out: Requests,
     lane_of: HashMap<Lane, u16>,
-    live: HashMap<u64, Live>,
     vacant: Vec<u32>,
     /// A free whose completion may be the next row.
     last_free: Option<(u64, usize)>,
     burst: Option<Burst>,
     /// Where `PoolDone` stands, by pool.
     done: BTreeMap<PoolId, usize>,
-    live_bytes: u64,
-    /// Segments that exist, as far as rows showed them coming.
-    segments: BTreeMap<u64, u64>,
     finals: Vec<InitialSegment>,
     final_blocks: Vec<FinalBlock>,
     /// Bytes obtained minus bytes given back, and the extremes of that.
     net: i64,
     most: i64,
     least: i64,
-    /// Bytes the driver charged, without contexts.
-    used: u64,
     outside: u64,
     last_segment: u64,
     /// Bytes obtained since the start plus bytes free, at refusals.
     room: Option<i64>,
-    /// Blocks known from the driver's pools only, if torch told of none.
+    /// Slots of blocks known from the driver's pools only, if torch told of none.
+    pooled: HashMap<u64, u32>,
     pool_rows: bool,
 }
 
@@ -214,31 +212,50 @@ impl Builder {
         builder
     }
 
-    /// Takes one row of this process and device.
-    pub(crate) fn row(&mut self, event: &Event, row: u32, texts: &StackTable) {
-        match event.kind {
-            Kind::Alloc => self.alloc(event, row),
-            Kind::FreeRequested => self.free(event, row),
-            Kind::FreeCompleted => self.complete(event, row),
-            Kind::SegmentAlloc | Kind::SegmentMap => self.obtained(event, row),
-            Kind::SegmentFree | Kind::SegmentUnmap => self.given_back(event, row),
-            Kind::Oom => self.failed(event, row),
-            Kind::DriverContext => self.out.context = self.out.context.max(event.size),
-            Kind::DriverMalloc | Kind::DriverCreate => {
-                self.used = self.used.saturating_add(event.size);
+    /// Takes one row of this process and device, and what it did to their account.
+    pub(crate) fn row(
+        &mut self,
+        event: &Event,
+        change: &Change<Option<u32>>,
+        track: &mut Track,
+        row: u32,
+        texts: &StackTable,
+    ) {
+        match change {
+            Change::Allocated { replaced, .. } => {
+                let slot = self.alloc(event, *replaced, row);
+                track.tag(event.address, slot);
             }
-            Kind::DriverFree | Kind::DriverRelease => {
-                self.used = self.used.saturating_sub(event.size);
+            Change::Freed { block, is_pending } => {
+                let slot = self.free(event, block, *is_pending, row);
+                track.tag(event.address, slot);
             }
-            Kind::DriverOom => {
+            Change::Contradicted { .. } => {
+                self.out.events += 1;
+                self.settle(event, true, row);
+                self.out.gaps.unknown_completions += 1;
+            }
+            Change::Completed { block } => self.complete(event, *block, row),
+            Change::Obtained { .. } => self.obtained(event, track, row),
+            Change::GivenBack { gone, .. } => self.given_back(event, gone.is_empty(), track, row),
+            Change::OutOfMemory => self.failed(event, row),
+            Change::Refused => {
                 if let Some(burst) = &mut self.burst {
                     burst.refused = true;
                 }
             }
-            Kind::PoolMalloc | Kind::PoolFree => self.pool_row(event, row),
-            Kind::InitialSegment | Kind::FinalSegment => self.segment_state(event, texts),
-            Kind::InitialBlock | Kind::FinalBlock => self.block_state(event, texts),
-            _ => {}
+            Change::State => match event.kind {
+                Kind::InitialSegment | Kind::FinalSegment => {
+                    self.segment_state(event, track, texts);
+                }
+                _ => self.block_state(event, track, texts),
+            },
+            Change::Charged => match event.kind {
+                Kind::DriverContext => self.out.context = self.out.context.max(event.size),
+                Kind::PoolMalloc | Kind::PoolFree => self.pool_row(event, row),
+                _ => {}
+            },
+            Change::Nothing => {}
         }
     }
 
@@ -281,9 +298,21 @@ impl Builder {
         self.out.slots - 1
     }
 
-    fn alloc(&mut self, event: &Event, row: u32) {
+    /// Takes a request; the slot of its block, if any allocator could serve it.
+    fn alloc(&mut self, event: &Event, replaced: Option<Block>, row: u32) -> Option<u32> {
         self.out.events += 1;
         self.settle(event, false, row);
+        let old = replaced.and_then(|block| Some((block.tag?, block.state)));
+        if let Some((slot, state)) = old {
+            self.out.gaps.overlapping += 1;
+            let kind = match state {
+                account::BlockState::Allocated => OpKind::Free,
+                _ => OpKind::FreeNow,
+            };
+            let lane = self.lane(event);
+            self.push(kind, slot, lane, 0, row);
+            self.vacant.push(slot);
+        }
         let mut bytes = event.requested;
         if bytes == 0 {
             bytes = event.size;
@@ -291,7 +320,7 @@ impl Builder {
         }
         if bytes == 0 || bytes >= TOO_LARGE {
             self.out.gaps.impossible_requests += 1;
-            return;
+            return None;
         }
         self.out.allocs += 1;
         let lane = self.lane(event);
@@ -300,111 +329,66 @@ impl Builder {
             // It was in use after all: the segment went for another reason.
             self.out.ops[op].kind = OpKind::Nothing;
         }
-        if let Some(old) = self.live.remove(&event.address) {
-            self.out.gaps.overlapping += 1;
-            let freed = if old.pending { 0 } else { rounded(old.bytes) };
-            self.live_bytes = self.live_bytes.saturating_sub(freed);
-            let kind = if old.pending {
-                OpKind::FreeNow
-            } else {
-                OpKind::Free
-            };
-            self.push(kind, old.slot, lane, 0, row);
-            self.vacant.push(old.slot);
-        }
         let slot = self.slot();
         self.push(OpKind::Alloc, slot, lane, bytes, row);
-        self.live.insert(
-            event.address,
-            Live {
-                slot,
-                bytes,
-                pending: false,
-            },
-        );
-        self.live_bytes = self.live_bytes.saturating_add(rounded(bytes));
-        self.out.peak_live = self.out.peak_live.max(self.live_bytes);
+        Some(slot)
     }
 
-    fn free(&mut self, event: &Event, row: u32) {
+    /// Takes a free; the slot of its block while its completion is still to come.
+    fn free(&mut self, event: &Event, block: &Block, is_pending: bool, row: u32) -> Option<u32> {
         self.out.events += 1;
         self.settle(event, true, row);
-        // Without its request the row is one of a process that was killed, and
-        // nothing says when the free completed.
-        let bare = event.requested == 0;
         let lane = self.lane(event);
-        let slot = match self.live.get_mut(&event.address) {
-            Some(live) if live.pending => {
-                self.out.gaps.unknown_completions += 1;
-                return;
-            }
-            Some(live) => {
-                self.live_bytes = self.live_bytes.saturating_sub(rounded(live.bytes));
-                live.pending = true;
-                live.slot
-            }
-            None => self.alive_before(event, lane, BlockState::ActiveAllocated),
+        let slot = match (block.tag, block.born) {
+            (Some(slot), _) => slot,
+            (None, None) => self.alive_before(event, lane, BlockState::ActiveAllocated),
+            // Its request was passed over.
+            (None, Some(_)) => return None,
         };
         let op = self.push(OpKind::Free, slot, lane, 0, row);
-        if bare {
-            self.live.remove(&event.address);
+        if !is_pending {
+            // The row is one of a process that was killed, and nothing says when the free completed.
             self.vacant.push(slot);
-        } else {
-            self.last_free = Some((event.address, op));
+            return None;
         }
+        self.last_free = Some((event.address, op));
+        Some(slot)
     }
 
-    fn complete(&mut self, event: &Event, row: u32) {
+    fn complete(&mut self, event: &Event, block: Option<Block>, row: u32) {
         self.out.events += 1;
-        if let Some((addr, _)) = self.last_free.take_if(|(addr, _)| *addr == event.address) {
-            if let Some(live) = self.live.remove(&addr) {
-                self.vacant.push(live.slot);
-            }
+        if self
+            .last_free
+            .take_if(|(addr, _)| *addr == event.address)
+            .is_some()
+        {
+            self.vacant.extend(block.and_then(|block| block.tag));
             return;
         }
         self.settle(event, true, row);
         let lane = self.lane(event);
-        let slot = match self.live.get(&event.address) {
-            Some(live) if !live.pending => {
+        let (kind, slot) = match block {
+            Some(block) if block.state == account::BlockState::Allocated => {
                 self.out.gaps.unknown_completions += 1;
-                return;
+                (OpKind::Free, block.tag)
             }
-            Some(live) => live.slot,
-            None => self.alive_before(event, lane, BlockState::ActivePendingFree),
+            Some(block) => (OpKind::FreeNow, block.tag),
+            None => {
+                let slot = self.alive_before(event, lane, BlockState::ActivePendingFree);
+                (OpKind::FreeNow, Some(slot))
+            }
         };
-        self.live.remove(&event.address);
-        self.push(OpKind::FreeNow, slot, lane, 0, row);
-        self.vacant.push(slot);
+        if let Some(slot) = slot {
+            self.push(kind, slot, lane, 0, row);
+            self.vacant.push(slot);
+        }
     }
 
     /// A block of which the recording shows only the end was there from the start.
     fn alive_before(&mut self, event: &Event, lane: u16, state: BlockState) -> u32 {
         let slot = self.fresh_slot();
-        let known = if event.requested > 0 {
-            event.requested
-        } else {
-            event.size
-        };
-        self.out.initial.push(InitialBlock {
-            addr: event.address,
-            requested: known.clamp(1, TOO_LARGE - 1),
-            size: (event.size > 0).then_some(event.size),
-            lane,
-            slot,
-            state,
-        });
-        let pending = true;
-        let bytes = 0;
-        if state == BlockState::ActiveAllocated {
-            self.live.insert(
-                event.address,
-                Live {
-                    slot,
-                    bytes,
-                    pending,
-                },
-            );
-        }
+        let (size, requested) = (event.size, event.requested);
+        self.add_initial(event.address, size, requested, lane, slot, state);
         slot
     }
 
@@ -455,29 +439,30 @@ impl Builder {
         self.lane(&Event::new(Kind::Alloc))
     }
 
-    fn obtained(&mut self, event: &Event, row: u32) {
+    /// Notes how much is obtained and not given back.
+    fn note_net(&mut self, track: &Track) {
+        let before = i128::from(track.initial_reserved().unwrap_or(0));
+        let net = before + track.reserved_change();
+        self.net = i64::try_from(net.min(i128::from(i64::MAX))).unwrap_or(i64::MIN);
+        self.most = self.most.max(self.net);
+        self.least = self.least.min(self.net);
+    }
+
+    fn obtained(&mut self, event: &Event, track: &Track, row: u32) {
         self.out.events += 1;
         self.out.has_segments = true;
         self.settle(event, false, row);
-        self.net = self.net.saturating_add_unsigned(event.size);
-        self.most = self.most.max(self.net);
+        self.note_net(track);
         if event.kind == Kind::SegmentAlloc {
-            self.segments.insert(event.address, event.size);
             if self.last_segment > 0 {
                 self.out.ascending += u64::from(event.address > self.last_segment);
                 self.out.descending += u64::from(event.address < self.last_segment);
             }
             self.last_segment = event.address;
         }
-        self.note_outside(row);
-    }
-
-    /// The driver's calls are complete up to here: what is charged and not
-    /// PyTorch's belongs to others.
-    fn note_outside(&mut self, row: u32) {
-        let reserved = u64::try_from(self.net).unwrap_or(0);
-        let outside = self.used.saturating_sub(reserved);
-        if self.used > 0 && outside != self.outside {
+        // The driver's calls are complete up to here: what is charged and not PyTorch's belongs to others.
+        let outside = track.outside();
+        if track.driver_rows() > 0 && outside != self.outside {
             self.outside = outside;
             self.out.peak_outside = self.out.peak_outside.max(outside);
             let lane = self.default_lane();
@@ -485,17 +470,16 @@ impl Builder {
         }
     }
 
-    fn given_back(&mut self, event: &Event, row: u32) {
+    fn given_back(&mut self, event: &Event, is_unseen: bool, track: &Track, row: u32) {
         self.out.events += 1;
         self.out.has_segments = true;
         if let Some((_, op)) = self.last_free.take() {
             self.out.ops[op].kind = OpKind::FreeLater;
         }
-        self.net = self.net.saturating_sub_unsigned(event.size);
-        self.least = self.least.min(self.net);
+        self.note_net(track);
         let lane = self.lane(event);
         let expandable = event.kind == Kind::SegmentUnmap;
-        if !expandable && self.segments.remove(&event.address).is_none() {
+        if !expandable && is_unseen {
             self.out.segments.push(InitialSegment {
                 addr: event.address,
                 size: event.size,
@@ -550,23 +534,25 @@ impl Builder {
             requested: event.size,
             ..*event
         };
+        let kind = |kind| Event { kind, ..as_torch };
+        let block = |slot: Option<u32>| Block {
+            tag: slot,
+            ..Block::default()
+        };
+        let slot = self.pooled.remove(&event.address);
         if event.kind == Kind::PoolMalloc {
-            self.alloc(
-                &Event {
-                    kind: Kind::Alloc,
-                    ..as_torch
-                },
-                row,
-            );
+            let replaced = slot.map(|slot| block(Some(slot)));
+            if let Some(slot) = self.alloc(&kind(Kind::Alloc), replaced, row) {
+                self.pooled.insert(event.address, slot);
+            }
         } else {
-            let kind = Kind::FreeRequested;
-            self.free(&Event { kind, ..as_torch }, row);
-            let kind = Kind::FreeCompleted;
-            self.complete(&Event { kind, ..as_torch }, row);
+            let event = kind(Kind::FreeRequested);
+            let freed = self.free(&event, &block(slot), true, row);
+            self.complete(&kind(Kind::FreeCompleted), Some(block(freed)), row);
         }
     }
 
-    fn segment_state(&mut self, event: &Event, texts: &StackTable) {
+    fn segment_state(&mut self, event: &Event, track: &Track, texts: &StackTable) {
         let small = event.name.is_some_and(|name| texts.text(name) == "small");
         let expandable = event
             .text
@@ -581,16 +567,14 @@ impl Builder {
             expandable,
         };
         if event.kind == Kind::InitialSegment {
-            self.net = self.net.saturating_add_unsigned(event.size);
-            self.most = self.most.max(self.net);
-            self.segments.insert(event.address, event.size);
+            self.note_net(track);
             self.out.segments.push(segment);
         } else {
             self.finals.push(segment);
         }
     }
 
-    fn block_state(&mut self, event: &Event, texts: &StackTable) {
+    fn block_state(&mut self, event: &Event, track: &mut Track, texts: &StackTable) {
         let state = match event.name.map(|name| texts.text(name)) {
             Some("active_allocated") => BlockState::ActiveAllocated,
             Some("inactive") | None => BlockState::Inactive,
@@ -623,20 +607,7 @@ impl Builder {
             slot,
             state,
         );
-        let pending = state != BlockState::ActiveAllocated;
-        let bytes = event.requested;
-        self.live.insert(
-            event.address,
-            Live {
-                slot,
-                bytes,
-                pending,
-            },
-        );
-        if !pending {
-            self.live_bytes = self.live_bytes.saturating_add(rounded(bytes));
-            self.out.peak_live = self.out.peak_live.max(self.live_bytes);
-        }
+        track.tag(event.address, Some(slot));
     }
 
     fn add_initial(
@@ -660,7 +631,7 @@ impl Builder {
     }
 
     /// The requests, when every row was taken.
-    pub(crate) fn finish(mut self) -> Requests {
+    pub(crate) fn finish(mut self, track: &Track) -> Requests {
         if let Some((_, op)) = self.last_free.take()
             && self.out.ops.iter().any(|op| op.kind == OpKind::FreeNow)
         {
@@ -684,7 +655,10 @@ impl Builder {
         let sizes = self.finals.iter().map(|segment| segment.size);
         let final_bytes = sizes.fold(0, u64::saturating_add);
         for segment in std::mem::take(&mut self.finals) {
-            let new = !self.segments.contains_key(&segment.addr);
+            // Segments that rows obtained whole, or that were there from the start.
+            let new = !track
+                .segment(segment.addr)
+                .is_some_and(|seen| !seen.is_expandable || seen.born.is_none());
             // What an expandable segment had mapped at the start does not follow
             // from what it has at the end.
             if new && (!segment.expandable || self.net < i64::try_from(final_bytes).unwrap_or(0)) {
@@ -693,8 +667,12 @@ impl Builder {
         }
         let since_start: Vec<FinalBlock> = std::mem::take(&mut self.final_blocks);
         for block in since_start {
-            match self.live.get(&block.addr) {
-                Some(live) if live.pending == (block.state != BlockState::ActiveAllocated) => {}
+            let live = track.block(block.addr).filter(|live| live.tag.is_some());
+            let allocated = account::BlockState::Allocated;
+            match live {
+                Some(live)
+                    if (live.state == allocated)
+                        == (block.state == BlockState::ActiveAllocated) => {}
                 Some(_) => self.out.gaps.contradicted_blocks += 1,
                 None => {
                     let slot = self.fresh_slot();

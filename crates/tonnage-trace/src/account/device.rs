@@ -42,6 +42,7 @@ pub struct DeviceAccount<T = ()> {
     /// What other processes had after the last row that says it.
     others: Option<u64>,
     driver: Driver,
+    driver_rows: u64,
     at_peak_used: Figures,
     at_peak_in_use: Figures,
     at_peak_allocated: Figures,
@@ -77,6 +78,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             is_told: false,
             others: None,
             driver: Driver::default(),
+            driver_rows: 0,
             at_peak_used: Figures::default(),
             at_peak_in_use: Figures::default(),
             at_peak_allocated: Figures::default(),
@@ -123,7 +125,12 @@ impl<T: Copy + Default> DeviceAccount<T> {
         self.segments.values()
     }
 
-    /// The same with the mapped parts of expandable segments joined, as PyTorch shows them.
+    /// The segment that begins at an address.
+    pub fn segment(&self, address: u64) -> Option<&Segment> {
+        self.segments.get(&address)
+    }
+
+    /// The segments with the mapped parts of expandable segments joined, as PyTorch shows them.
     pub fn merged_segments(&self) -> Vec<Segment> {
         let mut merged: Vec<Segment> = Vec::with_capacity(self.segments.len());
         for segment in self.segments.values() {
@@ -165,6 +172,12 @@ impl<T: Copy + Default> DeviceAccount<T> {
     /// Whether the recording says what the device charged.
     pub fn is_charge_told(&self) -> bool {
         self.is_told
+    }
+
+    /// Bytes the device charges to all processes after the last row of the driver; `None` if no row says.
+    pub fn in_use(&self) -> Option<u64> {
+        self.others
+            .map(|others| others.saturating_add(self.charged))
     }
 
     /// Bytes of managed memory.
@@ -271,6 +284,11 @@ impl<T: Copy + Default> DeviceAccount<T> {
         (!self.final_state.is_empty()).then(|| sizes.fold(0, u64::saturating_add).min(ABSURD))
     }
 
+    /// Bytes of blocks handed out by rows minus bytes freed; negative if they were there before the first row.
+    pub fn allocated_change(&self) -> i128 {
+        self.allocated_level.now
+    }
+
     /// Bytes of segments obtained by rows minus bytes given back; negative if they were there before the first row.
     pub fn reserved_change(&self) -> i128 {
         self.reserved_level.now
@@ -294,6 +312,11 @@ impl<T: Copy + Default> DeviceAccount<T> {
     /// Rows about segments, states excluded.
     pub fn segment_rows(&self) -> u64 {
         self.segment_rows
+    }
+
+    /// Rows about what the driver gave or took, refusals included.
+    pub fn driver_rows(&self) -> u64 {
+        self.driver_rows
     }
 
     /// Whether blocks were once more than segments: some segment has no row.
@@ -604,6 +627,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             Kind::PoolTrim | Kind::DriverOom => {}
             _ => return Change::Nothing,
         }
+        self.driver_rows += 1;
         self.charge(event, more, less);
         let grants = matches!(
             event.kind,
