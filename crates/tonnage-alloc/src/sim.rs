@@ -9,6 +9,8 @@
 //!   driver packs small requests, its exact rule is not documented);
 //! * the first use of a device charges its context once ([`SimDevice::open_context`]);
 //! * physical memory is freed when its last holder, handle or mapping, is gone;
+//! * managed memory has addresses, and is charged nothing: its pages go where they are used, so it may
+//!   be more than the device has ([`SimDevice::malloc_managed`]);
 //! * everything a stream was given to do has happened at once, so events are
 //!   always done.
 //!
@@ -52,6 +54,8 @@ pub enum AllocationKind {
     Shared,
     /// Physical memory mapped into a reservation.
     Mapped,
+    /// Managed memory, which the device charges nothing for.
+    Managed,
 }
 
 /// One live range of device memory.
@@ -85,6 +89,10 @@ pub struct SimDevice {
     context_open: bool,
     /// Bytes charged by others than this process.
     outside: u64,
+    /// Whether nothing is refused for want of memory.
+    unlimited: bool,
+    /// Bytes of managed memory, in whole pieces.
+    managed: u64,
     allocations: BTreeMap<u64, (u64, AllocationKind)>,
     /// Pieces that small requests share.
     shared: Chunks,
@@ -107,6 +115,8 @@ impl SimDevice {
             peak_charged: 0,
             context_open: false,
             outside: 0,
+            unlimited: false,
+            managed: 0,
             allocations: BTreeMap::new(),
             shared: Chunks::default(),
             reservations: BTreeMap::new(),
@@ -125,6 +135,24 @@ impl SimDevice {
     /// Bytes spoken for, the context and charges from outside included.
     pub fn charged(&self) -> u64 {
         self.charged
+    }
+
+    /// Bytes charged to this process alone, its context included.
+    pub fn own_charged(&self) -> u64 {
+        self.charged - self.outside
+    }
+
+    /// Bytes of managed memory, which is not charged.
+    pub fn managed(&self) -> u64 {
+        self.managed
+    }
+
+    /// Makes a device that reports its size and what is free as ever, but refuses nothing for want
+    /// of memory: what a job needs shows on it.
+    #[must_use]
+    pub fn without_limit(mut self) -> Self {
+        self.unlimited = true;
+        self
     }
 
     /// The most that was ever charged.
@@ -155,6 +183,20 @@ impl SimDevice {
     pub fn set_outside(&mut self, bytes: u64) {
         self.charged = self.charged - self.outside + bytes;
         self.outside = bytes;
+    }
+
+    /// Obtains managed memory (`cudaMallocManaged`): addresses that host and device share, without a
+    /// charge. It is given back by [`free`](Device::free).
+    pub fn malloc_managed(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        let rounded = rounded_request(self, size, GRANULARITY)?;
+        let addr = self.space.take(rounded).ok_or(DeviceError::OutOfMemory {
+            requested: size,
+            free: self.free_bytes(),
+        })?;
+        self.managed += rounded;
+        self.allocations
+            .insert(addr, (size, AllocationKind::Managed));
+        Ok(DeviceAddr(addr))
     }
 
     /// The live range that holds `addr`, if any.
@@ -211,12 +253,17 @@ impl SimDevice {
     /// # Errors
     /// A sentence saying which sum is off.
     pub fn check(&self) -> Result<(), String> {
-        let own: u64 = self
-            .allocations
-            .values()
-            .filter(|(_, kind)| *kind == AllocationKind::Own)
-            .filter_map(|(size, _)| round_up(*size, GRANULARITY))
-            .sum();
+        let whole = |wanted: AllocationKind| -> u64 {
+            self.allocations
+                .values()
+                .filter(|(_, kind)| *kind == wanted)
+                .filter_map(|(size, _)| round_up(*size, GRANULARITY))
+                .sum()
+        };
+        let own = whole(AllocationKind::Own);
+        if whole(AllocationKind::Managed) != self.managed {
+            return Err(format!("managed memory is not {}", self.managed));
+        }
         let shared = self.shared.bytes();
         let physical: u64 = self.physical.values().map(|physical| physical.size).sum();
         let context = if self.context_open {
@@ -246,16 +293,24 @@ impl SimDevice {
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), DeviceError> {
-        let free = self.free_bytes();
-        if bytes > free {
+        if bytes > self.room() {
             return Err(DeviceError::OutOfMemory {
                 requested: bytes,
-                free,
+                free: self.free_bytes(),
             });
         }
         self.charged += bytes;
         self.peak_charged = self.peak_charged.max(self.charged);
         Ok(())
+    }
+
+    /// Bytes that can still be charged. Without a limit the addresses are one, so that no sum overflows.
+    fn room(&self) -> u64 {
+        if self.unlimited {
+            self.config.span.saturating_sub(self.charged)
+        } else {
+            self.free_bytes()
+        }
     }
 
     fn malloc_shared(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
@@ -287,7 +342,7 @@ impl SimDevice {
             requested: asked,
             free: self.free_bytes(),
         };
-        if rounded > self.free_bytes() {
+        if rounded > self.room() {
             return Err(out_of_memory);
         }
         let addr = self.space.take(rounded).ok_or(out_of_memory)?;
@@ -349,11 +404,15 @@ impl Device for SimDevice {
             .ok_or(DeviceError::Invalid("not the start of an allocation"))?;
         if kind == AllocationKind::Shared {
             self.free_shared(addr.0, size);
-        } else {
-            let rounded = size.next_multiple_of(GRANULARITY);
-            self.charged -= rounded;
-            self.space.give(addr.0, rounded);
+            return Ok(());
         }
+        let rounded = size.next_multiple_of(GRANULARITY);
+        if kind == AllocationKind::Managed {
+            self.managed -= rounded;
+        } else {
+            self.charged -= rounded;
+        }
+        self.space.give(addr.0, rounded);
         Ok(())
     }
 

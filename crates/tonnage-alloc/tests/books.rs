@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tonnage_alloc::{
-    AddressOrder, Device, DeviceAddr, DeviceError, GRANULARITY, PhysicalId, SimConfig, SimDevice,
-    StreamPool,
+    AddressOrder, AllocationKind, Device, DeviceAddr, DeviceError, GRANULARITY, PhysicalId,
+    SimConfig, SimDevice, StreamPool,
 };
 
 fn device(order: AddressOrder, total: u64) -> SimDevice {
@@ -20,6 +20,8 @@ fn device(order: AddressOrder, total: u64) -> SimDevice {
 #[derive(Clone, Debug)]
 enum Step {
     Malloc(u64),
+    Managed(u64),
+    Outside(u64),
     Free(usize),
     Create(u64),
     Release(usize),
@@ -36,6 +38,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(
         prop_oneof![
             3 => size.clone().prop_map(Step::Malloc),
+            1 => size.clone().prop_map(Step::Managed),
+            1 => (0..(2_u64 << 30)).prop_map(Step::Outside),
             3 => any::<usize>().prop_map(Step::Free),
             1 => pages.clone().prop_map(|pages| Step::Create(pages * GRANULARITY)),
             1 => any::<usize>().prop_map(Step::Release),
@@ -83,6 +87,19 @@ proptest! {
                         matches!(error, DeviceError::OutOfMemory { .. }), "{}", error
                     ),
                 },
+                Step::Managed(size) => {
+                    let before = device.charged();
+                    if let Ok(addr) = device.malloc_managed(size) {
+                        prop_assert_eq!(device.find(addr).unwrap().size, size);
+                        live.push(addr);
+                    }
+                    prop_assert_eq!(device.charged(), before, "it is charged nothing");
+                }
+                Step::Outside(bytes) => {
+                    let before = device.own_charged();
+                    device.set_outside(bytes);
+                    prop_assert_eq!(device.own_charged(), before, "others are not this process");
+                }
                 Step::Free(which) => if let Some((index, addr)) = pick(&live, which) {
                     live.swap_remove(index);
                     device.free(addr).unwrap();
@@ -119,15 +136,18 @@ proptest! {
             if let Err(problem) = device.check() {
                 return Err(TestCaseError::fail(problem));
             }
-            prop_assert!(device.charged() <= total);
+            prop_assert!(device.own_charged() <= total);
+            prop_assert_eq!(device.free_bytes(), total.saturating_sub(device.charged()));
             prop_assert!(pool.used() <= pool.reserved());
         }
+        device.set_outside(0);
         for addr in live { device.free(addr).unwrap(); }
         for addr in pooled { pool.free(addr).unwrap(); }
         pool.trim(&mut device, 0).unwrap();
         for (addr, size) in mapped { device.unmap(addr, size).unwrap(); }
         for memory in physical { device.release(memory).unwrap(); }
         prop_assert_eq!(device.charged(), 400 << 20);
+        prop_assert_eq!(device.managed(), 0);
     }
 }
 
@@ -181,4 +201,42 @@ fn small_requests_share_a_piece_and_large_ones_do_not() {
         device.free(addr).unwrap();
     }
     assert_eq!(device.charged(), 0);
+}
+
+#[test]
+fn managed_memory_may_exceed_the_device() {
+    let mut device = device(AddressOrder::Descending, 1 << 30);
+    device.open_context().unwrap();
+    let before = device.free_bytes();
+    let managed = device.malloc_managed((40 << 30) + 1).unwrap();
+    assert_eq!(device.free_bytes(), before);
+    assert_eq!(device.managed(), (40 << 30) + GRANULARITY);
+    assert_eq!(device.find(managed).unwrap().kind, AllocationKind::Managed);
+    let beside = device.malloc(before).unwrap();
+    assert!(device.malloc(1).is_err());
+    device.free(managed).unwrap();
+    assert_eq!((device.managed(), device.free_bytes()), (0, 0));
+    device.free(beside).unwrap();
+    assert_eq!(device.free_bytes(), before);
+}
+
+#[test]
+fn a_device_without_a_limit_says_what_is_free_and_refuses_nothing() {
+    let mut device = device(AddressOrder::Descending, 1 << 30).without_limit();
+    device.open_context().unwrap();
+    assert_eq!(device.free_bytes(), (1 << 30) - (400 << 20));
+    let large = device.malloc(3 << 30).unwrap();
+    assert_eq!((device.free_bytes(), device.total()), (0, 1 << 30));
+    let memory = device.create(5 << 30).unwrap();
+    let mut pool = StreamPool::default();
+    let pooled = pool.malloc(&mut device, 7 << 30).unwrap();
+    assert_eq!(device.own_charged(), (15 << 30) + (400 << 20));
+    device.check().unwrap();
+    // Sums stay sums: the addresses are the limit.
+    assert!(device.create(1 << 63).is_err());
+    pool.free(pooled).unwrap();
+    pool.trim(&mut device, 0).unwrap();
+    device.release(memory).unwrap();
+    device.free(large).unwrap();
+    assert_eq!(device.free_bytes(), (1 << 30) - (400 << 20));
 }
