@@ -12,8 +12,8 @@
 /// Bytes of an entry.
 pub const ENTRY: usize = 32;
 /// Bytes by which the file grows.
-pub const WINDOW: usize = 1 << 20;
-/// How the file of each process is called: this, the slot and the process id.
+pub const WINDOW: usize = 256 << 10;
+/// How the file of each process is called: this, the number of the process in the run and its process id.
 pub const PREFIX: &str = "blocks-";
 
 /// A block handed out or taken back.

@@ -1,43 +1,86 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The layout of the file in which processes keep what they hold.
+//! The layout of the file through which the processes of a run share devices.
 //!
-//! A table of 64-bit words: a header, then one slot a process. Writers map the
-//! file and store to their own slot; readers may look at any moment and see
-//! each word whole. A killed process leaves its slot behind, with its process
-//! id to tell that it is gone.
+//! A table of 64-bit words: a header, some words for each device, then one slot
+//! a process. The file is made whole before the first process starts, so that
+//! writing to it never needs room that is not there.
+//!
+//! What a device has charged to all processes is one word
+//! ([`SharedWord::InUse`]). It is changed only under the device's lock
+//! ([`SharedWord::Lock`]), by who has written the new charge into its own slot
+//! first. So it can be counted again from the slots after a process was killed
+//! in the middle.
+//!
+//! Whether the process of a slot is alive is told by a lock on the file, the
+//! byte [`slot_byte`]: the kernel gives it up at exit, at exec and at a kill,
+//! also of a process nobody has waited for yet, and a process id that was given
+//! out again means nothing to it. Slots of dead processes are taken again only
+//! when no fresh one is left; a process is told from another by its number
+//! ([`ProcessWord::Number`]), which is never given out twice.
 //!
 //! This module only knows where each word is, so that the one side which maps
 //! the file (and needs `unsafe` for it) and the one which reads it agree.
 
 /// First word of the file: `tonnage` and a version.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"tonnage\x01");
-/// Processes that fit.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"tonnage\x02");
+/// Processes that fit at one time.
 pub const PROCESSES: usize = 512;
 /// Devices that fit.
 pub const DEVICES: usize = 16;
 
 const HEADER_WORDS: usize = 8;
+const SHARED_WORDS: usize = 8;
 const PROCESS_WORDS: usize = 8;
 const DEVICE_WORDS: usize = 8;
 const SLOT_WORDS: usize = PROCESS_WORDS + DEVICES * DEVICE_WORDS;
+const SLOTS_AT: usize = HEADER_WORDS + DEVICES * SHARED_WORDS;
 
 /// Length of the file in words.
-pub const WORDS: usize = HEADER_WORDS + PROCESSES * SLOT_WORDS;
+pub const WORDS: usize = SLOTS_AT + PROCESSES * SLOT_WORDS;
 /// Where [`MAGIC`] stands.
 pub const MAGIC_WORD: usize = 0;
-/// How many slots were ever taken.
-pub const TAKEN_WORD: usize = 1;
+/// How many processes were given a number.
+pub const NUMBERED_WORD: usize = 1;
+/// How many slots, from the first on, were ever taken.
+pub const TAKEN_WORD: usize = 2;
+/// How many processes found no slot: they are neither charged nor recorded.
+pub const UNPLACED_WORD: usize = 3;
+/// Entries lost by processes whose slot was taken again.
+pub const LOST_BEFORE_WORD: usize = 4;
+
+/// A word about a device that all processes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum SharedWord {
+    /// Who may change the words of this device: a count of takings in the upper half, the
+    /// slot plus one in the lower, which is zero while nobody holds it.
+    Lock = 0,
+    /// Bytes charged to all processes.
+    InUse = 1,
+    /// The most of it.
+    PeakInUse = 2,
+}
 
 /// A word about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum ProcessWord {
+    /// Its number plus one; zero for a slot that was never taken.
+    Number = 0,
     /// Its process id.
-    Pid = 0,
+    Pid = 1,
+    /// 1 if the byte of the slot is locked while it is alive, 2 if only its process id can tell.
+    Liveness = 2,
     /// Kernels it launched.
-    Launches = 1,
+    Launches = 3,
     /// Allocations and frees that torch's allocator reported.
-    TorchEvents = 2,
+    TorchEvents = 4,
+    /// Entries of its log and its blocks that could not be kept.
+    Lost = 5,
+    /// How many were kept before the first that was lost, plus one.
+    FirstLost = 6,
+    /// The system's number of the error that lost the first.
+    LostError = 7,
 }
 
 /// A word about what a process holds on a device.
@@ -62,14 +105,31 @@ pub enum DeviceWord {
     Refusals = 7,
 }
 
+/// Where `word` about `device` stands.
+pub fn shared_word(device: usize, word: SharedWord) -> usize {
+    HEADER_WORDS + device * SHARED_WORDS + word as usize
+}
+
 /// Where `word` of the process in `slot` stands.
 pub fn process_word(slot: usize, word: ProcessWord) -> usize {
-    HEADER_WORDS + slot * SLOT_WORDS + word as usize
+    SLOTS_AT + slot * SLOT_WORDS + word as usize
 }
 
 /// Where `word` about `device` of the process in `slot` stands.
 pub fn device_word(slot: usize, device: usize, word: DeviceWord) -> usize {
-    HEADER_WORDS + slot * SLOT_WORDS + PROCESS_WORDS + device * DEVICE_WORDS + word as usize
+    SLOTS_AT + slot * SLOT_WORDS + PROCESS_WORDS + device * DEVICE_WORDS + word as usize
+}
+
+/// The byte of the file that the process in `slot` keeps locked while it is alive.
+pub fn slot_byte(slot: usize) -> u64 {
+    process_word(slot, ProcessWord::Number) as u64 * 8
+}
+
+/// The bytes of a ledger that nobody has written to yet.
+pub fn fresh() -> Vec<u8> {
+    let mut bytes = vec![0; WORDS * 8];
+    bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes
 }
 
 /// A ledger that was read.
@@ -88,11 +148,26 @@ impl Ledger {
         (words.len() >= WORDS && words[MAGIC_WORD] == MAGIC).then_some(Self(words))
     }
 
-    /// How many processes took a slot.
-    pub fn processes(&self) -> usize {
+    /// How many slots were ever taken.
+    pub fn slots(&self) -> usize {
         usize::try_from(self.0[TAKEN_WORD])
             .unwrap_or(PROCESSES)
             .min(PROCESSES)
+    }
+
+    /// How many processes found no slot.
+    pub fn unplaced(&self) -> u64 {
+        self.0[UNPLACED_WORD]
+    }
+
+    /// Entries lost by processes of which nothing else is kept here.
+    pub fn lost_before(&self) -> u64 {
+        self.0[LOST_BEFORE_WORD]
+    }
+
+    /// A word about a device that all processes share.
+    pub fn shared(&self, device: usize, word: SharedWord) -> u64 {
+        self.0[shared_word(device, word)]
     }
 
     /// A word about the process in `slot`.
@@ -104,6 +179,15 @@ impl Ledger {
     pub fn device(&self, slot: usize, device: usize, word: DeviceWord) -> u64 {
         self.0[device_word(slot, device, word)]
     }
+
+    /// The slot of the process with this number, unless another has taken it since.
+    pub fn slot_of(&self, number: u64) -> Option<usize> {
+        (0..self.slots()).find(|&slot| {
+            self.process(slot, ProcessWord::Number)
+                .checked_sub(1)
+                .is_some_and(|found| found == number)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -114,15 +198,22 @@ mod tests {
     fn every_word_has_its_own_place() {
         let last = device_word(PROCESSES - 1, DEVICES - 1, DeviceWord::Refusals);
         assert_eq!(last, WORDS - 1);
-        assert!(process_word(0, ProcessWord::Pid) > TAKEN_WORD);
+        assert!(shared_word(0, SharedWord::Lock) > LOST_BEFORE_WORD);
         assert!(
-            process_word(1, ProcessWord::Pid) > device_word(0, DEVICES - 1, DeviceWord::Refusals)
+            process_word(0, ProcessWord::Number) > shared_word(DEVICES - 1, SharedWord::PeakInUse)
         );
+        assert!(
+            process_word(1, ProcessWord::Number)
+                > device_word(0, DEVICES - 1, DeviceWord::Refusals)
+        );
+        assert!(process_word(0, ProcessWord::LostError) < device_word(0, 0, DeviceWord::Charged));
     }
 
     #[test]
     fn a_file_that_is_not_a_ledger_is_refused() {
         assert!(Ledger::from_bytes(&[0; 64]).is_none());
         assert!(Ledger::from_bytes(&vec![0; WORDS * 8]).is_none());
+        let ledger = Ledger::from_bytes(&fresh());
+        assert_eq!(ledger.map(|ledger| ledger.slots()), Some(0));
     }
 }

@@ -35,5 +35,5 @@ pub const CONFIG_FILE: &str = "run.json";
 /// The name of the [`ledger`] file inside the folder.
 pub const LEDGER_FILE: &str = "ledger";
 
-/// How the [`log`] of each process is called: this, the slot and the process id.
+/// How the [`log`] of each process is called: this, the number of the process in the run and its process id.
 pub const LOG_PREFIX: &str = "process-";

@@ -88,7 +88,8 @@ pub struct DriverCall {
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Depends on the kind: the handle mapped, the bytes free, the stream.
+    /// Depends on the kind: the handle mapped, the bytes free, the stream, the bytes
+    /// asked for of managed memory.
     pub extra: u64,
     /// Bytes the device has charged to this process after the call.
     pub charged: u64,

@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use thiserror::Error;
-use tonnage_capture::LOG_PREFIX;
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
+use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
+use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
@@ -88,19 +89,144 @@ struct Note {
 /// Writes everything that the processes left in `folder` to `writer`.
 pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collected, CollectError> {
     let mut logs = files(folder, LOG_PREFIX)?;
-    logs.sort();
+    logs.sort_by_key(|path| (number_of(path), path.clone()));
+    let ledger = std::fs::read(folder.join(LEDGER_FILE))
+        .ok()
+        .and_then(|bytes| Ledger::from_bytes(&bytes));
     let mut collected = Collected::default();
+    let mut losses = Losses::of(ledger.as_ref());
     for path in logs {
         let log = read(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
         let number = collected.processes;
-        if Process::new(number, &path, &blocks, writer).write(&log, &mut collected)? {
+        let mut process = Process::new(number, &path, &blocks, writer);
+        process.loss = number_of(&path).and_then(|number| losses.take(number));
+        if process.write(&log, &mut collected)? {
             collected.processes += 1;
         }
     }
+    if let Some(ledger) = &ledger {
+        whole_run(ledger, &losses, writer)?;
+    }
     Ok(collected)
+}
+
+/// What the ledger says of all processes together.
+fn whole_run<W: Write>(
+    ledger: &Ledger,
+    losses: &Losses,
+    writer: &mut Writer<W>,
+) -> Result<(), CollectError> {
+    for device in 0..DEVICES {
+        let peak = ledger.shared(device, SharedWord::PeakInUse);
+        if peak > 0 {
+            let name = facts::peak_in_use(device as i32);
+            writer.meta(facts::RUN, &name, &peak.to_string())?;
+        }
+    }
+    let mut gaps = Vec::new();
+    if ledger.unplaced() > 0 {
+        gaps.push(format!(
+            "{} processes, because only {} can use a device at one time: they were neither recorded nor charged",
+            ledger.unplaced(),
+            PROCESSES,
+        ));
+    }
+    // Losses of processes that have no rows of their own to stand with.
+    let rest = losses.0.values().map(|loss| loss.entries).sum::<u64>();
+    let rest = rest.saturating_add(ledger.lost_before());
+    if rest > 0 {
+        let why = losses.0.values().next().map_or("", |loss| loss.why);
+        let because = if why.is_empty() { "" } else { ", because " };
+        gaps.push(format!(
+            "{rest} calls and blocks of processes that are not in the recording{because}{why}"
+        ));
+    }
+    for (index, gap) in gaps.iter().enumerate() {
+        let name = format!("{}.run.{index}", meta::UNKNOWN);
+        writer.meta(facts::RUN, &name, gap)?;
+        writer.meta(facts::RUN, facts::INCOMPLETE, gap)?;
+    }
+    Ok(())
+}
+
+/// The number that a process has in the run, which its files are named by.
+fn number_of(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let (number, _) = name.strip_prefix(LOG_PREFIX)?.split_once('-')?;
+    number.parse().ok()
+}
+
+/// What a process could not keep.
+struct Loss {
+    entries: u64,
+    /// Entries that were kept before the first loss.
+    kept: u64,
+    why: &'static str,
+    /// The most it held on each device, by the names of the facts that say it.
+    peaks: Vec<(String, u64)>,
+}
+
+/// The losses of processes, by their numbers.
+struct Losses(BTreeMap<u64, Loss>);
+
+impl Losses {
+    fn of(ledger: Option<&Ledger>) -> Self {
+        let Some(ledger) = ledger else {
+            return Self(BTreeMap::new());
+        };
+        let of = |slot: usize| {
+            let number = ledger.process(slot, ProcessWord::Number).checked_sub(1)?;
+            let entries = ledger.process(slot, ProcessWord::Lost);
+            (entries > 0).then(|| (number, Loss::of(ledger, slot, entries)))
+        };
+        Self((0..ledger.slots()).filter_map(of).collect())
+    }
+
+    fn take(&mut self, number: u64) -> Option<Loss> {
+        self.0.remove(&number)
+    }
+}
+
+impl Loss {
+    fn of(ledger: &Ledger, slot: usize, entries: u64) -> Self {
+        let peaks = (0..DEVICES)
+            .flat_map(|device| {
+                let number = device as i32;
+                [
+                    (facts::peak_charged(number), DeviceWord::PeakCharged),
+                    (facts::peak_allocated(number), DeviceWord::PeakAllocated),
+                    (facts::peak_reserved(number), DeviceWord::PeakReserved),
+                ]
+                .map(|(name, word)| (name, ledger.device(slot, device, word)))
+            })
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
+        Self {
+            entries,
+            kept: ledger
+                .process(slot, ProcessWord::FirstLost)
+                .saturating_sub(1),
+            why: lost_because(ledger.process(slot, ProcessWord::LostError)),
+            peaks,
+        }
+    }
+}
+
+/// What the system's number of an error on Linux means for a file that could not be written.
+fn lost_because(error: u64) -> &'static str {
+    match error {
+        28 => "the disk was full",
+        122 => "the disk quota was used up",
+        27 => "the limit on the size of files (ulimit -f) was reached",
+        1 | 13 | 30 => "the folder of the run could not be written to",
+        2 => "the folder of the run was gone",
+        23 | 24 => "too many files were open",
+        12 => "the machine was out of memory",
+        _ => "its files could not be written",
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CollectError> {
@@ -136,6 +262,8 @@ struct Process<'a, W> {
     /// The texts of the notes, by number.
     texts: Vec<String>,
     unmodelled: BTreeMap<String, u64>,
+    /// What the process could not keep.
+    loss: Option<Loss>,
     unknown: u32,
     events: u64,
 }
@@ -155,6 +283,7 @@ impl<'a, W: Write> Process<'a, W> {
             blocks: queues,
             texts: Vec::new(),
             unmodelled: BTreeMap::new(),
+            loss: None,
             unknown: 0,
             events: 0,
         }
@@ -176,7 +305,7 @@ impl<'a, W: Write> Process<'a, W> {
                 _ => {}
             }
         }
-        if self.calls.is_empty() {
+        if self.calls.is_empty() && self.loss.is_none() {
             // A launcher or a worker that only asked how many devices there are.
             return Ok(false);
         }
@@ -196,6 +325,7 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         self.rest()?;
+        self.incomplete()?;
         let counts = std::mem::take(&mut self.unmodelled);
         for (name, count) in counts {
             let name = Some(self.writer.stacks_mut().intern(&name));
@@ -226,6 +356,26 @@ impl<'a, W: Write> Process<'a, W> {
         let name = format!("{}.{}", meta::UNKNOWN, self.unknown);
         self.unknown += 1;
         self.fact(&name, text)
+    }
+
+    /// Says what could not be kept, and what is known all the same.
+    fn incomplete(&mut self) -> Result<(), CollectError> {
+        let Some(loss) = self.loss.take() else {
+            return Ok(());
+        };
+        let from = loss.kept + 1;
+        self.fact(
+            facts::INCOMPLETE,
+            &format!("from event {from} on: {}", loss.why),
+        )?;
+        self.gap(&format!(
+            "{} calls and blocks from event {from} on, because {}",
+            loss.entries, loss.why
+        ))?;
+        for (name, bytes) in loss.peaks {
+            self.fact(&name, &bytes.to_string())?;
+        }
+        Ok(())
     }
 
     fn begin(&mut self, start: Start) -> Result<(), CollectError> {
@@ -513,7 +663,8 @@ impl<'a, W: Write> Process<'a, W> {
             })
         };
         match call.kind {
-            CallKind::Malloc | CallKind::ManagedAlloc => event.requested = call.size,
+            CallKind::Malloc => event.requested = call.size,
+            CallKind::ManagedAlloc => event.requested = call.extra,
             CallKind::Create | CallKind::Release => {
                 event.handle = call.address;
                 event.address = 0;

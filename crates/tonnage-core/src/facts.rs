@@ -36,3 +36,18 @@ pub const INCOMPLETE: &str = "recording.incomplete";
 pub fn peak_in_use(device: i32) -> String {
     format!("device.{device}.peak_in_use")
 }
+
+/// The most bytes a device had charged to a process; kept for a process whose recording is incomplete.
+pub fn peak_charged(device: i32) -> String {
+    format!("device.{device}.peak_charged")
+}
+
+/// The most bytes torch's allocator handed out on a device; kept for a process whose recording is incomplete.
+pub fn peak_allocated(device: i32) -> String {
+    format!("device.{device}.peak_allocated")
+}
+
+/// The most bytes torch's allocator held on a device; kept for a process whose recording is incomplete.
+pub fn peak_reserved(device: i32) -> String {
+    format!("device.{device}.peak_reserved")
+}

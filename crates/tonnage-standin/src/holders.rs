@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tonnage_capture::blocks::NoteKind;
 
-use crate::recorder;
+use crate::{fork, recorder};
 
 /// Below this nobody asks what holds the memory.
 const LEAST: u64 = 64 << 20;
@@ -33,7 +33,7 @@ struct Live {
     census: u64,
 }
 
-struct Known {
+pub(crate) struct Known {
     live: BTreeMap<u64, Live>,
     /// Allocated bytes of each device now, and at the last census.
     levels: Vec<(u64, u64)>,
@@ -51,6 +51,13 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock of this file, for a fork.
+pub(crate) type Held = MutexGuard<'static, Known>;
+
+pub(crate) fn try_hold() -> Option<Held> {
+    fork::try_lock(&KNOWN)
 }
 
 /// A block was handed out or taken back; `capacity` is the size of its device.

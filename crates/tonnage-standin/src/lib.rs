@@ -12,8 +12,11 @@
 //!   guard that keeps panics inside, the count of what is not modelled;
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `machine` is the state of the process, `values` the little data that is
-//!   kept, `recorder` what is told to `tonnage run`, `torch` what torch's
-//!   allocator is asked to tell us, `holders` what Python is asked.
+//!   kept, `torch` what torch's allocator is asked to tell us, `holders` what
+//!   Python is asked;
+//! * `ledger` is what processes share, `recorder` what is told to `tonnage
+//!   run`, through `files` that cannot hurt the program; `fork` keeps all of it
+//!   in order when the program forks.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
 //! plays a machine without a GPU, writes nothing and starts nothing.
@@ -24,7 +27,10 @@
 
 pub mod exports;
 pub mod ffi;
+mod files;
+mod fork;
 mod holders;
+mod ledger;
 mod machine;
 mod model;
 mod recorder;

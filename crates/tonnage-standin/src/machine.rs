@@ -11,13 +11,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::{
-    AddressOrder, Device, DeviceAddr, DeviceError, SimConfig, SimDevice, StreamPool,
+    AddressOrder, AllocationKind, Device, DeviceAddr, DeviceError, SimConfig, SimDevice,
+    StreamPool, round_up,
 };
 use tonnage_capture::log::{CallKind, DriverCall};
 use tonnage_capture::{AddressOrderName, DeviceProfile, RunConfig};
 
 use crate::ffi::Ptr;
-use crate::{recorder, values};
+use crate::ledger::{Charge, DeviceLock, ledger};
+use crate::{fork, recorder, values};
 
 /// Status codes that the runtime and the driver share.
 pub(crate) mod code {
@@ -58,10 +60,18 @@ pub(crate) struct Pool {
 
 /// One device of the machine.
 pub(crate) struct DeviceState {
-    pub(crate) sim: SimDevice,
-    /// What the last report to the ledger said this process holds.
+    sim: SimDevice,
     current_pool: Ptr,
     default_pool: Ptr,
+}
+
+/// A range of pinned host memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Pinned {
+    /// Bytes that were asked for.
+    pub(crate) size: usize,
+    /// Bytes that were mapped for it; `None` if the program brought its own memory.
+    pub(crate) mapped: Option<usize>,
 }
 
 /// What is behind the lock.
@@ -69,8 +79,8 @@ pub(crate) struct Books {
     /// All devices of the machine, by their physical number.
     devices: Vec<DeviceState>,
     pub(crate) pools: BTreeMap<Ptr, Pool>,
-    /// Pinned host memory: start to length, and whether we allocated it.
-    pub(crate) pinned: BTreeMap<usize, (usize, bool)>,
+    /// Pinned host memory by its first byte.
+    pub(crate) pinned: BTreeMap<usize, Pinned>,
     /// Which device each handle of physical memory belongs to.
     physical: BTreeMap<u64, (usize, tonnage_alloc::PhysicalId)>,
 }
@@ -85,6 +95,7 @@ pub(crate) struct Machine {
 }
 
 static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
+static OPENING: AtomicBool = AtomicBool::new(false);
 /// Set in a child that was forked off after CUDA was in use, as real CUDA is useless there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static ANY_CONTEXT: AtomicBool = AtomicBool::new(false);
@@ -96,19 +107,39 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
-extern "C" fn after_fork() {
+/// This process was forked off.
+pub(crate) fn note_fork() {
     if ANY_CONTEXT.load(Ordering::Relaxed) {
         FORKED.store(true, Ordering::Relaxed);
     }
 }
 
+/// The lock of this file, for a fork.
+pub(crate) type Held = Option<MutexGuard<'static, Books>>;
+
+pub(crate) fn try_hold() -> Option<Held> {
+    match MACHINE.get().and_then(Option::as_ref) {
+        Some(machine) => fork::try_lock(&machine.books).map(Some),
+        None => Some(None),
+    }
+}
+
+/// Whether another thread is making the machine now.
+pub(crate) fn is_opening() -> bool {
+    OPENING.load(Ordering::Relaxed) && MACHINE.get().is_none()
+}
+
 /// The machine, or why there is none.
 pub(crate) fn machine() -> Answer<&'static Machine> {
-    if FORKED.load(Ordering::Relaxed) {
+    if FORKED.load(Ordering::Relaxed) || fork::is_broken() {
         return Err(code::NOT_INITIALIZED);
     }
     MACHINE
-        .get_or_init(Machine::open)
+        .get_or_init(|| {
+            OPENING.store(true, Ordering::Relaxed);
+            fork::prepare_for_forks();
+            Machine::open()
+        })
         .as_ref()
         .ok_or(code::NO_DEVICE)
 }
@@ -215,8 +246,6 @@ impl Machine {
         if config.cuda_version == 0 {
             config.cuda_version = loaded_cuda_version();
         }
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let visible = visible_devices(config.devices.len(), visible.as_deref());
         let count = config.devices.len().max(1) as u64;
@@ -237,14 +266,19 @@ impl Machine {
                     pool: StreamPool::default(),
                 };
                 pools.insert(default_pool, pool);
+                let sim = SimDevice::new(SimConfig {
+                    total: profile.total,
+                    context: profile.context,
+                    order,
+                    base: ADDRESS_BASE + index as u64 * span,
+                    span,
+                });
                 DeviceState {
-                    sim: SimDevice::new(SimConfig {
-                        total: profile.total,
-                        context: profile.context,
-                        order,
-                        base: ADDRESS_BASE + index as u64 * span,
-                        span,
-                    }),
+                    sim: if config.unlimited {
+                        sim.without_limit()
+                    } else {
+                        sim
+                    },
                     current_pool: default_pool,
                     default_pool,
                 }
@@ -306,34 +340,44 @@ impl Machine {
     }
 }
 
-/// Reports a call and what it left behind; on a refusal, turns it into a status.
+/// What a call did, as its row in the log says it.
+struct Report<'a, T> {
+    kind: CallKind,
+    /// Bytes asked for or given back.
+    size: u64,
+    /// The address or handle, and what depends on the kind.
+    describe: &'a dyn Fn(&T) -> (u64, u64),
+}
+
+/// Does `act` with the books of a device while no other process of the run can change it, and reports
+/// the call with what it left charged; a refusal becomes a status.
 fn settle<T>(
     device: usize,
-    sim: &SimDevice,
-    kind: CallKind,
-    size: u64,
-    result: Result<T, DeviceError>,
-    describe: impl FnOnce(&T) -> (u64, u64),
+    sim: &mut SimDevice,
+    act: impl FnOnce(&mut SimDevice) -> Result<T, DeviceError>,
+    report: &Report<'_, T>,
 ) -> Answer<T> {
-    let call = |kind, address, size, extra| DriverCall {
-        kind,
-        device: device as u8,
-        time: recorder::now(),
-        address,
-        size,
-        extra,
-        charged: sim.charged(),
-        in_use: sim.charged(),
+    let (result, charge) = alone(device, sim, act);
+    let call = |kind, address, extra| {
+        recorder::call(&DriverCall {
+            kind,
+            device: device as u8,
+            time: recorder::now(),
+            address,
+            size: report.size,
+            extra,
+            charged: charge.own,
+            in_use: charge.in_use,
+        });
     };
     match result {
         Ok(value) => {
-            let (address, extra) = describe(&value);
-            recorder::call(&call(kind, address, size, extra));
-            recorder::report_charge(device, sim);
+            let (address, extra) = (report.describe)(&value);
+            call(report.kind, address, extra);
             Ok(value)
         }
         Err(DeviceError::OutOfMemory { free, .. }) => {
-            recorder::call(&call(CallKind::Refused, kind as u64, size, free));
+            call(CallKind::Refused, report.kind as u64, free);
             recorder::report_refusal(device);
             Err(code::OUT_OF_MEMORY)
         }
@@ -341,22 +385,51 @@ fn settle<T>(
     }
 }
 
+/// Does `act` with the books of a device, which know what other processes hold on it and are the only
+/// ones that change meanwhile.
+fn alone<T>(
+    device: usize,
+    sim: &mut SimDevice,
+    act: impl FnOnce(&mut SimDevice) -> T,
+) -> (T, Charge) {
+    let lock = ledger().and_then(|ledger| ledger.lock(device));
+    sim.set_outside(lock.as_ref().map_or(0, DeviceLock::outside));
+    let result = act(sim);
+    let own = sim.own_charged();
+    let in_use = lock.map_or(own, |lock| lock.set_own(own));
+    (result, Charge { own, in_use })
+}
+
+/// Bytes in whole pieces of the device.
+fn whole_pieces(size: u64) -> u64 {
+    round_up(size, tonnage_alloc::GRANULARITY).unwrap_or(size)
+}
+
 impl Books {
-    /// The books of a device, with what other processes hold on it brought up to date.
-    pub(crate) fn device(&mut self, device: usize) -> &mut SimDevice {
+    /// The books of a device as far as this process alone is concerned.
+    pub(crate) fn device(&self, device: usize) -> &SimDevice {
+        &self.devices[device].sim
+    }
+
+    /// Bytes of a device that are free, and all it has.
+    pub(crate) fn memory(&mut self, device: usize) -> (u64, u64) {
         let sim = &mut self.devices[device].sim;
-        sim.set_outside(recorder::held_by_others(device));
-        sim
+        let (free, _) = alone(device, sim, |sim| sim.free_bytes());
+        (free, sim.total())
     }
 
     fn open_context(&mut self, device: usize) -> Answer {
-        let sim = self.device(device);
+        let sim = &mut self.devices[device].sim;
         let context = sim.config().context;
         if sim.context_open() {
             return Ok(());
         }
-        let result = sim.open_context();
-        settle(device, sim, CallKind::Context, context, result, |_| (0, 0))?;
+        let report = Report {
+            kind: CallKind::Context,
+            size: context,
+            describe: &|_| (0, 0),
+        };
+        settle(device, sim, SimDevice::open_context, &report)?;
         recorder::report_context(device, context);
         let (base, span) = (sim.config().base, sim.config().span);
         values::map_range(base, span);
@@ -367,47 +440,77 @@ impl Books {
 
     /// `cudaMalloc` on the device with this physical number.
     pub(crate) fn malloc(&mut self, device: usize, size: u64) -> Answer<u64> {
-        let sim = self.device(device);
-        let result = sim.malloc(size);
-        let addr = settle(device, sim, CallKind::Malloc, size, result, |addr| {
-            (addr.0, 0)
-        })?;
-        Ok(addr.0)
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Malloc,
+            size,
+            describe: &|addr: &DeviceAddr| (addr.0, 0),
+        };
+        Ok(settle(device, sim, |sim| sim.malloc(size), &report)?.0)
+    }
+
+    /// `cudaMallocManaged`: the log has the pieces it takes and, beside them, what was asked for.
+    pub(crate) fn malloc_managed(&mut self, device: usize, size: u64) -> Answer<u64> {
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::ManagedAlloc,
+            size: whole_pieces(size),
+            describe: &|addr: &DeviceAddr| (addr.0, size),
+        };
+        Ok(settle(device, sim, |sim| sim.malloc_managed(size), &report)?.0)
     }
 
     /// `cudaFree`.
     pub(crate) fn free(&mut self, device: usize, address: u64) -> Answer {
-        let sim = self.device(device);
-        let size = sim.find(DeviceAddr(address)).map_or(0, |found| found.size);
-        let result = sim.free(DeviceAddr(address));
-        settle(device, sim, CallKind::Free, size, result, |()| (address, 0))?;
+        let sim = &mut self.devices[device].sim;
+        let found = sim.find(DeviceAddr(address));
+        let size = found.map_or(0, |found| found.size);
+        let managed = found.is_some_and(|found| found.kind == AllocationKind::Managed);
+        let report = Report {
+            kind: if managed {
+                CallKind::ManagedFree
+            } else {
+                CallKind::Free
+            },
+            size: if managed { whole_pieces(size) } else { size },
+            describe: &|()| (address, 0),
+        };
+        settle(device, sim, |sim| sim.free(DeviceAddr(address)), &report)?;
         values::forget(address, size);
         Ok(())
     }
 
     pub(crate) fn reserve(&mut self, device: usize, size: u64) -> Answer<u64> {
-        let sim = self.device(device);
-        let result = sim.reserve(size);
-        let addr = settle(device, sim, CallKind::Reserve, size, result, |addr| {
-            (addr.0, 0)
-        })?;
-        Ok(addr.0)
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Reserve,
+            size,
+            describe: &|addr: &DeviceAddr| (addr.0, 0),
+        };
+        Ok(settle(device, sim, |sim| sim.reserve(size), &report)?.0)
     }
 
     pub(crate) fn unreserve(&mut self, device: usize, address: u64, size: u64) -> Answer {
-        let sim = self.device(device);
-        let result = sim.unreserve(DeviceAddr(address), size);
-        settle(device, sim, CallKind::Unreserve, size, result, |()| {
-            (address, 0)
-        })
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Unreserve,
+            size,
+            describe: &|()| (address, 0),
+        };
+        let act = |sim: &mut SimDevice| sim.unreserve(DeviceAddr(address), size);
+        settle(device, sim, act, &report)
     }
 
     /// `cuMemCreate`: a handle that is unique over all devices.
     pub(crate) fn create(&mut self, device: usize, size: u64) -> Answer<u64> {
-        let sim = self.device(device);
-        let result = sim.create(size);
+        let sim = &mut self.devices[device].sim;
         let handle = Ptr::fresh().0 as u64;
-        let memory = settle(device, sim, CallKind::Create, size, result, |_| (handle, 0))?;
+        let report = Report {
+            kind: CallKind::Create,
+            size,
+            describe: &|_| (handle, 0),
+        };
+        let memory = settle(device, sim, |sim| sim.create(size), &report)?;
         self.physical.insert(handle, (device, memory));
         Ok(handle)
     }
@@ -422,12 +525,13 @@ impl Books {
 
     pub(crate) fn release(&mut self, handle: u64) -> Answer {
         let (device, memory) = self.physical(handle)?;
-        let sim = self.device(device);
-        let size = sim.physical_size(memory).unwrap_or(0);
-        let result = sim.release(memory);
-        settle(device, sim, CallKind::Release, size, result, |()| {
-            (handle, 0)
-        })
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Release,
+            size: sim.physical_size(memory).unwrap_or(0),
+            describe: &|()| (handle, 0),
+        };
+        settle(device, sim, |sim| sim.release(memory), &report)
     }
 
     /// The handle of the physical memory at `address`, with one more hold on it.
@@ -447,20 +551,25 @@ impl Books {
 
     pub(crate) fn map(&mut self, address: u64, handle: u64) -> Answer {
         let (device, memory) = self.physical(handle)?;
-        let sim = self.device(device);
-        let size = sim.physical_size(memory).unwrap_or(0);
-        let result = sim.map(DeviceAddr(address), memory);
-        settle(device, sim, CallKind::Map, size, result, |()| {
-            (address, handle)
-        })
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Map,
+            size: sim.physical_size(memory).unwrap_or(0),
+            describe: &|()| (address, handle),
+        };
+        let act = |sim: &mut SimDevice| sim.map(DeviceAddr(address), memory);
+        settle(device, sim, act, &report)
     }
 
     pub(crate) fn unmap(&mut self, device: usize, address: u64, size: u64) -> Answer {
-        let sim = self.device(device);
-        let result = sim.unmap(DeviceAddr(address), size);
-        settle(device, sim, CallKind::Unmap, size, result, |()| {
-            (address, 0)
-        })?;
+        let sim = &mut self.devices[device].sim;
+        let report = Report {
+            kind: CallKind::Unmap,
+            size,
+            describe: &|()| (address, 0),
+        };
+        let act = |sim: &mut SimDevice| sim.unmap(DeviceAddr(address), size);
+        settle(device, sim, act, &report)?;
         values::forget(address, size);
         Ok(())
     }
@@ -469,11 +578,12 @@ impl Books {
     pub(crate) fn pool_malloc(&mut self, pool: Ptr, size: u64, stream: Ptr) -> Answer<u64> {
         let Pool { device, pool } = self.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
         let sim = &mut self.devices[*device].sim;
-        sim.set_outside(recorder::held_by_others(*device));
-        let result = pool.malloc(sim, size);
-        let addr = settle(*device, sim, CallKind::PoolMalloc, size, result, |addr| {
-            (addr.0, stream.0 as u64)
-        })?;
+        let report = Report {
+            kind: CallKind::PoolMalloc,
+            size,
+            describe: &|addr: &DeviceAddr| (addr.0, stream.0 as u64),
+        };
+        let addr = settle(*device, sim, |sim| pool.malloc(sim, size), &report)?;
         values::forget(addr.0, size);
         Ok(addr.0)
     }
@@ -490,15 +600,16 @@ impl Books {
             return self.free(device, address);
         };
         let sim = &mut self.devices[*device].sim;
-        let size = pool.size_of(addr).unwrap_or(0);
-        let mut result = pool.free(addr);
+        let report = Report {
+            kind: CallKind::PoolFree,
+            size: pool.size_of(addr).unwrap_or(0),
+            describe: &|()| (address, stream.0 as u64),
+        };
         // Work is done at once here, so every free is also a point at which the
         // pool may give back what it keeps too much of.
         let keep = pool.release_threshold;
-        result = result.and_then(|()| pool.trim(sim, keep));
-        settle(*device, sim, CallKind::PoolFree, size, result, |()| {
-            (address, stream.0 as u64)
-        })
+        let act = |sim: &mut SimDevice| pool.free(addr).and_then(|()| pool.trim(sim, keep));
+        settle(*device, sim, act, &report)
     }
 
     /// The size of the pool block at `address`.
@@ -511,9 +622,12 @@ impl Books {
     pub(crate) fn pool_trim(&mut self, pool: Ptr, keep: u64) -> Answer {
         let Pool { device, pool } = self.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
         let sim = &mut self.devices[*device].sim;
-        pool.trim(sim, keep).map_err(|_| code::INVALID_VALUE)?;
-        recorder::report_charge(*device, sim);
-        Ok(())
+        let report = Report {
+            kind: CallKind::PoolTrim,
+            size: 0,
+            describe: &|()| (0, 0),
+        };
+        settle(*device, sim, |sim| pool.trim(sim, keep), &report)
     }
 
     /// The pool that `cudaMallocAsync` uses on a device.

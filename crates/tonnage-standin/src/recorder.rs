@@ -1,40 +1,35 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process tells `tonnage run`: its log and its slot in the ledger.
+//! What a process tells `tonnage run`: its log, its blocks, its words in the ledger.
 //!
-//! Recording never changes the outcome of the user's run: what cannot be
-//! written is not written, and the call it belongs to goes on.
+//! Recording never changes the outcome of the user's run. What cannot be
+//! written is not written, the call it belongs to goes on, and the ledger,
+//! which needs no more room, counts what was lost. After the first loss the
+//! process records no more calls and blocks: a recording that is whole up to a
+//! moment can be used, one with holes cannot.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::fs::OpenOptions;
+use std::io::{Error, Result};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use tonnage_alloc::SimDevice;
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
-use tonnage_capture::ledger::{
-    DeviceWord, MAGIC, MAGIC_WORD, PROCESSES, ProcessWord, TAKEN_WORD, WORDS, device_word,
-    process_word,
-};
+use tonnage_capture::ledger::{DeviceWord, ProcessWord};
 use tonnage_capture::log::{DriverCall, Record, Start, encode, encode_call};
-use tonnage_capture::{CONFIG_FILE, LEDGER_FILE, LOG_PREFIX, RUN_VARIABLE, RunConfig};
+use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig};
 
 use crate::exports::NAMES;
-use crate::ffi::UNMODELLED;
-use crate::machine;
+use crate::ffi::{UNMODELLED, guard};
+use crate::files::OwnFile;
+use crate::ledger::{Ledger, folder, ledger, taken_slot};
+use crate::{fork, machine};
 
-/// The log of the process that opened it; a forked child opens its own.
-static LOG: Mutex<Option<(u32, File)>> = Mutex::new(None);
-static LEDGER: OnceLock<Option<&'static [AtomicU64; WORDS]>> = OnceLock::new();
-/// This process's slot, plus one; zero while it has none.
-static SLOT: AtomicUsize = AtomicUsize::new(0);
-
-fn folder() -> Option<PathBuf> {
-    std::env::var_os(RUN_VARIABLE).map(PathBuf::from)
-}
+/// Entries of this process that were kept.
+static KEPT: AtomicU64 = AtomicU64::new(0);
+/// Set at the first loss.
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// The configuration of the run this process is part of, if it is part of one.
 pub(crate) fn read_config() -> Option<RunConfig> {
@@ -48,69 +43,19 @@ pub(crate) fn now() -> u64 {
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn ledger() -> Option<&'static [AtomicU64; WORDS]> {
-    *LEDGER.get_or_init(|| {
-        let path = folder()?.join(LEDGER_FILE);
-        let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
-        if file.metadata().ok()?.len() < (WORDS * 8) as u64 {
-            return None;
-        }
-        // SAFETY: a shared mapping of a file that is long enough, kept for the
-        // life of the process and accessed through atomics only.
-        let words = unsafe {
-            let address = libc::mmap(
-                std::ptr::null_mut(),
-                WORDS * 8,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            );
-            if address == libc::MAP_FAILED {
-                return None;
-            }
-            &*address.cast::<[AtomicU64; WORDS]>()
-        };
-        (words[MAGIC_WORD].load(Ordering::Relaxed) == MAGIC).then_some(words)
-    })
-}
-
-/// This process's slot, taken at its first use.
-fn slot(words: &[AtomicU64; WORDS]) -> Option<usize> {
-    let pid = u64::from(std::process::id());
-    let owned =
-        |slot: usize| words[process_word(slot, ProcessWord::Pid)].load(Ordering::Relaxed) == pid;
-    if let Some(slot) = SLOT.load(Ordering::Relaxed).checked_sub(1)
-        && owned(slot)
-    {
-        return Some(slot);
-    }
-    let slot = words[TAKEN_WORD].fetch_add(1, Ordering::Relaxed) as usize;
-    if slot >= PROCESSES {
+/// The ledger and this process's slot in it; `None` outside a run.
+fn place() -> Option<(&'static Ledger, usize)> {
+    if fork::is_broken() {
         return None;
     }
-    words[process_word(slot, ProcessWord::Pid)].store(pid, Ordering::Relaxed);
-    SLOT.store(slot + 1, Ordering::Relaxed);
-    Some(slot)
+    let ledger = ledger()?;
+    Some((ledger, ledger.slot()?))
 }
 
 /// A word of this process about a device; `None` outside a run.
 fn word(device: usize, word: DeviceWord) -> Option<&'static AtomicU64> {
-    let words = ledger()?;
-    Some(&words[device_word(slot(words)?, device, word)])
-}
-
-/// What a device's books say now.
-pub(crate) fn report_charge(device: usize, sim: &SimDevice) {
-    let others = held_by_others(device);
-    if let (Some(charged), Some(peak)) = (
-        word(device, DeviceWord::Charged),
-        word(device, DeviceWord::PeakCharged),
-    ) {
-        let held = sim.charged().saturating_sub(others);
-        charged.store(held, Ordering::Relaxed);
-        peak.fetch_max(held, Ordering::Relaxed);
-    }
+    let (ledger, slot) = place()?;
+    Some(ledger.device(slot, device, word))
 }
 
 /// A device refused a request.
@@ -129,21 +74,79 @@ pub(crate) fn report_context(device: usize, bytes: u64) {
 
 /// What torch's allocator holds on a device.
 pub(crate) fn report_torch(device: usize, allocated: u64, reserved: u64) {
-    let Some(words) = ledger() else { return };
-    let Some(slot) = slot(words) else { return };
+    let Some((ledger, slot)) = place() else {
+        return;
+    };
     let store = |now, peak, bytes| {
-        words[device_word(slot, device, now)].store(bytes, Ordering::Relaxed);
-        words[device_word(slot, device, peak)].fetch_max(bytes, Ordering::Relaxed);
+        ledger
+            .device(slot, device, now)
+            .store(bytes, Ordering::Relaxed);
+        ledger
+            .device(slot, device, peak)
+            .fetch_max(bytes, Ordering::Relaxed);
     };
     store(DeviceWord::Allocated, DeviceWord::PeakAllocated, allocated);
     store(DeviceWord::Reserved, DeviceWord::PeakReserved, reserved);
-    words[process_word(slot, ProcessWord::TorchEvents)].fetch_add(1, Ordering::Relaxed);
+    ledger
+        .process(slot, ProcessWord::TorchEvents)
+        .fetch_add(1, Ordering::Relaxed);
+}
+
+/// A kernel was launched.
+pub(crate) fn report_launch() {
+    if let Some(slot) = taken_slot()
+        && let Some(ledger) = ledger()
+    {
+        ledger
+            .process(slot, ProcessWord::Launches)
+            .fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Where a file of this process is, in the folder of the run. The number makes the name unique.
+fn path_of(prefix: &str) -> Result<PathBuf> {
+    let nowhere = || Error::from_raw_os_error(libc::ENOENT);
+    let (ledger, _) = place().ok_or_else(nowhere)?;
+    let number = ledger.number().ok_or_else(nowhere)?;
+    let pid = std::process::id();
+    let folder = folder().ok_or_else(nowhere)?;
+    Ok(folder.join(format!("{prefix}{number:03}-{pid}")))
+}
+
+/// Counts an entry that was kept or lost. The first loss ends the recording of this process.
+fn account(kept: Result<()>) {
+    match kept {
+        Ok(()) => {
+            KEPT.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(error) => {
+            STOPPED.store(true, Ordering::Relaxed);
+            lose(error.raw_os_error().unwrap_or(libc::EIO));
+        }
+    }
+}
+
+fn lose(error: i32) {
+    if let Some((ledger, _)) = place() {
+        ledger.lose(KEPT.load(Ordering::Relaxed), error);
+    }
+}
+
+/// Whether entries are kept still; counts one that is not.
+fn goes_on() -> bool {
+    let stopped = STOPPED.load(Ordering::Relaxed);
+    if stopped {
+        lose(0);
+    }
+    !stopped
 }
 
 /// The window of the blocks file that is mapped now, and where in it the next entry goes.
+///
+/// No descriptor is kept: the file is opened again when it must grow.
 struct Blocks {
     pid: u32,
-    file: File,
+    path: PathBuf,
     window: *mut u64,
     offset: u64,
     used: usize,
@@ -155,20 +158,10 @@ unsafe impl Send for Blocks {}
 static BLOCKS: Mutex<Option<Blocks>> = Mutex::new(None);
 
 impl Blocks {
-    fn open() -> Option<Self> {
-        let slot = slot(ledger()?)?;
-        let pid = std::process::id();
-        let path = folder()?.join(format!("{}{slot:03}-{pid}", blocks::PREFIX));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .ok()?;
-        Some(Self {
-            pid,
-            file,
+    fn open() -> Result<Self> {
+        Ok(Self {
+            pid: std::process::id(),
+            path: path_of(blocks::PREFIX)?,
             window: std::ptr::null_mut(),
             offset: 0,
             used: blocks::WINDOW,
@@ -176,66 +169,73 @@ impl Blocks {
     }
 
     /// Makes room for one more entry.
-    fn make_room(&mut self) -> Option<()> {
+    fn make_room(&mut self) -> Result<()> {
         if self.used < blocks::WINDOW {
-            return Some(());
+            return Ok(());
         }
-        if !self.window.is_null() {
-            // SAFETY: the window mapped below, which nothing refers to any more.
-            unsafe { libc::munmap(self.window.cast(), blocks::WINDOW) };
-            self.window = std::ptr::null_mut();
-            self.offset += blocks::WINDOW as u64;
-        }
-        self.file
-            .set_len(self.offset + blocks::WINDOW as u64)
-            .ok()?;
-        // SAFETY: a shared mapping of a part of the file that exists now.
-        let window = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                blocks::WINDOW,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                self.file.as_raw_fd(),
-                self.offset as libc::off_t,
-            )
+        let offset = if self.window.is_null() {
+            0
+        } else {
+            self.offset + blocks::WINDOW as u64
         };
-        if window == libc::MAP_FAILED {
-            return None;
-        }
-        self.window = window.cast();
-        self.used = 0;
-        Some(())
+        let file = OwnFile::open(
+            &self.path,
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false),
+        )?;
+        // Without this a store into the mapping could be the one that finds the disk full.
+        file.allocate(offset, blocks::WINDOW)?;
+        let window = file.map(offset, blocks::WINDOW)?;
+        self.unmap();
+        (self.window, self.offset, self.used) = (window, offset, 0);
+        Ok(())
     }
 
-    fn push(&mut self, entry: Entry) -> Option<()> {
+    fn push(&mut self, entry: Entry) -> Result<()> {
         self.make_room()?;
-        // SAFETY: `make_room` left an entry's room in the window.
-        unsafe {
-            let at = self
-                .window
-                .cast::<[u64; 4]>()
-                .add(self.used / blocks::ENTRY);
-            at.write(entry.to_words());
-        }
+        let [first, second, third, last] = entry.to_words();
+        // SAFETY: `make_room` left an entry's room in the window, which nobody else writes to.
+        let at = unsafe {
+            let window = self.window.cast::<[AtomicU64; 4]>();
+            &*window.add(self.used / blocks::ENTRY)
+        };
+        at[0].store(first, Ordering::Relaxed);
+        at[1].store(second, Ordering::Relaxed);
+        at[2].store(third, Ordering::Relaxed);
+        // Who sees the last word, which is never zero, sees the others.
+        at[3].store(last, Ordering::Release);
         self.used += blocks::ENTRY;
-        Some(())
+        Ok(())
+    }
+
+    fn unmap(&self) {
+        if !self.window.is_null() {
+            // SAFETY: a window mapped by `make_room`, which nothing refers to any more.
+            unsafe { libc::munmap(self.window.cast(), blocks::WINDOW) };
+        }
+    }
+}
+
+impl Drop for Blocks {
+    fn drop(&mut self) {
+        self.unmap();
     }
 }
 
 fn keep(entry: Entry) {
+    if place().is_none() || !goes_on() {
+        return;
+    }
     let mut open = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-    if open
-        .as_ref()
-        .is_none_or(|open| open.pid != std::process::id())
-    {
-        *open = Blocks::open();
-    }
-    if let Some(blocks) = open.as_mut()
-        && blocks.push(entry).is_none()
-    {
-        *open = None;
-    }
+    let pid = std::process::id();
+    let kept = match open.as_mut().filter(|open| open.pid == pid) {
+        Some(blocks) => blocks.push(entry),
+        None => Blocks::open().and_then(|blocks| open.insert(blocks).push(entry)),
+    };
+    account(kept);
 }
 
 /// Keeps a block that torch's allocator handed out or took back.
@@ -257,14 +257,14 @@ fn text_number(text: &str) -> u32 {
         return number;
     }
     let number = texts.1.len() as u32;
-    append(&encode(&Record::Text(text)));
+    entry(&encode(&Record::Text(text)));
     texts.1.insert(text.to_owned(), number);
     number
 }
 
 /// Keeps what is known of the program at this moment, among the blocks of `device`.
 pub(crate) fn note(kind: NoteKind, device: usize, address: u64, text: &str) {
-    if ledger().is_none() {
+    if place().is_none() {
         return;
     }
     keep(Entry::Note(Note {
@@ -276,136 +276,179 @@ pub(crate) fn note(kind: NoteKind, device: usize, address: u64, text: &str) {
     }));
 }
 
-/// A kernel was launched.
-pub(crate) fn report_launch() {
-    if let Some(words) = ledger()
-        && let Some(slot) = SLOT.load(Ordering::Relaxed).checked_sub(1)
-    {
-        words[process_word(slot, ProcessWord::Launches)].fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Every living process of this run that holds memory of a device: its slot,
-/// its process id and the bytes.
-fn living(device: usize) -> impl Iterator<Item = (usize, u32, u64)> {
-    let words = ledger();
-    let taken = words.map_or(0, |words| {
-        words[TAKEN_WORD].load(Ordering::Relaxed) as usize
-    });
-    (0..taken.min(PROCESSES)).filter_map(move |slot| {
-        let charged = &words?[device_word(slot, device, DeviceWord::Charged)];
-        let bytes = charged.load(Ordering::Relaxed);
-        if bytes == 0 {
-            return None;
-        }
-        let pid = words?[process_word(slot, ProcessWord::Pid)].load(Ordering::Relaxed) as u32;
-        // SAFETY: signal 0 only asks whether the process is there.
-        let alive = unsafe { libc::kill(pid.cast_signed(), 0) } == 0;
-        if !alive {
-            // The driver gives back what a dead process held.
-            charged.store(0, Ordering::Relaxed);
-        }
-        alive.then_some((slot, pid, bytes))
-    })
-}
-
-/// Bytes of a device that other living processes of this run hold.
-pub(crate) fn held_by_others(device: usize) -> u64 {
-    let mine = SLOT.load(Ordering::Relaxed).checked_sub(1);
-    living(device)
-        .filter(|&(slot, _, _)| Some(slot) != mine)
-        .map(|(_, _, bytes)| bytes)
-        .sum()
-}
-
 /// Process id and bytes of every process that holds memory of a device.
 pub(crate) fn holders(device: usize) -> Vec<(u32, u64)> {
-    living(device).map(|(_, pid, bytes)| (pid, bytes)).collect()
+    ledger().map_or_else(Vec::new, |ledger| ledger.holders(device))
 }
 
-fn open_log() -> Option<File> {
-    let words = ledger()?;
-    let slot = slot(words)?;
-    let pid = std::process::id();
-    let path = folder()?.join(format!("{LOG_PREFIX}{slot:03}-{pid}"));
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)
-        .ok()?;
-    let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
-    let arguments = arguments
-        .split(|&byte| byte == 0)
-        .filter(|argument| !argument.is_empty())
-        .map(|argument| String::from_utf8_lossy(argument).into_owned())
-        .collect();
-    let visible = machine::machine().map_or(Vec::new(), |machine| machine.visible.clone());
-    let start = Start {
-        slot: slot as u32,
-        pid,
-        arguments,
-        visible: visible.into_iter().map(|device| device as u8).collect(),
-        time: now(),
-    };
-    let mut file = file;
-    file.write_all(&encode(&Record::Start(start))).ok()?;
-    // SAFETY: the handler only writes what is counted so far to the log.
-    unsafe { libc::atexit(write_counts) };
-    Some(file)
+/// The log of the process that opened it; a forked child opens its own.
+struct Log {
+    pid: u32,
+    path: PathBuf,
+    file: OwnFile,
+    /// Bytes of whole records.
+    length: u64,
 }
 
-fn append(bytes: &[u8]) {
+static LOG: Mutex<Option<Log>> = Mutex::new(None);
+static AT_EXIT: Once = Once::new();
+
+impl Log {
+    fn open() -> Result<Self> {
+        let path = path_of(LOG_PREFIX)?;
+        let file = Self::open_file(&path)?;
+        let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let arguments = arguments
+            .split(|&byte| byte == 0)
+            .filter(|argument| !argument.is_empty())
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
+            .collect();
+        let visible = machine::machine().map_or(Vec::new(), |machine| machine.visible.clone());
+        let (_, slot) = place().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        let start = Start {
+            slot: slot as u32,
+            pid: std::process::id(),
+            arguments,
+            visible: visible.into_iter().map(|device| device as u8).collect(),
+            time: now(),
+        };
+        let mut log = Self {
+            pid: start.pid,
+            path,
+            file,
+            length: 0,
+        };
+        log.append(&encode(&Record::Start(start)))?;
+        AT_EXIT.call_once(|| {
+            // SAFETY: the handler only writes what is counted so far to the log.
+            unsafe { libc::atexit(write_counts) };
+        });
+        Ok(log)
+    }
+
+    fn open_file(path: &std::path::Path) -> Result<OwnFile> {
+        OwnFile::open(path, OpenOptions::new().create(true).append(true))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        if !self.file.is_ours() {
+            // The program closed the descriptor, and may use its number for a file of its own.
+            self.file = Self::open_file(&self.path)?;
+        }
+        self.file.append(self.length, bytes)?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+fn append(bytes: &[u8]) -> Result<()> {
     let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
-    if log.as_ref().is_none_or(|(owner, _)| *owner != pid) {
-        *log = open_log().map(|file| (pid, file));
+    match log.as_mut().filter(|log| log.pid == pid) {
+        Some(log) => log.append(bytes),
+        None => Log::open().and_then(|opened| log.insert(opened).append(bytes)),
     }
-    if let Some((_, file)) = log.as_mut()
-        && file.write_all(bytes).is_err()
+}
+
+/// Logs an entry of the story, which ends at the first that cannot be kept.
+fn entry(bytes: &[u8]) {
+    if place().is_some() && goes_on() {
+        account(append(bytes));
+    }
+}
+
+/// Logs what stands for itself, as long as there is room.
+fn remark(bytes: &[u8]) {
+    if place().is_some()
+        && let Err(error) = append(bytes)
     {
-        *log = None;
+        lose(error.raw_os_error().unwrap_or(libc::EIO));
     }
 }
 
 /// Logs a call that moved memory.
 pub(crate) fn call(call: &DriverCall) {
-    append(&encode_call(call));
+    entry(&encode_call(call));
 }
 
 /// Logs the first call of a function that is not modelled.
 pub(crate) fn unmodelled(name: &str) {
-    append(&encode(&Record::Unmodelled(name)));
+    remark(&encode(&Record::Unmodelled(name)));
 }
 
 extern "C" fn write_counts() {
-    let counts: BTreeMap<&str, u64> = NAMES
-        .iter()
-        .zip(&UNMODELLED)
-        .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    if let Ok(json) = serde_json::to_vec(&counts)
-        && !counts.is_empty()
-    {
-        append(&encode(&Record::Counts(&json)));
-    }
+    guard((), || {
+        // A forked child that did nothing of its own has nothing to tell.
+        let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = log
+            .as_ref()
+            .is_some_and(|log| log.pid == std::process::id());
+        drop(log);
+        if fork::is_broken() || !mine {
+            return;
+        }
+        let counts: BTreeMap<&str, u64> = NAMES
+            .iter()
+            .zip(&UNMODELLED)
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        if let Ok(json) = serde_json::to_vec(&counts)
+            && !counts.is_empty()
+        {
+            remark(&encode(&Record::Counts(&json)));
+        }
+    });
 }
 
 /// Appends a record from inside Python: 3 for a piece of torch's history, 4 for a note.
 ///
 /// # Safety
-/// `bytes` points to `length` readable bytes.
+/// `bytes` points to `length` readable bytes, or `length` is zero.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, length: usize) {
-    crate::ffi::guard((), || {
-        // SAFETY: promised by the caller.
-        let bytes = unsafe { std::slice::from_raw_parts(bytes, length) };
-        append(&encode(&if tag == 3 {
+    guard((), || {
+        let bytes = if bytes.is_null() || length == 0 {
+            &[]
+        } else {
+            // SAFETY: promised by the caller.
+            unsafe { std::slice::from_raw_parts(bytes, length) }
+        };
+        remark(&encode(&if tag == 3 {
             Record::Torch(bytes)
         } else {
             Record::Note(bytes)
         }));
     });
+}
+
+/// The locks of this file, for a fork.
+pub(crate) struct Held {
+    _texts: MutexGuard<'static, (u32, BTreeMap<String, u32>)>,
+    _blocks: MutexGuard<'static, Option<Blocks>>,
+    _log: MutexGuard<'static, Option<Log>>,
+}
+
+pub(crate) fn try_hold() -> Option<Held> {
+    Some(Held {
+        _texts: fork::try_lock(&TEXTS)?,
+        _blocks: fork::try_lock(&BLOCKS)?,
+        _log: fork::try_lock(&LOG)?,
+    })
+}
+
+/// A forked child has files of its own, and starts to count.
+pub(crate) fn forget_files() {
+    *LOG.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *BLOCKS.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *TEXTS.lock().unwrap_or_else(PoisonError::into_inner) = (0, BTreeMap::new());
+    KEPT.store(0, Ordering::Relaxed);
+    STOPPED.store(false, Ordering::Relaxed);
+    for count in &UNMODELLED {
+        if count.load(Ordering::Relaxed) > 0 {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Puts a C string into the static memory of the program, once per text.

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::guard;
-use crate::{holders, machine, recorder, values};
+use crate::{fork, holders, machine, recorder, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
@@ -224,6 +224,13 @@ static OWNERS: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
 
 fn owners() -> MutexGuard<'static, BTreeMap<u64, String>> {
     OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock of this file, for a fork.
+pub(crate) type Held = MutexGuard<'static, BTreeMap<u64, String>>;
+
+pub(crate) fn try_hold() -> Option<Held> {
+    fork::try_lock(&OWNERS)
 }
 
 /// Says that the block at `address` is somebody's: kept unless it was said before of the same block.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ffi::Ptr;
-use crate::machine;
+use crate::{fork, machine};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -24,7 +24,7 @@ const LARGE: usize = 1 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(64 << 10);
 
-struct Known {
+pub(crate) struct Known {
     /// Ranges of device addresses that are mapped, as start and end.
     ranges: Vec<(u64, u64)>,
     /// Numbers of the pages that something was written to.
@@ -38,6 +38,13 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The lock of this file, for a fork.
+pub(crate) type Held = MutexGuard<'static, Known>;
+
+pub(crate) fn try_hold() -> Option<Held> {
+    fork::try_lock(&KNOWN)
 }
 
 /// Sets how large a copy may be to carry its values.

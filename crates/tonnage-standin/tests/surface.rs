@@ -16,9 +16,10 @@ use tonnage_alloc::{
     AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig, SimDevice,
     StreamId,
 };
-use tonnage_capture::ledger::{DeviceWord, Ledger, MAGIC, WORDS};
+use tonnage_capture::ledger::{DeviceWord, Ledger};
+use tonnage_capture::log::{CallKind, Record};
 use tonnage_capture::{
-    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig,
+    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, LOG_PREFIX, RUN_VARIABLE, RunConfig,
 };
 use tonnage_standin::exports::{cublas, cuda, cudart, cusolver, nvml};
 use tonnage_standin::ffi::{Dim3, FAILED, Ptr, guard};
@@ -63,9 +64,7 @@ fn stage() -> MutexGuard<'static, std::path::PathBuf> {
         };
         let config = serde_json::to_vec(&config).unwrap();
         std::fs::write(folder.join(CONFIG_FILE), config).unwrap();
-        let mut ledger = vec![0; WORDS * 8];
-        ledger[..8].copy_from_slice(&MAGIC.to_le_bytes());
-        std::fs::write(folder.join(LEDGER_FILE), ledger).unwrap();
+        std::fs::write(folder.join(LEDGER_FILE), tonnage_capture::ledger::fresh()).unwrap();
         // SAFETY: before the first call of the stand-in, which is the only
         // reader; other threads of the test program wait here.
         unsafe {
@@ -361,6 +360,45 @@ fn an_address_says_what_it_is() {
         call!(cudart::cudaFree, Ptr(address as usize)),
         1,
         "only once"
+    );
+}
+
+#[test]
+fn pinned_memory_is_given_back_as_it_was_taken() {
+    let stage = stage();
+    use_device(0);
+    let pinned = |stage: &std::path::Path| -> Vec<(CallKind, u64)> {
+        let log = std::fs::read_dir(stage).unwrap().find_map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            name.starts_with(LOG_PREFIX).then_some(path)
+        });
+        let log = log.map_or_else(Vec::new, |log| std::fs::read(log).unwrap());
+        let calls = tonnage_capture::log::read(&log).map(Result::unwrap);
+        calls
+            .filter_map(|record| match record {
+                Record::Call(call) => Some((call.kind, call.size)),
+                _ => None,
+            })
+            .filter(|(kind, _)| matches!(kind, CallKind::HostAlloc | CallKind::HostFree))
+            .collect()
+    };
+    let before = pinned(&stage).len();
+    let mut address = Ptr::NULL;
+    call!(cudart::cudaMallocHost, &raw mut address, 100);
+    call!(cudart::cudaFreeHost, address);
+    let own = [0_u8; 300];
+    let own = Ptr(own.as_ptr() as usize);
+    assert_eq!(call!(cudart::cudaHostRegister, own, 300, 0), 0);
+    assert_eq!(call!(cudart::cudaHostUnregister, own), 0);
+    assert_eq!(
+        pinned(&stage)[before..],
+        [
+            (CallKind::HostAlloc, 100),
+            (CallKind::HostFree, 100),
+            (CallKind::HostAlloc, 300),
+            (CallKind::HostFree, 300),
+        ]
     );
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Devices: how many, what they are like, which one a thread works on.
 
-use tonnage_alloc::Device;
 use tonnage_capture::DeviceProfile;
 
 use crate::ffi::{Out, OutBytes, Ptr};
@@ -36,9 +35,9 @@ pub(crate) fn use_device(device: i32) -> i32 {
 pub(crate) fn memory_info(free: Out<usize>, total: Out<usize>) -> i32 {
     status(machine::use_current().and_then(|device| {
         let (_, mut books) = books()?;
-        let sim = books.device(device);
-        free.set(sim.free_bytes() as usize);
-        total.set(sim.total() as usize);
+        let (free_bytes, total_bytes) = books.memory(device);
+        free.set(free_bytes as usize);
+        total.set(total_bytes as usize);
         Ok(())
     }))
 }

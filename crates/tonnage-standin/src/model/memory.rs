@@ -2,11 +2,13 @@
 //! Memory: device, pinned, managed, virtual, pooled, shared between processes;
 //! what an address is; copies and fills.
 
-use tonnage_alloc::DeviceAddr;
+use tonnage_alloc::{AllocationKind, DeviceAddr};
 use tonnage_capture::log::{CallKind, DriverCall};
 
 use crate::ffi::{ByValue, Out, OutBytes, Ptr};
-use crate::machine::{self, Answer, Pool, books, code, current, machine, status, use_current};
+use crate::machine::{
+    self, Answer, Pinned, Pool, books, code, current, machine, status, use_current,
+};
 use crate::{recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
@@ -31,7 +33,14 @@ pub(crate) fn malloc_some(out: Out<u64>, size: usize) -> i32 {
 }
 
 pub(crate) fn malloc_managed(out: Out<u64>, size: usize, _flags: u32) -> i32 {
-    malloc_some(out, size)
+    status(use_current().and_then(|device| {
+        if out.is_null() || size == 0 {
+            return Err(code::INVALID_VALUE);
+        }
+        let (_, mut books) = books()?;
+        out.set(books.malloc_managed(device, size as u64)?);
+        Ok(())
+    }))
 }
 
 pub(crate) fn malloc_pitch(out: Out<u64>, pitch: Out<usize>, width: usize, height: usize) -> i32 {
@@ -78,15 +87,19 @@ pub(crate) fn host_alloc(out: Out<Ptr>, size: usize, _flags: u32) -> i32 {
             return Err(code::OUT_OF_MEMORY);
         }
         let (_, mut books) = books()?;
-        books.pinned.insert(address as usize, (length, true));
+        let pinned = Pinned {
+            size,
+            mapped: Some(length),
+        };
+        books.pinned.insert(address as usize, pinned);
         out.set(Ptr(address as usize));
-        pinned_call(CallKind::HostAlloc, address as usize, size);
+        pinned_call(CallKind::HostAlloc, size);
         Ok(())
     }))
 }
 
 /// Host addresses differ from run to run, so the log has only the size.
-fn pinned_call(kind: CallKind, _address: usize, size: usize) {
+fn pinned_call(kind: CallKind, size: usize) {
     recorder::call(&DriverCall {
         kind,
         device: current() as u8,
@@ -108,13 +121,17 @@ pub(crate) fn host_free(address: Ptr) -> i32 {
         return code::SUCCESS;
     }
     status(books().and_then(|(_, mut books)| {
-        let Some(&(length, true)) = books.pinned.get(&address.0) else {
+        let Some(&Pinned {
+            size,
+            mapped: Some(length),
+        }) = books.pinned.get(&address.0)
+        else {
             return Err(code::INVALID_VALUE);
         };
         books.pinned.remove(&address.0);
         // SAFETY: exactly a mapping made by `host_alloc`.
         unsafe { libc::munmap(address.0 as *mut libc::c_void, length) };
-        pinned_call(CallKind::HostFree, address.0, length);
+        pinned_call(CallKind::HostFree, size);
         Ok(())
     }))
 }
@@ -125,19 +142,21 @@ pub(crate) fn host_register(address: Ptr, size: usize, _flags: u32) -> i32 {
         if address.is_null() || size == 0 {
             return Err(code::INVALID_VALUE);
         }
-        books.pinned.insert(address.0, (size, false));
-        pinned_call(CallKind::HostAlloc, address.0, size);
+        books
+            .pinned
+            .insert(address.0, Pinned { size, mapped: None });
+        pinned_call(CallKind::HostAlloc, size);
         Ok(())
     }))
 }
 
 pub(crate) fn host_unregister(address: Ptr) -> i32 {
     status(books().and_then(|(_, mut books)| {
-        let Some(&(size, false)) = books.pinned.get(&address.0) else {
+        let Some(&Pinned { size, mapped: None }) = books.pinned.get(&address.0) else {
             return Err(code::INVALID_VALUE);
         };
         books.pinned.remove(&address.0);
-        pinned_call(CallKind::HostFree, address.0, size);
+        pinned_call(CallKind::HostFree, size);
         Ok(())
     }))
 }
@@ -156,7 +175,8 @@ pub(crate) fn host_flags(flags: Out<u32>, host: Ptr) -> i32 {
 }
 
 fn pinned_range(books: &machine::Books, address: usize) -> Option<(usize, usize)> {
-    let (&start, &(length, _)) = books.pinned.range(..=address).next_back()?;
+    let (&start, pinned) = books.pinned.range(..=address).next_back()?;
+    let length = pinned.mapped.unwrap_or(pinned.size);
     (address - start < length).then_some((start, length))
 }
 
@@ -165,12 +185,14 @@ fn pinned_range(books: &machine::Books, address: usize) -> Option<(usize, usize)
 enum Place {
     /// On the device with this visible number; start and length of the allocation.
     Device(i32, u64, u64),
+    /// The same, for managed memory.
+    Managed(i32, u64, u64),
     Pinned(usize, usize),
     Unknown,
 }
 
 fn place(address: u64) -> Answer<Place> {
-    let (machine, mut books) = books()?;
+    let (machine, books) = books()?;
     if let Some(device) = machine.device_of(address) {
         let visible = machine.visible_number(device);
         if let Some(size) = books.pool_block(address) {
@@ -178,7 +200,12 @@ fn place(address: u64) -> Answer<Place> {
         }
         let found = books.device(device).find(DeviceAddr(address));
         return Ok(found.map_or(Place::Unknown, |found| {
-            Place::Device(visible, found.addr.0, found.size)
+            let place = if found.kind == AllocationKind::Managed {
+                Place::Managed
+            } else {
+                Place::Device
+            };
+            place(visible, found.addr.0, found.size)
         }));
     }
     Ok(
@@ -196,6 +223,12 @@ pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
                 out.put_i32(0, 2);
                 out.put_i32(4, device);
                 out.put_u64(8, address);
+            }
+            Place::Managed(device, ..) => {
+                out.put_i32(0, 3);
+                out.put_i32(4, device);
+                out.put_u64(8, address);
+                out.put_u64(16, address);
             }
             Place::Pinned(..) => {
                 out.put_i32(0, 1);
@@ -215,17 +248,21 @@ pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
 pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 {
     status(place(address).and_then(|place| {
         let (start, size, device) = match place {
-            Place::Device(device, start, size) => (start, size, device),
+            Place::Device(device, start, size) | Place::Managed(device, start, size) => {
+                (start, size, device)
+            }
             Place::Pinned(start, size) => (start as u64, size as u64, current() as i32),
             Place::Unknown => return Err(code::INVALID_VALUE),
         };
         let on_device = matches!(place, Place::Device(..));
+        let managed = matches!(place, Place::Managed(..));
         match attribute {
             1 => data.put(0, super::cuda::context_of(device)),
-            2 => data.put(0, if on_device { 2_u32 } else { 1 }),
+            2 => data.put(0, if on_device || managed { 2_u32 } else { 1 }),
             4 if on_device => return Err(code::INVALID_VALUE),
             3 | 4 => data.put(0, address),
-            6 | 8 | 10 => data.put(0, 0_u32),
+            8 => data.put(0, u32::from(managed)),
+            6 | 10 => data.put(0, 0_u32),
             // 7 asks for a number that is the buffer's alone.
             7 | 11 => data.put(0, start),
             9 => data.put(0, device),
@@ -250,7 +287,7 @@ pub(crate) fn pointer_attribute_list(count: u32, attributes: Ptr, data: Ptr, add
 
 pub(crate) fn address_range(base: Out<u64>, size: Out<usize>, address: u64) -> i32 {
     status(place(address).and_then(|place| match place {
-        Place::Device(_, start, length) => {
+        Place::Device(_, start, length) | Place::Managed(_, start, length) => {
             base.set(start);
             size.set(length as usize);
             Ok(())

@@ -5,7 +5,6 @@
 //! does not know (temperatures, use of compute) is answered "not supported",
 //! which every caller handles.
 
-use tonnage_alloc::Device;
 use tonnage_capture::DeviceProfile;
 
 use crate::ffi::{InOut, Out, OutBytes, Ptr};
@@ -252,8 +251,8 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(_handle: Ptr, _out: OutBytes<40>) -> i3
 fn memory(handle: Ptr) -> Answer<(u64, u64)> {
     let (number, _) = device(handle)?;
     let (_, mut books) = books().map_err(|_| DRIVER_NOT_LOADED)?;
-    let sim = books.device(number);
-    Ok((sim.total(), sim.free_bytes()))
+    let (free, total) = books.memory(number);
+    Ok((total, free))
 }
 
 pub(crate) fn nvmlDeviceGetMemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32 {

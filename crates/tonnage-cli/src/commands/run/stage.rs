@@ -14,9 +14,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use rustix::fs::StatVfsMountFlags;
 use tempfile::TempDir;
-use tonnage_capture::ledger::{MAGIC, WORDS};
 use tonnage_capture::{
-    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig,
+    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig, ledger,
 };
 use tonnage_gpus::Gpu;
 
@@ -105,9 +104,7 @@ impl Stage {
             unlimited: self.unlimited,
         };
         fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
-        let mut ledger = vec![0; WORDS * 8];
-        ledger[..8].copy_from_slice(&MAGIC.to_le_bytes());
-        fs::write(folder.join(LEDGER_FILE), ledger)?;
+        fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;
         fs::create_dir(folder.join(HOOK_FOLDER))?;
         for (name, source) in HOOK {
             fs::write(folder.join(HOOK_FOLDER).join(name), source)?;

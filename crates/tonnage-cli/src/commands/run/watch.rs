@@ -18,7 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use tonnage_capture::LEDGER_FILE;
-use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord};
+use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWord};
 
 use super::stage::Stage;
 use crate::arguments::RunOptions;
@@ -228,27 +228,27 @@ impl Figures {
         let Some(ledger) = ledger else {
             return Self::default();
         };
-        let slots = 0..ledger.processes();
+        let slots = 0..ledger.slots();
         let sum = |device: usize, word| -> u64 {
             slots
                 .clone()
                 .map(|slot| ledger.device(slot, device, word))
                 .sum()
         };
-        let fullest =
-            (0..DEVICES).max_by_key(|&device| (sum(device, DeviceWord::Charged), DEVICES - device));
+        let used = |device: usize| ledger.shared(device, SharedWord::InUse);
+        let fullest = (0..DEVICES).max_by_key(|&device| (used(device), DEVICES - device));
         let device = fullest.unwrap_or(0);
         Self {
             device,
             allocated: sum(device, DeviceWord::Allocated),
             reserved: sum(device, DeviceWord::Reserved),
-            used: sum(device, DeviceWord::Charged),
+            used: used(device),
             events: slots
                 .clone()
                 .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
                 .sum(),
             peak: (0..DEVICES)
-                .map(|device| sum(device, DeviceWord::PeakCharged))
+                .map(|device| ledger.shared(device, SharedWord::PeakInUse))
                 .sum(),
         }
     }

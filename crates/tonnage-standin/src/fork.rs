@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What happens to our state when the program forks.
+//!
+//! A fork copies the memory as it is at that moment, and only the thread that
+//! forks. A lock held by another thread would stay held in the child for ever,
+//! so the thread that forks takes all of them first. If it cannot get them in
+//! good time (it may be inside of us, in a handler of a signal) it goes on
+//! without, and the child records nothing and has no device.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, TryLockError};
+use std::time::{Duration, Instant};
+
+use crate::{ffi, holders, ledger, machine, recorder, torch, values};
+
+/// How long a fork waits for the other threads.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Set in a child whose copy of our state cannot be used.
+static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Every lock that another thread may hold, in the order in which they are taken.
+struct Held {
+    _books: machine::Held,
+    _owners: torch::Held,
+    _holders: holders::Held,
+    _recorder: recorder::Held,
+    _claim: ledger::Held,
+    _known: values::Held,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Whether this process was forked off at a moment that left nothing usable.
+pub(crate) fn is_broken() -> bool {
+    BROKEN.load(Ordering::Relaxed)
+}
+
+/// Sees to it that forks find our state in order; at the first use of anything that has some.
+pub(crate) fn prepare_for_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handlers take and give locks, and end in good time.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    ffi::guard((), || {
+        let deadline = Instant::now() + PATIENCE;
+        let held = hold(deadline);
+        let _ = HELD.try_with(|slot| *slot.borrow_mut() = held);
+    });
+}
+
+extern "C" fn in_parent() {
+    ffi::guard((), || drop(take_held()));
+}
+
+extern "C" fn in_child() {
+    ffi::guard((), || {
+        let Some(held) = take_held() else {
+            BROKEN.store(true, Ordering::Relaxed);
+            return;
+        };
+        drop(held);
+        ledger::forget_slot();
+        recorder::forget_files();
+        machine::note_fork();
+    });
+}
+
+fn take_held() -> Option<Held> {
+    let take = |slot: &RefCell<Option<Held>>| slot.borrow_mut().take();
+    HELD.try_with(take).ok().flatten()
+}
+
+/// The lock, if no other thread holds it.
+pub(crate) fn try_lock<T>(mutex: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Tries until it works or the time is over.
+fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    loop {
+        if let Some(held) = attempt() {
+            return Some(held);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+fn hold(deadline: Instant) -> Option<Held> {
+    until(deadline, || {
+        (!ledger::is_opening() && !machine::is_opening()).then_some(())
+    })?;
+    Some(Held {
+        _books: until(deadline, machine::try_hold)?,
+        _owners: until(deadline, torch::try_hold)?,
+        _holders: until(deadline, holders::try_hold)?,
+        _recorder: until(deadline, recorder::try_hold)?,
+        _claim: until(deadline, ledger::try_hold)?,
+        _known: until(deadline, values::try_hold)?,
+    })
+}
