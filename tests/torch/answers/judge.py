@@ -96,6 +96,8 @@ class Judge:
             if verdict and "next" in verdict:
                 row.text += str(verdict["next"])
             self.judge_explanation(row, told, verdict)
+            if verdict:
+                self.judge_margin(row, verdict, folder)
             if told and verdict:
                 self.judge_need(row, verdict, told, folder)
             if told:
@@ -119,6 +121,18 @@ class Judge:
             near = abs(free - expected) <= 4 * MIB
             row.hold("verdict", near, f"least free {size(free)}, is {size(expected)}")
 
+    def judge_margin(self, row, verdict, folder):
+        """The smallest device that is said to be enough for a job that fits, by trying it and a smaller one."""
+        smallest = (verdict.get("margin") or {}).get("smallest")
+        if row.program.outcome != "fits" or not smallest or not self.thorough or not row.program.same_without_limit:
+            return
+        self.try_sizes(row, "verdict", smallest, folder)
+
+    def try_sizes(self, row, column, capacity, folder):
+        for share, right in ((1 + NEAR, 0), (1 - 3 * NEAR, 1)):
+            code, _, _ = self.run(row.program, folder, [*sized(row.program, int(capacity * share)), "--stop-at-oom"])
+            row.hold(column, code == right, f"with {share:.0%} of {size(capacity)} it ends with {code}")
+
     def judge_need(self, row, verdict, told, folder):
         """What the job needs: by its shapes, and by trying a device of that size and one that is a little smaller."""
         program = row.program
@@ -140,11 +154,7 @@ class Judge:
         row.hold("need", need <= least * 1.35, f"{size(need)}, by its shapes about {size(least)}")
         if not self.thorough or not program.same_without_limit:
             return
-        for share, right in ((1 + NEAR, 0), (1 - 3 * NEAR, 1)):
-            code, _, _ = self.run(program, folder, [*sized(program, int(need * share)), "--stop-at-oom"])
-            row.hold(
-                "need", code == right, f"with {share:.0%} of the {size(need)} it is said to need, it ends with {code}"
-            )
+        self.try_sizes(row, "need", need, folder)
 
     def judge_explanation(self, row, told, verdict):
         program = row.program

@@ -73,7 +73,7 @@ class Program:
     recording: Path | None = None
     # Whether it is part of what CI runs.
     ci: bool = True
-    # Whether a run without a limit asks for the same memory as one with a limit.
+    # Whether it asks for the same memory on a device of any size.
     same_without_limit: bool = True
 
     @property
@@ -444,7 +444,7 @@ PROGRAMS = [
         wrong=(LEAK, FRAGMENTED),
         fixes=(Fix("TN204", r"fused", None, False),),
     ),
-    Program("fits_exactly", outcome="fits", line=False, also=("TN208",), free=0),
+    Program("fits_exactly", outcome="fits", line=False, also=("TN208",), free=0, same_without_limit=False),
     Program(
         "smaller_retry",
         ["--capacity", "6GiB"],
