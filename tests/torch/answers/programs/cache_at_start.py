@@ -18,7 +18,7 @@ class Server(nn.Module):
 
     def set_aside(self, sequences, length):
         for _ in range(LAYERS):
-            self.kv_cache.append(
+            self.kv_cache.append(  # <- here
                 torch.empty(2, sequences, HEADS, length, SIZE, dtype=torch.bfloat16, device="cuda")  # <- here
             )
 

@@ -10,7 +10,7 @@ with torch.device("cuda"):
     cell = nn.GRUCell(2048, 2048)
     state = torch.zeros(8192, 2048)
 for _ in range(40):
-    state = cell(torch.randn(8192, 2048, device="cuda"), state)  # <- here
-    if os.environ.get("FIXED"):
-        state = state.detach()
+    before = state.detach() if os.environ.get("FIXED") else state
+    state = cell(torch.randn(8192, 2048, device="cuda"), before)  # <- here
+    del before
     loss = state.mean()

@@ -11,7 +11,7 @@ with torch.device("cuda"):
 
 
 def attempt(size):
-    activations = model(torch.randn(size, 2048, device="cuda"))
+    activations = model(torch.randn(size, 2048, device="cuda"))  # <- here
     if size > 20000:
         raise ValueError(f"batch of {size} is not a power of two")
     return activations.mean()
