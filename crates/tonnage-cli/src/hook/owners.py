@@ -8,15 +8,96 @@ Phases and modules are told as they begin and end.
 
 No tensor is ever kept: modules and optimizers are held weakly, of tensors only
 addresses are read. No tensor is made, and no hook is put on one.
+
+Modules are not watched by hooks: torch.compile would trace those, cut graphs at
+them and warn of them. Instead the code of the function that every call of a
+module goes through is replaced, and the function stays the same object, which
+is what torch.compile looks at. Under torch.compile the new code does what the
+old one did; elsewhere it tells the beginning and the end besides. It keeps the
+file and the lines of the old one, so stacks look as they do without us.
 """
 
+import ast
+import dis
 import functools
 import gc
 import importlib
+import sys
 import threading
 import weakref
 
 _START, _END, _MOMENT, _OWNER = range(4)
+
+# What the code of `torch.nn.Module._wrapped_call_impl` becomes. `_tonnage` is a
+# global variable of its module. The compiler's hold on frames is taken off
+# while our own functions run, else it would try to compile them.
+_CALL = """
+if True:
+    def _wrapped_call_impl(self, *args, **kwargs):
+        if torch.compiler.is_compiling():
+            if self._compiled_call_impl is not None:
+                return self._compiled_call_impl(*args, **kwargs)
+            return self._call_impl(*args, **kwargs)
+        told = _tonnage
+        hold = told.set_eval_frame(None)
+        told.enter(self)
+        told.set_eval_frame(hold)
+        result = None
+        try:
+            if self._compiled_call_impl is not None:
+                result = self._compiled_call_impl(*args, **kwargs)
+            else:
+                result = self._call_impl(*args, **kwargs)
+            return result
+        finally:
+            hold = told.set_eval_frame(None)
+            told.leave(self, result)
+            told.set_eval_frame(hold)
+"""
+_CALLED = ("_compiled_call_impl", "_call_impl")
+
+
+def _code_of_calls(old):
+    """The code that takes the place of `old`, with its file and its lines."""
+    if set(old.co_names) != set(_CALLED) or old.co_freevars:
+        raise RuntimeError("torch calls modules in a way that is not known here")
+    lines, line = {}, old.co_firstlineno
+    for instruction in dis.get_instructions(old):
+        number = getattr(instruction, "line_number", None) or instruction.starts_line
+        if type(number) is int:
+            line = number
+        if instruction.argval in _CALLED:
+            lines[instruction.argval] = line
+    tree = ast.parse(_CALL)
+    for node in ast.walk(tree):
+        if hasattr(node, "lineno"):
+            node.lineno = node.end_lineno = old.co_firstlineno
+    for node in ast.walk(tree):
+        if type(node) in (ast.Return, ast.Assign) and type(node.value) is ast.Call:
+            name = getattr(node.value.func, "attr", None)
+            # `result =` is two characters longer than `return`.
+            shift = 2 if type(node) is ast.Assign else 0
+            for part in ast.walk(node) if name in lines else ():
+                if hasattr(part, "lineno"):
+                    part.lineno = part.end_lineno = lines[name]
+                    part.col_offset = max(0, part.col_offset - shift)
+                    part.end_col_offset = max(0, part.end_col_offset - shift)
+    scope = {}
+    exec(compile(tree, old.co_filename, "exec"), scope)
+    return scope["_wrapped_call_impl"].__code__
+
+
+def _plain(name):
+    """A dotted name without what torch.compile puts around a module."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+class _Calls:
+    """What the code above knows of us."""
+
+    def __init__(self, torch):
+        self.set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
+        self.enter = self.leave = lambda *_: None
 
 
 class Owners:
@@ -37,10 +118,11 @@ class Owners:
         self.local = threading.local()
         self.backwards = 0
         self.steps = 0
-        self.compiled = False
-        self.handles = []
         self.installed = False
-        torch.compile = self._without_hooks(torch.compile)
+        # Now, before anything is compiled; it tells nothing before CUDA is used.
+        self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
+        called = torch.nn.Module._wrapped_call_impl
+        called.__code__ = _code_of_calls(called.__code__)
 
     def install(self):
         """Called when CUDA is first used."""
@@ -48,13 +130,10 @@ class Owners:
             return
         self.installed = True
         torch = self.torch
-        if not self.compiled:
-            module = torch.nn.modules.module
-            self.handles = [
-                module.register_module_forward_pre_hook(self._enter),
-                module.register_module_forward_hook(self._leave, always_call=True),
-            ]
+        self.calls.leave = self._leave
+        self.calls.enter = self._enter
         optimizer = importlib.import_module("torch.optim.optimizer")
+        self.stepper = optimizer.__file__
         optimizer.register_optimizer_step_pre_hook(self._before_step)
         optimizer.register_optimizer_step_post_hook(self._after_step)
         for owner, name, phase in (
@@ -86,17 +165,19 @@ class Owners:
 
     def ask_module(self, root):
         for name, parameter in root.named_parameters():
+            name = _plain(name)
             self.own("weights", name, parameter)
             if parameter.grad is not None:
                 self.own("gradients", name, parameter.grad)
         for name, buffer in root.named_buffers():
+            name = _plain(name)
             self.own("kv_cache" if "cache" in name else "buffers", name, buffer)
 
     def ask_optimizer(self, optimizer):
         names = {}
         for root in self.roots:
             for name, parameter in root.named_parameters():
-                names[id(parameter)] = name
+                names[id(parameter)] = _plain(name)
         for number, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 name = names.get(id(parameter))
@@ -136,7 +217,7 @@ class Owners:
             return
         self.roots.add(root)
         for name, module in root.named_modules():
-            self.paths[module] = name or type(root).__name__
+            self.paths[module] = _plain(name) or type(module).__name__
         keepers = []
         for module in root.modules():
             names = [name for name in vars(module) if "cache" in name]
@@ -168,29 +249,64 @@ class Owners:
                 if part is not None and not callable(part):
                     self._own_cache(f"{name}.{key}", part, depth + 1)
 
-    def _enter(self, module, _arguments):
-        depth = getattr(self.local, "depth", 0)
-        self.local.depth = depth + 1
-        if depth == 0:
-            self._meet(module)
-            # What is computed again in a backward pass belongs to that.
-            if not self.backwards:
-                phase = "forward" if self.torch.is_grad_enabled() else "eval"
-                self._note(_START, f"phase\t{phase}")
-                self.local.phase = phase
-        self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
+    def _enter(self, module):
+        """A module is called. Nothing that goes wrong here may reach the script."""
+        try:
+            depth = getattr(self.local, "depth", 0)
+            self.local.depth = depth + 1
+            if depth == 0:
+                self._begin_pass(module)
+            self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
+        except Exception:
+            pass
 
-    def _leave(self, module, _arguments, result):
-        self._note(_END, f"module\t{self.paths.get(module) or type(module).__name__}")
-        depth = self.local.depth = max(0, getattr(self.local, "depth", 1) - 1)
-        if depth == 0 and not self.backwards:
-            phase, self.local.phase = getattr(self.local, "phase", None), None
-            if phase:
-                self.ask_module(module)
-                if phase == "eval":
-                    self._ask_caches(module)
-                    self._own_cache("past_key_values", getattr(result, "past_key_values", None))
-                self._note(_END, f"phase\t{phase}")
+    def _begin_pass(self, module):
+        self._end_failed_step()
+        self._meet(module)
+        # What is computed again in a backward pass belongs to that.
+        if self.backwards:
+            return
+        gradients = self.torch.is_grad_enabled()
+        phase = self.local.phase = "forward" if gradients else "eval"
+        self._note(_START, f"phase\t{phase}")
+        if gradients and not module.training and any(one.requires_grad for one in module.parameters()):
+            self._note(_MOMENT, f"grad_in_eval\t{type(module).__name__}")
+
+    def _leave(self, module, result):
+        """A call of a module ends, also by an exception."""
+        try:
+            self._note(_END, f"module\t{self.paths.get(module) or type(module).__name__}")
+            depth = self.local.depth = max(0, getattr(self.local, "depth", 1) - 1)
+            if depth == 0 and not self.backwards:
+                phase, self.local.phase = getattr(self.local, "phase", None), None
+                if phase:
+                    self._end_pass(module, phase, result)
+        except Exception:
+            pass
+
+    def _end_pass(self, module, phase, result):
+        try:
+            self.ask_module(module)
+            if phase == "eval":
+                self._ask_caches(module)
+                self._own_cache("past_key_values", getattr(result, "past_key_values", None))
+        finally:
+            self._note(_END, f"phase\t{phase}")
+
+    def _end_failed_step(self):
+        """Ends a step that an exception ended: torch does not tell of it."""
+        if not getattr(self.local, "stepping", 0):
+            return
+        frame = sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            # A step may call a function of the script that computes the loss anew.
+            if code.co_name == "wrapper" and code.co_filename == self.stepper:
+                return
+            frame = frame.f_back
+        while self.local.stepping:
+            self.local.stepping -= 1
+            self._note(_END, "phase\tstep")
 
     def in_backward(self):
         """Whether the engine may be at work: then it frees what graphs have saved."""
@@ -202,12 +318,19 @@ class Owners:
             self.holders.take("peak", self.in_backward())
 
     def _before_step(self, optimizer, _arguments, _options):
+        if self.torch.compiler.is_compiling():
+            return
+        self._end_failed_step()
         self._ask_holders()
         self.optimizers.add(optimizer)
+        self.local.stepping = getattr(self.local, "stepping", 0) + 1
         self._note(_START, "phase\tstep")
 
     def _after_step(self, optimizer, _arguments, _options):
+        if self.torch.compiler.is_compiling() or not getattr(self.local, "stepping", 0):
+            return
         self.ask_optimizer(optimizer)
+        self.local.stepping -= 1
         self._note(_END, "phase\tstep")
         self._note(_MOMENT, f"step\t{self.steps}")
         self.steps += 1
@@ -216,6 +339,7 @@ class Owners:
         @functools.wraps(function)
         def told(*arguments, **options):
             inner = phase == "backward"
+            self._end_failed_step()
             if inner:
                 self._ask_holders()
             self._note(_START, f"phase\t{phase}")
@@ -228,18 +352,5 @@ class Owners:
                     for root in list(self.roots):
                         self.ask_module(root)
                 self._note(_END, f"phase\t{phase}")
-
-        return told
-
-    def _without_hooks(self, compile_):
-        """Compiled code must not meet hooks: they would change how it is cut and fused."""
-
-        @functools.wraps(compile_)
-        def told(*arguments, **options):
-            self.compiled = True
-            for handle in self.handles:
-                handle.remove()
-            self.handles = []
-            return compile_(*arguments, **options)
 
         return told

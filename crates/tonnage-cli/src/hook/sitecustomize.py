@@ -138,13 +138,29 @@ class _Recorder:
             self.draining = False
 
     def _drain_from_main_thread(self, _):
-        if not self.shared:
-            self.drain()
+        self._between_two_steps(lambda: self.shared or self.drain())
         return 0
 
     def _census_from_main_thread(self, _):
-        self.take_census("peak")
+        self._between_two_steps(lambda: self.take_census("peak"))
         return 0
+
+    def _between_two_steps(self, function):
+        """Calls a function of ours in the midst of the script's."""
+        # A frame that torch.compile watches would be compiled.
+        set_eval_frame = self.torch._C._dynamo.eval_frame.set_eval_frame
+        hold = set_eval_frame(None)
+        try:
+            function()
+        except BaseException as error:
+            # The script's own: Ctrl-C, or what a handler of a signal raised. It is raised again when we are gone.
+            import ctypes
+            import threading
+
+            main = ctypes.c_ulong(threading.main_thread().ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(main, ctypes.py_object(type(error)))
+        finally:
+            set_eval_frame(hold)
 
     def take_census(self, reason):
         try:
@@ -220,21 +236,34 @@ def _torch_imported(torch):
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Lets torch be imported as usual, then calls `_torch_imported`."""
+    """Lets torch be imported as usual, then calls `_torch_imported`.
+
+    Many packages look whether torch is there before they import it, so it stays
+    until torch has really been imported.
+    """
 
     def find_spec(self, name, path, target=None):
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                break
+        else:
+            return None
+        loader = spec.loader
+        if hasattr(loader, "exec_module"):
+            execute = loader.exec_module
 
             def execute_and_tell(module):
                 execute(module)
-                _torch_imported(module)
+                del loader.exec_module
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    _torch_imported(module)
 
-            spec.loader.exec_module = execute_and_tell
+            loader.exec_module = execute_and_tell
         return spec
 
 

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The Python that runs beside the script: it sees every pass and step, and torch.compile does not see it."""
+
+import subprocess
+
+from conftest import PYTHON, SCRIPTS, environment
+
+
+def test_what_is_compiled_is_the_same_as_without_us(tonnage):
+    alone = subprocess.run(
+        [PYTHON, str(SCRIPTS / "compiled.py")], capture_output=True, text=True, timeout=300, env=environment()
+    )
+    assert alone.returncode == 0, alone.stderr
+    run = tonnage("compiled.py")
+    assert run.code == 0, run.err
+    printed = [line for line in run.err.splitlines() if line.startswith(("graph ", "frames ", "breaks "))]
+    assert printed == alone.stdout.splitlines()
+    assert len(printed) >= 6
+    assert "global hooks" not in run.err
+    owners = {row["text"].split()[0] for row in run.table().to_pylist() if row["kind"] == "owner"}
+    assert {"weights", "gradients"} <= owners
+
+
+def test_each_pass_and_step_begins_and_ends(tonnage):
+    run = tonnage("phases.py")
+    assert run.code == 0, run.err
+    rows = run.table().select(["kind", "name", "text"]).to_pylist()
+    told = [row for row in rows if row["kind"].startswith("mark") and row["text"]]
+    open_, phases, outermost = [], [], []
+    for row in told:
+        what = (row["text"], row["name"])
+        if row["kind"] == "mark_start":
+            if row["text"] == "phase":
+                phases.append(row["name"])
+                if not any(text == "phase" for text, _ in open_):
+                    outermost.append(row["name"])
+            open_.append(what)
+        elif row["kind"] == "mark_end":
+            assert open_ and open_.pop() == what, (what, open_)
+    assert not open_
+    training = ["forward", "backward", "step"]
+    assert outermost == [*training, "forward", "step", *training, "forward", "eval", "forward"]
+    assert phases[7:10] == ["step", "forward", "backward"], "the closure of a step is inside it"
+    marks = [(row["text"], row["name"]) for row in told if row["kind"] == "mark"]
+    assert marks.count(("grad_in_eval", "Sequential")) == 1
+    assert not any(mark == ("grad_in_eval", "Linear") for mark in marks), "nothing of it requires a gradient"
+    # The hook was there although others looked for torch first, and stays although something is compiled.
+    kinds = {row["text"].split()[0] for row in rows if row["kind"] == "owner"}
+    assert {"weights", "gradients", "optimizer_state"} <= kinds
+    modules = {row["name"] for row in told if row["text"] == "module"}
+    assert {"Sequential", "0", "1", "Failing", "inner"} <= modules
+    files = {row["text"] for row in run.table().to_pylist() if row["kind"] == "frame"}
+    assert "<tonnage>" not in {file for file in files if file}
