@@ -11,7 +11,7 @@ pub fn run(data: &[u8]) {
     let _ = info(data);
     let _ = verdict(|| Ok(data));
     if let Ok(recording) = holdings::read(data) {
-        let _ = explain(&recording, None);
+        let _ = explain(&recording, None, None);
         let _ = Summary::of(&recording, "");
     }
     let Ok(mut reader) = Reader::new(data) else {

@@ -98,11 +98,11 @@ class Place(_Row):
 
 @dataclass(frozen=True)
 class Category(_Row):
-    """Whose bytes: weights, gradients, optimizer state, activations, …"""
+    """Bytes by kind: weights, gradients, optimizer state, activations, …"""
 
     category: str
     bytes: int
-    #: How many of them are so by torch's own word; the rest is inferred.
+    #: How many of them torch itself reported; the rest is inferred.
     exact_bytes: int
     blocks: int
 
@@ -119,6 +119,8 @@ class Holder(_Row):
     place: Place | None
     module: str | None
     shape: str | None
+    #: What holds it, where Python was asked: sort, name, function and place.
+    held_by: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,12 @@ class Finding(_Row):
     title: str
     sentence: str
     bytes: int
+    #: The line to look at: where the memory is held, or else where it is made.
     place: Place | None
+    #: "exact" or "inferred".
+    known: str
+    #: What holds the memory, where Python was asked.
+    held_by: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -147,8 +154,14 @@ class Fix(_Row):
     measure: str
     peak_before: int
     peak_after: int
-    #: Whether it would then fit, where it did not.
+    #: Whether it would then fit, where it did not; None if that cannot be told.
     fits: bool | None
+    #: Whether this holds to the end of the job, or only past the request that failed.
+    whole_job: bool
+    #: Whether the program then computes something else.
+    changes_result: bool
+    #: Whether the figures are estimates.
+    estimate: bool
 
 
 @dataclass(frozen=True)
@@ -256,6 +269,11 @@ class Explanation(Result):
     def holders(self) -> list[Holder]:
         """Who holds them, by line and category, the largest first."""
         return Holder._all(self._data["holders"])
+
+    @property
+    def need(self) -> dict[str, Any] | None:
+        """What the whole job needs, where it was run once more on a device without a limit."""
+        return self._data["need"]
 
     @property
     def findings(self) -> list[Finding]:

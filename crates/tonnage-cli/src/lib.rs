@@ -14,6 +14,7 @@ mod commands;
 mod output;
 #[cfg(feature = "schema")]
 mod schema;
+mod wrapped;
 
 use std::ffi::OsString;
 use std::sync::Once;

@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tonnage_trace::meta;
 
-use crate::explain::pattern;
-use crate::holdings::{Holdings, Recording, shortened, site};
+use crate::holdings::{Holdings, Recording, pattern, shortened, site};
 
 /// Version of the JSON that [`Diff`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -28,6 +28,10 @@ const FINALISTS: usize = 8;
 const WORTHWHILE: f64 = 0.01;
 /// Devices that differ by less than this part are equally small.
 const EQUAL: f64 = 0.002;
+/// What several settings must save beyond the simple one, as a part of the device, to be worth writing.
+const LARGE_GAIN: f64 = 0.05;
+/// The setting that wins unless another one's gain is large.
+const SIMPLE: &str = "expandable_segments:True";
 
 /// One setting and what it did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -238,7 +242,7 @@ impl Job {
     pub fn tune(&self, threads: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Tuned {
         let first = &self.tracks[0];
         let recorded = match first.resolve(&Alloc::Recorded) {
-            Some(Alloc::Torch(conf)) => Some(conf),
+            Some(Alloc::Torch(conf)) => Some(conf.text().to_owned()),
             _ => None,
         };
         let baseline_conf = recorded.clone().unwrap_or_default();
@@ -290,8 +294,11 @@ impl Job {
                 finalists.push(trial.clone());
             }
         }
-        if !finalists.iter().any(|trial| trial.conf == baseline.conf) {
-            finalists.push(baseline.clone());
+        let simple = ranked.iter().find(|trial| trial.conf == SIMPLE);
+        for trial in [Some(&baseline), simple].into_iter().flatten() {
+            if !finalists.iter().any(|other| other.conf == trial.conf) {
+                finalists.push(trial.clone());
+            }
         }
         let tell = |done| progress(tried + done, tried + finalists.len());
         let sizes = everywhere(&finalists, threads, &tell, |trial| {
@@ -328,11 +335,10 @@ impl Job {
             .iter()
             .position(|trial| trial.conf == baseline_conf);
         let baseline = finalists[find.unwrap_or(0)].clone();
-        let best = finalists[0].clone();
+        let best = preferred(&finalists, self.tracks[0].capacity).clone();
         let runners_up = finalists
             .iter()
-            .skip(1)
-            .filter(|trial| trial.conf != baseline.conf)
+            .filter(|trial| trial.conf != baseline.conf && trial.conf != best.conf)
             .take(4)
             .cloned()
             .collect();
@@ -386,7 +392,7 @@ impl Job {
             retries: 0,
             smallest: None,
         };
-        let alloc = Alloc::Torch(conf.to_owned());
+        let alloc = setting(conf);
         for track in &self.tracks {
             let limited = conf.contains("per_process_memory_fraction");
             let roomy = (!limited).then(|| track.replay(&alloc, track.roomy(), false));
@@ -417,7 +423,7 @@ impl Job {
     }
 
     fn smallest_of(&self, conf: &str) -> Option<u64> {
-        let alloc = Alloc::Torch(conf.to_owned());
+        let alloc = setting(conf);
         let mut most = 0;
         for track in &self.tracks {
             let base = track.replay(&alloc, track.capacity, false);
@@ -426,6 +432,27 @@ impl Job {
         }
         Some(most)
     }
+}
+
+/// A setting of the grid, or the recorded one, which may be written in a way that is not understood.
+fn setting(conf: &str) -> Alloc {
+    Alloc::torch(conf).unwrap_or(Alloc::Recorded)
+}
+
+/// The setting to propose, of finalists with the best first: the simple one, unless another is the only one that
+/// completes or needs a much smaller device. `explain` proposes no other.
+fn preferred(finalists: &[Trial], capacity: u64) -> &Trial {
+    let best = &finalists[0];
+    let size = |trial: &Trial| trial.smallest.unwrap_or(u64::MAX);
+    let as_good = |simple: &&Trial| {
+        let gain = size(simple).saturating_sub(size(best));
+        simple.conf == SIMPLE
+            && simple.completes == best.completes
+            && gain as f64 <= LARGE_GAIN * capacity as f64
+    };
+    // What is as short may be as good in other ways.
+    let simple = finalists.iter().find(as_good).filter(|_| best.keys() > 1);
+    simple.unwrap_or(best)
 }
 
 impl Track {
@@ -443,6 +470,30 @@ impl Track {
 mod tests {
     use super::*;
     use tonnage_alloc::torch::Settings;
+
+    #[test]
+    fn the_simple_setting_wins_unless_the_gain_is_large() {
+        let trial = |conf: &str, completes: bool, smallest: u64| Trial {
+            conf: conf.to_owned(),
+            recorded: false,
+            completes,
+            served: 0,
+            peak_reserved: 0,
+            appetite: 0,
+            driver_calls: 0,
+            retries: 0,
+            smallest: Some(smallest),
+        };
+        let complex = trial(
+            "max_split_size_mb:32,garbage_collection_threshold:0.6",
+            true,
+            80,
+        );
+        let chosen = |simple: Trial| preferred(&[complex.clone(), simple], 100).conf.clone();
+        assert_eq!(chosen(trial(SIMPLE, true, 85)), SIMPLE);
+        assert_eq!(chosen(trial(SIMPLE, true, 86)), complex.conf);
+        assert_eq!(chosen(trial(SIMPLE, false, 80)), complex.conf);
+    }
 
     #[test]
     fn every_setting_of_the_grid_is_one_torch_takes() {

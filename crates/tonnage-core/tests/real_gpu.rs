@@ -42,7 +42,7 @@ fn each_is_explained_within_what_it_shows() {
         tonnage_import::import(source, 0, &mut writer).unwrap();
         let trace = writer.finish().unwrap();
         let recording = holdings::read(trace.as_slice()).unwrap();
-        let told = explain(&recording, None).unwrap();
+        let told = explain(&recording, None, None).unwrap();
         assert_eq!(told.outcome, Outcome::Ran, "{name}");
 
         // The file tells requests and not blocks: never above the real peak, and at most 0.2 % below.

@@ -5,14 +5,21 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_core::explain::{Explanation, Finding, Fix, Holder, Outcome, Proof, codes, explain};
-use tonnage_core::holdings::{self, Known, Phase, Place, Recording as Holdings, shortened};
+use tonnage_core::explain::{
+    Candidate, Explanation, Finding, Fix, Holder, Moment, Need, OnDevice, Outcome, Proof, codes,
+    explain, gpus_that_hold,
+};
+use tonnage_core::holdings::{
+    self, CategoryBytes, Known, Phase, Place, Recording as Holdings, own_folder, shortened,
+};
 use tonnage_core::replay::{Job, Options};
 use tonnage_core::words::{bytes, count};
+use tonnage_gpus::Catalogue;
 
 use super::recording::{Recording, explained, plain};
 use crate::arguments::ExplainOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted};
+use crate::wrapped::Screen;
 
 pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
     let name = options.what.to_string_lossy();
@@ -20,10 +27,8 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
         return page(&name, form);
     }
     let recording = Recording::open(&options.what)?;
-    let read = read(&recording)?;
-    // What cannot be replayed can be explained all the same, without settings.
-    let job = Job::load(|| recording.trace(), &Options::default()).ok();
-    let Some(explanation) = explain(&read, job.as_ref()) else {
+    let first = read(&recording)?;
+    let Some(explanation) = answer(&recording, &first)? else {
         return Err(hinted(
             format!("{} shows no block of device memory", options.what.display()),
             "record the allocator's history, or make a recording with `tonnage run`",
@@ -33,20 +38,55 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
         Outcome::OutOfMemory => Answer::No,
         Outcome::Ran => Answer::Yes,
     };
+    // Files here are named from here, as a compiler would; those from elsewhere from their own folder.
+    let here = std::env::current_dir()
+        .ok()
+        .filter(|here| here.parent().is_some());
+    let here = here.map(|here| format!("{}/", here.display()));
+    let own = own(&first);
+    let folders: Vec<&str> = here.iter().chain(&own).map(String::as_str).collect();
     let reply = Reply::new(form, answer, &explanation, |explanation| {
-        let text = text(explanation);
-        // Files here are named from here, as a compiler would.
-        match std::env::current_dir() {
-            Ok(here) if here.parent().is_some() => {
-                text.replace(&format!("{}/", here.display()), "")
-            }
-            _ => text,
-        }
+        text(explanation, &folders)
     });
     Ok(reply?)
 }
 
-/// Reads whose every byte is.
+/// The folder of the user's code, with a slash.
+fn own(read: &Holdings) -> Option<String> {
+    let blocks = read.worst().map_or(&[][..], |track| &track.blocks);
+    let folder = own_folder(&read.stacks, blocks.iter().filter_map(|block| block.stack));
+    (folder.len() > 1).then(|| format!("{folder}/"))
+}
+
+/// Explains a recording, with the whole job behind it if there is one; none if it shows no block.
+fn answer(recording: &Recording, first: &Holdings) -> Result<Option<Explanation>> {
+    let whole = recording.whole()?.map(holdings::read);
+    // What cannot be read of the second recording is as good as not there: the first explains itself.
+    let whole = whole.and_then(Result::ok);
+    // What cannot be replayed can be explained all the same, without settings.
+    let job = Job::load(|| recording.furthest(), &Options::default()).ok();
+    let mut explanation = explain(first, whole.as_ref(), job.as_ref());
+    if let Some(need) = explanation.as_mut().and_then(|one| one.need.as_mut()) {
+        need.gpus = catalogued(need);
+    }
+    Ok(explanation)
+}
+
+/// The GPUs of the catalogue that hold the job.
+fn catalogued(need: &Need) -> Vec<String> {
+    let catalogue = Catalogue::embedded();
+    let supported = catalogue.gpus().iter().filter(|gpu| gpu.supported);
+    let candidates: Vec<Candidate<'_>> = supported
+        .map(|gpu| Candidate {
+            id: &gpu.id,
+            bytes: gpu.total_memory.value,
+            context: gpu.context.value,
+        })
+        .collect();
+    gpus_that_hold(need.bytes, need.on_device.context.unwrap_or(0), &candidates)
+}
+
+/// Reads the lifetime of every block.
 pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
     let read = holdings::read(recording.trace()?);
     read.map_err(|error| explained(&error, "record it again, or see `tonnage info`"))
@@ -86,83 +126,175 @@ fn page(name: &str, form: Form) -> Result<Reply> {
 }
 
 /// The most lines that are shown, so that a screen suffices.
-const HOLDERS: usize = 4;
+const HOLDERS: usize = 3;
 const FIXES: usize = 3;
 const CAUSES: usize = 2;
+const GPUS: usize = 4;
+const GAPS: usize = 2;
 
-fn text(explanation: &Explanation) -> String {
-    let mut text = headline(explanation);
-    moment(&mut text, explanation);
-    device(&mut text, explanation);
-    whose(&mut text, explanation);
-    for (index, holder) in explanation.holders.iter().take(HOLDERS).enumerate() {
-        let title = if index == 0 { "held by" } else { "" };
-        let _ = writeln!(text, "  {title:<10} {}", held(holder));
+fn text(explanation: &Explanation, folders: &[&str]) -> String {
+    let mut screen = Screen::new(folders);
+    headline(&mut screen, explanation);
+    if let Some(need) = &explanation.need {
+        needs(&mut screen, need);
+    } else if let Some(text) = at_least(explanation) {
+        screen.line("needs", &text);
     }
-    if let Some(second) = &explanation.second_peak {
-        let _ = writeln!(
-            text,
-            "  {:<10} {:>11} in step {}, {}",
+    screen.line("when", &when(explanation));
+    screen.line("on device", &on_device(&explanation.on_device));
+    if let Some(unused) = unused(explanation) {
+        screen.line("unused", &unused);
+    }
+    // Of a job that was seen whole, what it needs is explained, and not what it had when it failed.
+    let (categories, rounding, holders) = match &explanation.need {
+        Some(need) if is_short(explanation) => (&need.categories, 0, &need.holders),
+        _ => (
+            &explanation.categories,
+            explanation.slack.rounding,
+            &explanation.holders,
+        ),
+    };
+    by_kind(&mut screen, categories, rounding);
+    for (index, holder) in holders.iter().take(HOLDERS).enumerate() {
+        screen.line(if index == 0 { "held by" } else { "" }, &held(holder));
+    }
+    if let Some(second) = explanation
+        .second_peak
+        .as_ref()
+        .filter(|_| explanation.outcome == Outcome::Ran)
+    {
+        let phase = doing(second.phase);
+        screen.line(
             "next peak",
-            bytes(second.bytes),
-            second.step,
-            doing(second.phase),
+            &format!("{} in step {}, {phase}", bytes(second.bytes), second.step),
         );
     }
+    // What the headline says need not be said again.
     let causes = explanation.findings.iter().filter(|finding| {
-        explanation.outcome == Outcome::Ran
-            || !finding.code.code.starts_with("TN1")
-            || finding.code == codes::OUTSIDE
+        finding.code != codes::SHORT
+            || explanation.findings.len() == 1 && explanation.need.is_none()
     });
     for (index, finding) in causes.take(CAUSES).enumerate() {
-        let title = if index == 0 { "because" } else { "" };
-        let _ = writeln!(text, "  {title:<10} {}", found(finding));
+        screen.line(if index == 0 { "because" } else { "" }, &found(finding));
     }
-    for (index, fix) in explanation.fixes.iter().take(FIXES).enumerate() {
-        let title = if index == 0 { "what helps" } else { "" };
-        let _ = writeln!(text, "  {title:<10} {}", proposed(fix));
+    let mut shown = 0;
+    for fix in explanation.fixes.iter().take(FIXES) {
+        proposed(&mut screen, fix, explanation, shown == 0);
+        shown += 1;
     }
-    if explanation.fixes.is_empty() {
-        let _ = writeln!(
-            text,
-            "  {:<10} nothing that could be proved on this recording",
-            "what helps"
+    if shown == 0 {
+        screen.line(
+            "what helps",
+            "nothing that could be proved on this recording",
         );
     }
     if !explanation.unknown.is_empty() {
-        let unknown: Vec<String> = explanation.unknown.iter().map(|gap| plain(gap)).collect();
-        let _ = writeln!(text, "  {:<10} {}", "not known", unknown.join("; "));
+        let gaps = explanation.unknown.iter().take(GAPS);
+        let mut unknown: Vec<String> = gaps.map(|gap| plain(gap)).collect();
+        let more = explanation.unknown.len().saturating_sub(GAPS);
+        if more > 0 {
+            unknown.push(format!("and {more} more, see --json"));
+        }
+        screen.line("not known", &unknown.join("; "));
     }
-    text
+    screen.finish()
 }
 
-fn headline(explanation: &Explanation) -> String {
+fn is_short(explanation: &Explanation) -> bool {
+    explanation.failure_class == Some(codes::SHORT)
+}
+
+fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
+    let cause = explanation.findings.first();
+    let named = |finding: &Finding| {
+        let headline = finding.headline.as_ref();
+        let headline = headline.map_or_else(String::new, |text| format!(": {}", plain(text)));
+        format!("{} ({}){headline}", finding.code.title, finding.code.code)
+    };
+    if explanation.outcome == Outcome::OutOfMemory {
+        let text = match cause {
+            Some(cause) if cause.code == codes::SHORT => short(explanation),
+            Some(cause) => named(cause),
+            None => "a request was refused".to_owned(),
+        };
+        screen.title(&format!("{BAD}out of memory{BAD:#}: {text}"));
+        return;
+    }
     let device = &explanation.on_device;
     let used = device.allocated
         + device.cached
         + device.context.unwrap_or(0)
         + device.outside.unwrap_or(0);
-    if let (Some(request), Some(class)) = (&explanation.request, explanation.findings.first()) {
-        let short = if request.short > 0 {
-            format!(": {} short", bytes(request.short))
-        } else {
-            String::new()
-        };
-        return format!(
-            "{BAD}out of memory{BAD:#}: {} ({}){short}\n",
-            class.code.title, class.code.code
-        );
-    }
     let of = device
         .capacity
         .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
-    let cause = explanation
-        .findings
-        .first()
-        .map_or_else(String::new, |cause| {
-            format!("; {} ({})", cause.code.title, cause.code.code)
-        });
-    format!("{GOOD}peak{GOOD:#} {}{of}{cause}\n", bytes(used))
+    let cause = cause.map_or_else(String::new, |cause| format!("; {}", named(cause)));
+    screen.title(&format!("{GOOD}peak{GOOD:#} {}{of}{cause}", bytes(used)));
+}
+
+/// The headline of a job of which nothing else was found.
+fn short(explanation: &Explanation) -> String {
+    let code = codes::SHORT.code;
+    match (&explanation.need, &explanation.request) {
+        (Some(need), _) => {
+            let least = if need.complete { "" } else { "at least " };
+            format!(
+                "the job needs {least}{}, {} more than the GPU has ({code})",
+                bytes(need.bytes),
+                bytes(need.short)
+            )
+        }
+        (None, Some(request)) if request.short > 0 => format!(
+            "{} ({code}): {} short at this request",
+            codes::SHORT.title,
+            bytes(request.short)
+        ),
+        _ => format!("{} ({code})", codes::SHORT.title),
+    }
+}
+
+fn needs(screen: &mut Screen<'_>, need: &Need) {
+    let least = if need.complete { "" } else { "at least " };
+    let more = match need.on_device.capacity {
+        Some(capacity) if need.short > 0 => format!(
+            ", {} more than the GPU has ({})",
+            bytes(need.short),
+            bytes(capacity)
+        ),
+        _ => String::new(),
+    };
+    let over = need.over.map_or_else(String::new, |over| {
+        format!(
+            "; {} of {} requests lie above it",
+            count(over.requests),
+            count(over.of)
+        )
+    });
+    screen.line(
+        "needs",
+        &format!("{least}{}{more}{over}", bytes(need.bytes)),
+    );
+    let names: Vec<&str> = need.gpus.iter().take(GPUS).map(String::as_str).collect();
+    let rest = need.gpus.len().saturating_sub(GPUS);
+    let text = match (names.as_slice(), rest) {
+        ([], _) => "no GPU of the catalogue holds it".to_owned(),
+        (names, 0) => format!("fits on {}", names.join(", ")),
+        (names, rest) => format!("fits on {} and {rest} more", names.join(", ")),
+    };
+    screen.line("", &text);
+}
+
+/// What a job needs of which only the beginning was seen.
+fn at_least(explanation: &Explanation) -> Option<String> {
+    let short = explanation.request.as_ref()?.short;
+    let capacity = explanation.on_device.capacity?;
+    (short > 0).then(|| {
+        format!(
+            "at least {}, {} more than the GPU has: so much up to this request, the rest was not seen",
+            bytes(capacity + short),
+            bytes(short)
+        )
+    })
 }
 
 /// What the program was doing, in words.
@@ -174,78 +306,82 @@ fn doing(phase: Phase) -> &'static str {
         Phase::Step => "optimizer's step",
         Phase::Eval => "pass without gradients",
         Phase::Save => "saving or loading a checkpoint",
+        Phase::Other => "between passes",
     }
 }
 
-fn moment(text: &mut String, explanation: &Explanation) {
-    let moment = &explanation.moment;
+fn when(explanation: &Explanation) -> String {
     let asked = explanation
         .request
         .as_ref()
         .map_or_else(String::new, |request| {
             format!("asking for {}, ", bytes(request.bytes))
         });
+    let moment = &explanation.moment;
+    format!(
+        "{asked}step {}, {}; event {} of {}",
+        moment.step,
+        whereabouts(moment),
+        count(u64::from(moment.row) + 1),
+        count(u64::from(moment.rows)),
+    )
+}
+
+fn whereabouts(moment: &Moment) -> String {
     let module = moment
         .module
         .as_ref()
         .map_or_else(String::new, |module| format!(" in {}", plain(module)));
-    let place = moment.place.as_ref().map_or_else(
-        || " without a Python line".to_owned(),
-        |place| format!(" at {}", located(place)),
-    );
-    let _ = writeln!(
-        text,
-        "  {:<10} {asked}step {}, {}{module}{place}; event {} of {}",
-        "when",
-        moment.step,
-        doing(moment.phase),
-        count(u64::from(moment.row)),
-        count(u64::from(moment.rows)),
-    );
+    let place = match (&moment.place, &moment.called_at) {
+        (Some(place), _) => format!(" at {}", located(place)),
+        (None, Some(place)) => format!(" called at {}", located(place)),
+        (None, None) => " without a Python line".to_owned(),
+    };
+    format!("{}{module}{place}", doing(moment.phase))
 }
 
-fn device(text: &mut String, explanation: &Explanation) {
-    let device = &explanation.on_device;
+fn on_device(device: &OnDevice) -> String {
     let mut parts = vec![
         format!("{} allocated", bytes(device.allocated)),
-        format!("{} cached", bytes(device.cached)),
+        format!("{} cached by PyTorch", bytes(device.cached)),
     ];
     if let Some(context) = device.context {
         parts.push(format!("{} context", bytes(context)));
     }
     if let Some(outside) = device.outside.filter(|&outside| outside > 0) {
-        parts.push(format!("{} past PyTorch", bytes(outside)));
+        parts.push(format!("{} outside PyTorch", bytes(outside)));
     }
     if device.others > 0 {
         parts.push(format!("{} other processes", bytes(device.others)));
     }
-    let _ = writeln!(text, "  {:<10} {}", "on device", parts.join(" + "));
-    let slack = &explanation.slack;
-    if slack.cached() > 0 {
-        let mut parts = Vec::new();
-        if slack.hard > 0 {
-            parts.push(format!(
-                "{} in {} {} (largest {})",
-                bytes(slack.hard),
-                count(slack.holes),
-                if slack.holes == 1 { "hole" } else { "holes" },
-                bytes(slack.largest_hole)
-            ));
-        }
-        if slack.soft > 0 {
-            parts.push(format!("{} in free segments", bytes(slack.soft)));
-        }
-        if slack.stream > 0 {
-            parts.push(format!("{} of other streams", bytes(slack.stream)));
-        }
-        let _ = writeln!(text, "  {:<10} {}", "unused", parts.join(", "));
-    }
+    parts.join(" + ")
 }
 
-fn whose(text: &mut String, explanation: &Explanation) {
-    let mut parts: Vec<_> = explanation.categories.iter().collect();
-    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
-    let parts = parts.iter().map(|part| {
+fn unused(explanation: &Explanation) -> Option<String> {
+    let slack = &explanation.slack;
+    let mut parts = Vec::new();
+    if slack.hard > 0 {
+        parts.push(format!(
+            "{} in {} {} (largest {})",
+            bytes(slack.hard),
+            count(slack.holes),
+            if slack.holes == 1 { "hole" } else { "holes" },
+            bytes(slack.largest_hole)
+        ));
+    }
+    if slack.soft > 0 {
+        parts.push(format!("{} in free segments", bytes(slack.soft)));
+    }
+    if slack.stream > 0 {
+        parts.push(format!("{} of other streams", bytes(slack.stream)));
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+fn by_kind(screen: &mut Screen<'_>, categories: &[CategoryBytes], rounding: u64) {
+    let mut sorted: Vec<_> = categories.iter().collect();
+    sorted.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    let parts = sorted.iter().map(|part| {
         let known = if part.exact_bytes == part.bytes {
             ""
         } else if part.exact_bytes == 0 {
@@ -256,28 +392,24 @@ fn whose(text: &mut String, explanation: &Explanation) {
         format!("{known}{} {}", part.category.name(), bytes(part.bytes))
     });
     let mut parts: Vec<String> = parts.collect();
-    if explanation.slack.rounding > 0 {
-        parts.push(format!("rounding {}", bytes(explanation.slack.rounding)));
+    if rounding > 0 {
+        parts.push(format!("rounding {}", bytes(rounding)));
     }
     if parts.is_empty() {
         return;
     }
-    let half = parts.len().div_ceil(2).max(3).min(parts.len());
-    let _ = writeln!(text, "  {:<10} {}", "whose", parts[..half].join(" · "));
-    if half < parts.len() {
-        let _ = writeln!(text, "  {:<10} {}", "", parts[half..].join(" · "));
-    }
+    let mut text = parts.join(" · ");
     if parts.iter().any(|part| part.starts_with(['~', '≈'])) {
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "  {:<10} {DIM}~ inferred from phase, lifetime or stack; the others by torch's own word{DIM:#}",
-            ""
+            " {DIM}(~ inferred from phase, lifetime or stack; the others reported by torch){DIM:#}"
         );
     }
+    screen.line("by kind", &text);
 }
 
 fn held(holder: &Holder) -> String {
-    let place = holder
+    let made = holder
         .place
         .as_ref()
         .map_or_else(|| "no Python line".to_owned(), located);
@@ -295,8 +427,12 @@ fn held(holder: &Holder) -> String {
     } else {
         "~"
     };
+    let by = match &holder.held_by {
+        Some(held) if !held.name.is_empty() => format!("{}, ", plain(&held.said())),
+        _ => String::new(),
+    };
     format!(
-        "{:>11} {:>5} × {mark}{}{module} {place}{shape}",
+        "{:>11} {:>5} × {by}{mark}{}{module} {made}{shape}",
         bytes(holder.bytes),
         count(holder.blocks),
         holder.category.name(),
@@ -308,21 +444,43 @@ fn located(place: &Place) -> String {
 }
 
 fn found(finding: &Finding) -> String {
+    let guess = match finding.known {
+        Known::Exact => "",
+        Known::Inferred => " (inferred)",
+    };
     format!(
-        "{HINT}{}{HINT:#} {}",
+        "{HINT}{}{HINT:#} {}{guess}",
         finding.code.code,
         plain(&finding.sentence)
     )
 }
 
-fn proposed(fix: &Fix) -> String {
+fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first: bool) {
+    screen.line(if first { "what helps" } else { "" }, &plain(&fix.advice));
+    if let Some(paste) = &fix.paste {
+        screen.paste(&format!("{HINT}{}{HINT:#}", plain(paste)));
+    }
     let proof = match fix.proof {
         Proof::Replayed => "replayed",
         Proof::Computed => "computed",
     };
-    let advice = match &fix.paste {
-        Some(paste) => format!("{} ({HINT}{paste}{HINT:#})", fix.advice),
-        None => plain(&fix.advice),
+    let about = if fix.estimate { "about " } else { "" };
+    let failed = explanation.outcome == Outcome::OutOfMemory && fix.code != codes::SHORT.code;
+    let then = match (failed, fix.whole_job, fix.fits) {
+        (false, _, _) => "",
+        (true, true, Some(true)) => "; the whole job then fits",
+        (true, true, Some(false)) => "; the job still needs more than the GPU has",
+        (true, true, None) => "; whether the job then fits is not certain",
+        (true, false, Some(false)) => "; this request still fails",
+        (true, false, _) => "; gets past this request, what follows is unknown",
     };
-    format!("{advice}: {} [{proof}]", fix.shown)
+    let changes = if fix.changes_result {
+        "; changes what the program computes"
+    } else {
+        ""
+    };
+    screen.line(
+        "",
+        &format!("{about}{} [{proof}]{then}{changes}", plain(&fix.shown)),
+    );
 }

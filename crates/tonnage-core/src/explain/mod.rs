@@ -1,38 +1,64 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why does it need what it needs, and what would help?
 //!
-//! * `codes`: the findings, each with a stable code and a page;
-//! * `cause`: what makes the peak, found in the lives of blocks;
-//! * `fixes`: what would lower it. A setting of the allocator is replayed. Any
-//!   other change is played on the recording: the blocks it would do away with
-//!   are left out or made smaller, and the peak is found again. No number here
-//!   is a rule of thumb.
+//! * `codes` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
+//!   would help: `growth`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`, `optimizer`,
+//!   `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `spike`;
+//! * `class` says why a request failed, with `outside` for what others hold;
+//! * `case` is what they look at: one process on one device, at one moment;
+//! * `need` is what the whole job needs, where it was run on a device without a limit;
+//! * `repeats` finds the repeated blocks of a model;
+//! * `fixes` and `setting` prove proposals. A setting of the allocator is replayed. Any other change is applied to the
+//!   recorded lifetimes of the blocks, and the peak is found again.
+//!
+//! A finding that rests on what torch or Python said is exact; one that rests on patterns of lifetimes is inferred,
+//! and says so.
 
 pub mod codes;
+pub mod need;
 
-mod cause;
+mod activations;
+mod attention;
+mod case;
+mod checkpoint_file;
+mod class;
 mod fixes;
+mod graphs;
+mod growth;
+mod kv_cache;
+mod logits;
+mod long_sample;
+mod models;
+mod no_grad;
+mod optimizer;
+mod outside;
+mod repeats;
+mod setting;
+mod spike;
+mod state_copy;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tonnage_trace::{StackId, StackTable, meta};
+use tonnage_trace::meta;
 
 pub use codes::Code;
 pub use fixes::{Fix, Measure, Proof};
+pub use need::{Candidate, Need, Over, gpus_that_hold};
 
+use self::case::Case;
 use crate::facts;
 use crate::holdings::{
-    Category, CategoryBytes, Failure, Holding, Holdings, Known, Phase, Place, Recording, Slack,
-    site,
+    Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
+    is_users, pattern, site,
 };
 use crate::replay::Job;
 use crate::words::{bytes, count};
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// How many holders are listed.
 const HOLDERS: usize = 6;
@@ -66,6 +92,9 @@ pub struct Moment {
     pub after_ns: Option<u64>,
     /// Where the request was made that reached the peak, or failed.
     pub place: Option<Place>,
+    /// Where a request without a Python line, such as one of a backward pass, was called from, as the exception says
+    /// that ended the job.
+    pub called_at: Option<Place>,
     /// The module in whose forward pass it was.
     pub module: Option<String>,
 }
@@ -96,7 +125,7 @@ pub struct OnDevice {
     pub context: Option<u64>,
     /// Bytes this process obtained past PyTorch's allocator, where that is known.
     pub outside: Option<u64>,
-    /// Most that other processes of the recording held on the device, their contexts included.
+    /// Bytes that other processes of the recording held on the device, their contexts included.
     pub others: u64,
 }
 
@@ -120,6 +149,8 @@ pub struct Holder {
     pub tensor: Option<String>,
     /// Its type and shape.
     pub shape: Option<String>,
+    /// What holds it, where Python was asked.
+    pub held_by: Option<HeldBy>,
 }
 
 /// Something found.
@@ -129,12 +160,28 @@ pub struct Finding {
     /// Its code.
     #[serde(flatten)]
     pub code: Code,
+    /// The finding in a clause, for a headline.
+    pub headline: Option<String>,
     /// What was found, in one sentence.
     pub sentence: String,
     /// Bytes it accounts for at the moment.
     pub bytes: u64,
-    /// The line to look at.
+    /// The line to look at: where the memory is held, or else where it is made.
     pub place: Option<Place>,
+    /// Whether it rests on what torch and Python said, or on patterns of lifetimes.
+    pub known: Known,
+    /// What holds the memory, where Python was asked.
+    pub held_by: Option<HeldBy>,
+}
+
+/// What a search for one finding yields.
+struct Found {
+    finding: Finding,
+    fixes: Vec<Fix>,
+    /// The live blocks it explains, by index.
+    claims: Vec<u32>,
+    /// Whether it is something that the program need not do, which ranks before what it must.
+    mistake: bool,
 }
 
 /// The largest sum of blocks in another phase than that of the peak.
@@ -176,7 +223,7 @@ pub struct Explanation {
     pub request: Option<Request>,
     /// What was on the device.
     pub on_device: OnDevice,
-    /// Whose it was; categories without bytes are left out.
+    /// The bytes by kind; categories without bytes are left out.
     pub categories: Vec<CategoryBytes>,
     /// What was held and not used.
     pub slack: Slack,
@@ -184,7 +231,12 @@ pub struct Explanation {
     pub holders: Vec<Holder>,
     /// The peak behind the peak.
     pub second_peak: Option<SecondPeak>,
-    /// What was found, the class of a failure first, then by bytes.
+    /// What the whole job needs, where a job that failed was run once more on a device without a limit.
+    pub need: Option<Need>,
+    /// Why the request failed: TN101, TN102, TN103 or TN105.
+    pub failure_class: Option<Code>,
+    /// What was found, the cause first. The class of a failure is among them: first if it is the cause itself
+    /// (fragmentation, other streams, other processes), else last.
     pub findings: Vec<Finding>,
     /// What would help, the cheapest first.
     pub fixes: Vec<Fix>,
@@ -192,85 +244,32 @@ pub struct Explanation {
     pub unknown: Vec<String>,
 }
 
-/// What the analysis works on.
-pub(crate) struct Case<'a> {
-    pub(crate) recording: &'a Recording,
-    pub(crate) track: &'a Holdings,
-    pub(crate) row: u32,
-    pub(crate) failed: bool,
-    pub(crate) on_device: OnDevice,
-    pub(crate) slack: Slack,
-    /// The request that failed, as the block it would have been.
-    pub(crate) wanted: Option<Holding>,
-    /// Stacks of blocks that live at the moment since two passes or more.
-    pub(crate) staying: HashSet<StackId>,
-}
-
-impl Case<'_> {
-    pub(crate) fn stacks(&self) -> &StackTable {
-        &self.recording.stacks
-    }
-
-    pub(crate) fn alive(&self) -> impl Iterator<Item = &Holding> {
-        self.track.alive_at(self.row)
-    }
-
-    /// Bytes of the live blocks for which `of` says yes.
-    pub(crate) fn held(&self, of: impl Fn(&Holding) -> bool) -> u64 {
-        let blocks = self.alive().filter(|block| of(block));
-        blocks.map(|block| block.bytes).sum()
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        if let Some(failure) = self.track.failure.filter(|_| self.failed) {
-            return failure.phase;
-        }
-        self.track
-            .phase_at(self.row)
-            .map_or(Phase::Load, |span| span.phase)
-    }
-}
-
 /// Explains the failure or the peak of a recording; none if it shows no block at all.
 ///
-/// `job` is the same recording, ready to be replayed; without it no setting is proposed.
-pub fn explain(recording: &Recording, job: Option<&Job>) -> Option<Explanation> {
+/// `whole` is the same job on a device without a limit, if it was run so. `job` is that recording, or else the
+/// first, ready to be replayed; without it no setting is proposed.
+pub fn explain(
+    recording: &Recording,
+    whole: Option<&Recording>,
+    job: Option<&Job>,
+) -> Option<Explanation> {
     let track = recording.worst()?;
-    let failure = track.failure.filter(|failure| failure.last);
-    let row = track.moment();
-    let stream = failure.map_or_else(
-        || {
-            let made = track.blocks.iter().find(|block| block.born == row);
-            made.map_or(0, |block| block.stream)
-        },
-        |failure| failure.stream,
-    );
-    let slack = track.slack_at(row, stream);
-    let case = Case {
-        recording,
-        track,
-        row,
-        failed: failure.is_some(),
-        on_device: on_device(recording, track, row),
-        slack,
-        wanted: failure.map(|failure| wanted(track, failure)),
-        staying: cause::staying(track, row),
-    };
-    let request = failure.map(|failure| Request {
-        bytes: failure.requested,
-        free: failure.free,
-        short: cause::short(&case, failure.requested),
+    let failed = track.failure.is_some_and(|failure| failure.last);
+    let whole = whole.filter(|_| failed);
+    let whole = whole.and_then(|whole| Some((whole, need::same_track(whole, track)?)));
+    let own_job = job.filter(|_| whole.is_none());
+    let mut case = Case::new(recording, track, track.moment(), own_job, failed);
+    let mut all = whole.map(|(whole, track)| Case::new(whole, track, track.peak_row, job, true));
+    let need = all.as_ref().map(|all| {
+        let (categories, holders) = (categories(all), holders(all));
+        need::find(all, moment(all), categories, holders)
     });
-    let findings = cause::find(&case);
-    let fixes = fixes::find(&case, &findings, job);
-    let made = track.blocks.iter().find(|block| block.born == row);
-    let stack = failure.map_or_else(|| made.and_then(|block| block.stack), |f| f.stack);
-    let module = failure.map_or_else(|| made.and_then(|block| block.module), |f| f.module);
-    let span = track.phase_at(row);
+    let class = class::find(&case, need.as_ref());
+    let (findings, fixes) = conclude(&mut case, all.as_mut(), need.as_ref(), class.as_ref());
     let fact = |name: &str| recording.fact(track.process, name).map(str::to_owned);
     Some(Explanation {
         schema_version: SCHEMA_VERSION,
-        outcome: if failure.is_some() {
+        outcome: if failed {
             Outcome::OutOfMemory
         } else {
             Outcome::Ran
@@ -280,56 +279,165 @@ pub fn explain(recording: &Recording, job: Option<&Job>) -> Option<Explanation> 
         torch: fact(meta::TORCH_VERSION),
         process: track.process,
         device: track.device,
-        moment: Moment {
-            row,
-            rows: recording.rows,
-            phase: case.phase(),
-            phase_known: if track.phases_told {
-                Known::Exact
-            } else {
-                Known::Inferred
-            },
-            step: failure.map_or_else(|| span.map_or(0, |span| span.step), |f| f.step),
-            after_ns: after(recording, row),
-            place: site(&recording.stacks, stack),
-            module: module.map(|id| recording.stacks.text(id).to_owned()),
-        },
-        request,
+        moment: moment(&case),
+        request: case.request(),
         on_device: case.on_device.clone(),
-        categories: track
-            .categories_at(row)
-            .into_iter()
-            .filter(|part| part.blocks > 0)
-            .collect(),
-        slack,
+        categories: categories(&case),
+        slack: case.slack,
         holders: holders(&case),
         second_peak: second_peak(&case),
+        need,
+        failure_class: class.map(|class| class.code),
         findings,
         fixes,
         unknown: unknown(recording, track),
     })
 }
 
-/// The block that a failed request would have become: of the sort of those that the same stack made.
-fn wanted(track: &Holdings, failure: Failure) -> Holding {
-    let mut before = track.blocks.iter().rev();
-    let same = before.find(|block| block.stack == failure.stack && block.stack.is_some());
-    Holding {
-        born: failure.row,
-        died: Holding::ALIVE,
-        address: 0,
-        bytes: failure.requested,
-        requested: failure.requested,
-        stream: failure.stream,
-        stack: failure.stack,
-        module: failure.module,
-        name: None,
-        shape: None,
-        step: failure.step,
-        category: same.map_or(Category::Other, |block| block.category),
-        known: Known::Inferred,
-        phase: failure.phase,
+/// The findings in their order, and what would help. `case` is the moment of the failure or the peak, `all` the
+/// fullest moment of the whole job.
+fn conclude<'a>(
+    case: &mut Case<'a>,
+    all: Option<&mut Case<'a>>,
+    need: Option<&Need>,
+    class: Option<&Finding>,
+) -> (Vec<Finding>, Vec<Fix>) {
+    let short = class.is_some_and(|class| class.code == codes::SHORT);
+    let mut fixes = Vec::new();
+    // What fails because of holes is explained where it fails; what needs too much, where it needs most.
+    let known_short = if short {
+        class.map_or(0, |class| class.bytes.max(1))
+    } else {
+        0
+    };
+    let judged = if let Some(all) = all {
+        fixes.extend(setting::find(all, known_short));
+        if short { all } else { case }
+    } else {
+        fixes.extend(setting::find(case, known_short));
+        case
+    };
+    let mut causes = causes(judged, need.map_or(known_short, |need| need.short));
+    // What fits otherwise is not failing because of what it must hold.
+    if class.is_some() && !short {
+        causes.retain(|cause| cause.mistake);
     }
+    let mut findings = Vec::new();
+    for cause in causes {
+        fixes.extend(cause.fixes);
+        findings.push(cause.finding);
+    }
+    let outside = outside::find(judged);
+    for finding in class.into_iter().chain(&outside) {
+        if finding.code == codes::OUTSIDE
+            && !fixes.iter().any(|fix| fix.code == codes::OUTSIDE.code)
+        {
+            fixes.extend(outside::elsewhere(judged, finding));
+        }
+    }
+    if short {
+        fixes.extend(setting::device(judged, need));
+    }
+    let class = class.cloned();
+    let outside = outside.filter(|outside| {
+        class
+            .as_ref()
+            .is_none_or(|class| class.code != outside.code)
+    });
+    findings.extend(outside);
+    match class {
+        Some(class) if short => findings.push(class),
+        Some(class) => findings.insert(0, class),
+        None => {}
+    }
+    (findings, fixes)
+}
+
+/// Everything that makes the moment, the cause first.
+fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
+    type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
+    // What a search explains, those behind it do not look at again.
+    let searches: [Search; 15] = [
+        no_grad::find,
+        graphs::find,
+        state_copy::find,
+        growth::find,
+        models::two_copies,
+        models::second_model,
+        kv_cache::find,
+        long_sample::find,
+        logits::find,
+        attention::find,
+        optimizer::find,
+        optimizer::checkpointing,
+        checkpoint_file::find,
+        activations::find,
+        spike::find,
+    ];
+    let mut causes: Vec<Found> = Vec::new();
+    for search in searches {
+        if let Some(found) = search(case) {
+            case.claim(found.claims.iter().copied());
+            causes.push(found);
+        }
+    }
+    causes.extend(models::weights(case));
+    let weighty = |found: &Found| {
+        let bytes = found.finding.bytes;
+        found.mistake && (case.is_large(bytes, case::LARGE_SHARE) || (short > 0 && bytes >= short))
+    };
+    causes.sort_by_key(|found| (!weighty(found), std::cmp::Reverse(found.finding.bytes)));
+    // Memory that grows is no large sample, and weights are a cause only where nothing else is one.
+    if causes
+        .first()
+        .is_some_and(|first| first.mistake && first.finding.code != codes::LONG_SAMPLE)
+    {
+        causes.retain(|found| found.finding.code != codes::LONG_SAMPLE);
+    }
+    causes
+}
+
+fn moment(case: &Case<'_>) -> Moment {
+    let (recording, track, row) = (case.recording, case.track, case.row);
+    let failure = track.failure.filter(|_| case.failed);
+    let made = track.blocks.iter().find(|block| block.born == row);
+    let stack = failure.map_or_else(|| made.and_then(|block| block.stack), |f| f.stack);
+    let module = failure.map_or_else(|| made.and_then(|block| block.module), |f| f.module);
+    let span = track.phase_at(row);
+    let place = site(&recording.stacks, stack);
+    let called_at = match place {
+        None if failure.is_some() => raised_at(recording, track.process),
+        _ => None,
+    };
+    Moment {
+        row,
+        rows: recording.rows,
+        phase: case.phase(),
+        phase_known: if track.phases_told {
+            Known::Exact
+        } else {
+            Known::Inferred
+        },
+        step: failure.map_or_else(|| span.map_or(0, |span| span.step), |f| f.step),
+        after_ns: after(recording, row),
+        place,
+        called_at,
+        module: module.map(|id| recording.stacks.text(id).to_owned()),
+    }
+}
+
+/// The user's line at which the exception was raised that ended a process.
+fn raised_at(recording: &Recording, process: u32) -> Option<Place> {
+    let text = meta::find(&recording.meta, process, facts::EXCEPTION)?;
+    let json: serde_json::Value = serde_json::from_str(text).ok()?;
+    let mut frames = json["stack"].as_array()?.iter().filter_map(|frame| {
+        Some(Place {
+            function: frame[0].as_str()?.to_owned(),
+            file: frame[1].as_str()?.to_owned(),
+            line: frame[2].as_u64()?,
+        })
+    });
+    frames.find(|place| is_users(&place.file))
 }
 
 fn after(recording: &Recording, row: u32) -> Option<u64> {
@@ -337,53 +445,27 @@ fn after(recording: &Recording, row: u32) -> Option<u64> {
     Some(recording.times.get(index.checked_sub(1)?)?.1)
 }
 
-fn on_device(recording: &Recording, track: &Holdings, row: u32) -> OnDevice {
-    let allocated = track.allocated_at(row);
-    let reserved = track.reserved_at(row).max(allocated);
-    let charged = match track.failure {
-        Some(failure) if failure.last => failure.charged,
-        _ => track.charged_at_peak,
-    };
-    let driver_seen = track.peak_charged > 0;
-    let others = recording
-        .tracks
-        .iter()
-        .filter(|other| other.device == track.device && other.process != track.process);
-    OnDevice {
-        capacity: track.capacity,
-        allocated,
-        cached: reserved - allocated,
-        context: (track.context > 0).then_some(track.context),
-        outside: driver_seen.then(|| charged.saturating_sub(reserved)),
-        others: others.fold(0_u64, |sum, other| {
-            // Bounded, as every sum of holdings is: a hostile recording may have many processes.
-            sum.saturating_add(other.peak_charged + other.context)
-                .min(1 << 60)
-        }),
-    }
-}
-
-/// A module's path with `*` for every number, so that layers are one.
-pub(crate) fn pattern(path: &str) -> String {
-    let parts = path.split('.').map(|part| {
-        if part.chars().all(|c| c.is_ascii_digit()) {
-            "*"
-        } else {
-            part
-        }
-    });
-    parts.collect::<Vec<_>>().join(".")
+fn categories(case: &Case<'_>) -> Vec<CategoryBytes> {
+    let all = case.track.categories_at(case.row).into_iter();
+    all.filter(|part| part.blocks > 0).collect()
 }
 
 fn holders(case: &Case<'_>) -> Vec<Holder> {
-    type Key = (Category, Option<String>, Option<Place>);
+    type Key = (Category, Option<String>, Option<Place>, Option<HeldBy>);
     let mut groups: BTreeMap<Key, Holder> = BTreeMap::new();
     let stacks = case.stacks();
-    for block in case.alive() {
+    for live in case.alive() {
+        let block = live.block;
         let module = block.module.map(|id| pattern(stacks.text(id)));
         let place = site(stacks, block.stack);
+        let held_by = live.held.cloned();
         let holder = groups
-            .entry((block.category, module.clone(), place.clone()))
+            .entry((
+                block.category,
+                module.clone(),
+                place.clone(),
+                held_by.clone(),
+            ))
             .or_insert_with(|| Holder {
                 bytes: 0,
                 blocks: 0,
@@ -393,6 +475,7 @@ fn holders(case: &Case<'_>) -> Vec<Holder> {
                 module,
                 tensor: None,
                 shape: None,
+                held_by,
             });
         holder.bytes += block.bytes;
         holder.blocks += 1;

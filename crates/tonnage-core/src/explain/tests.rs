@@ -151,7 +151,7 @@ impl Script {
     fn explain(&self) -> Explanation {
         let bytes = self.trace.write(Vec::new()).expect("writes");
         let recording = read(bytes.as_slice()).expect("reads");
-        explain(&recording, None).expect("has blocks")
+        explain(&recording, None, None).expect("has blocks")
     }
 }
 
@@ -197,7 +197,8 @@ fn tn102_enough_is_free_but_in_holes() {
     script.alloc_at(50, 10, &[line(1)]);
     script.oom(60, &[line(3)]);
     let explanation = script.explain();
-    assert_eq!(first(&explanation), ("TN102", Some(3), 70));
+    // The line whose blocks keep the holes, and not the one that asked.
+    assert_eq!(first(&explanation), ("TN102", Some(1), 70));
     assert_eq!(explanation.slack.largest_hole, 40 * MIB);
 }
 
@@ -209,7 +210,7 @@ fn tn103_what_is_free_belongs_to_another_stream() {
     script.alloc_at(0, 10, &[line(1)]);
     script.stream = 0;
     script.oom(60, &[line(3)]);
-    assert_eq!(first(&script.explain()), ("TN103", Some(3), 70));
+    assert_eq!(first(&script.explain()), ("TN103", Some(1), 70));
 }
 
 #[test]
@@ -233,7 +234,7 @@ fn tn105_it_would_fit_without_the_other_processes() {
     assert_eq!(explanation.fixes[0].measure, Measure::Device);
     // Short by more than the others hold: short by itself.
     script.oom(80, &[line(2)]);
-    assert_eq!(codes(&script.explain()), ["TN101", "TN105"]);
+    assert_eq!(codes(&script.explain()), ["TN105", "TN101"]);
 }
 
 /// Steps of a training loop; `made` gets the number of each.
@@ -254,7 +255,7 @@ fn tn201_blocks_of_every_step_stay() {
         script.alloc(10, &[line(7)]);
     });
     let explanation = script.explain();
-    assert_eq!(first(&explanation), ("TN201", Some(7), 50));
+    assert_eq!(first(&explanation), ("TN201", Some(7), 60));
     // The last one is alive in any case.
     assert_eq!(promised(&explanation, "TN201"), Some((80, 30)));
 }
@@ -345,7 +346,7 @@ fn tn205_outputs_of_evaluation_are_collected() {
         });
     }
     let explanation = script.explain();
-    assert_eq!(first(&explanation), ("TN205", Some(11), 120));
+    assert_eq!(first(&explanation), ("TN205", Some(11), 150));
     assert_eq!(promised(&explanation, "TN205"), Some((170, 50)));
 }
 
@@ -372,9 +373,10 @@ fn tn207_the_cache_and_the_request_for_more_of_it_are_halved() {
     }
     script.oom(100, &[line(3)]);
     let explanation = script.explain();
-    assert_eq!(codes(&explanation), ["TN101", "TN207"]);
+    assert_eq!(codes(&explanation), ["TN207", "TN101"]);
     assert_eq!(promised(&explanation, "TN207"), Some((240, 130)));
-    assert_eq!(explanation.fixes[0].fits, Some(true));
+    // Without a replay a sum that is small enough proves nothing.
+    assert_eq!(explanation.fixes[0].fits, None);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Whose bytes: every block of a recording with its life, its category and how that is known.
+//! Every block of a recording with its lifetime, its category, its holder and how each is known.
 //!
 //! A dry run asks torch itself, at moments when torch knows: which tensors are
 //! parameters, gradients and optimizer state, when a module is entered, when a
@@ -8,8 +8,13 @@
 //! other blocks the category follows from the phase in which they were born and
 //! died, or from their stack, and is [`Known::Inferred`].
 //!
-//! Memory: one [`Holding`] for every block that ever lived, about 80 bytes each.
+//! It also asks Python who holds each block, at an out-of-memory and near peaks: a
+//! census. Its answers are `holder` rows; [`Holdings::holders_near`] finds the ones
+//! that hold for a moment.
+//!
+//! Memory: one [`Holding`] for every block of the recording, about 80 bytes each.
 
+mod held;
 mod read;
 mod sites;
 #[cfg(test)]
@@ -20,8 +25,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tonnage_trace::{Meta, StackId, StackTable, TextId};
 
-pub use read::{HoldingsError, read};
-pub use sites::{Place, is_users, own_folder, shortened, site};
+pub use held::{Census, HeldBy, HolderRow, Model, ModelState, Sort};
+pub use read::{HoldingsError, read, read_from};
+pub use sites::{Place, is_users, own_folder, pattern, shortened, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -125,17 +131,20 @@ pub enum Phase {
     Eval,
     /// Saving or loading a checkpoint.
     Save,
+    /// Between passes: after a phase ended and before the next begins.
+    Other,
 }
 
 impl Phase {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Load,
         Self::Forward,
         Self::Backward,
         Self::Step,
         Self::Eval,
         Self::Save,
+        Self::Other,
     ];
 
     /// The word for it.
@@ -147,6 +156,7 @@ impl Phase {
             Self::Step => "step",
             Self::Eval => "eval",
             Self::Save => "save",
+            Self::Other => "other",
         }
     }
 
@@ -249,8 +259,10 @@ pub struct Failure {
     pub module: Option<TextId>,
     /// Bytes of blocks that were handed out then.
     pub allocated: u64,
-    /// Bytes the driver had charged then, without the context.
-    pub charged: u64,
+    /// Bytes this process had on the device beside PyTorch's allocator and the context, before the request.
+    pub outside: u64,
+    /// Bytes that other processes had on the device then, contexts included; `None` where the recording does not say.
+    pub others: Option<u64>,
     /// Whether nothing was requested after it.
     pub last: bool,
 }
@@ -274,6 +286,16 @@ pub struct Holdings {
     pub steps: Vec<u32>,
     /// The rows at which forward passes began, with gradients or without.
     pub passes: Vec<u32>,
+    /// The rows at which they ended, one for each; [`Holding::ALIVE`] where that is not known.
+    pub pass_ends: Vec<u32>,
+    /// The rows at which a model in evaluation mode was entered with gradients on.
+    pub grad_in_eval: Vec<u32>,
+    /// When Python was asked who holds what, in order.
+    pub censuses: Vec<Census>,
+    /// What it said, in order.
+    pub holders: Vec<HolderRow>,
+    /// What it said of models, the last word on each.
+    pub models: Vec<Model>,
     /// The last request that could not be served.
     pub failure: Option<Failure>,
     /// How many could not.
@@ -286,8 +308,10 @@ pub struct Holdings {
     pub peak_allocated: u64,
     /// The row that reached it first.
     pub peak_row: u32,
-    /// What the driver had charged then, without the context.
-    pub charged_at_peak: u64,
+    /// Bytes this process had on the device then beside PyTorch's allocator and the context.
+    pub outside_at_peak: u64,
+    /// Bytes that other processes had on the device then; `None` where the recording does not say.
+    pub others_at_peak: Option<u64>,
     /// Most that was held from the driver by the allocator.
     pub peak_reserved: u64,
     /// The row that reached it first.
@@ -341,10 +365,10 @@ impl Recording {
     }
 }
 
-/// What comes and goes of lives with their bytes, in the order of rows; within a row what goes comes first.
-pub(crate) fn changes(lives: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(u32, i64)> {
-    let mut changes = Vec::with_capacity(lives.size_hint().0 * 2);
-    for (born, died, bytes) in lives {
+/// What comes and goes of lifetimes with their bytes, in the order of rows; within a row what goes comes first.
+pub(crate) fn changes(lifetimes: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(u32, i64)> {
+    let mut changes = Vec::with_capacity(lifetimes.size_hint().0 * 2);
+    for (born, died, bytes) in lifetimes {
         let bytes = bytes.cast_signed();
         changes.push((born, bytes));
         if died != Holding::ALIVE {

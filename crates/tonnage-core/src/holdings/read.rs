@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use thiserror::Error;
 use tonnage_trace::{Event, Kind, Meta, ReadError, Reader, StackId, StackTable, TextId, meta};
 
+use super::held::{Census, HolderRow, Model};
 use super::sites::{Hint, Hints};
 use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
@@ -34,7 +35,11 @@ pub enum HoldingsError {
 
 /// Reads all of a recording.
 pub fn read<R: Read>(source: R) -> Result<Recording, HoldingsError> {
-    let mut reader = Reader::new(source)?;
+    read_from(Reader::new(source)?)
+}
+
+/// Reads all that a reader has: the first recording of a file, or one behind it.
+pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsError> {
     let mut tracks: BTreeMap<(u32, i32), Builder> = BTreeMap::new();
     let mut hints = Hints::default();
     let mut row = 0_u32;
@@ -92,8 +97,9 @@ struct Builder {
     told: bool,
     phase: Phase,
     phase_from: u32,
-    /// Phases inside phases: a forward pass within an optimizer's closure.
-    outer: Vec<Phase>,
+    /// The phases that have begun and not ended, each with what was going on before: a forward pass
+    /// within an optimizer's closure.
+    open: Vec<(Phase, Phase)>,
     modules: Vec<TextId>,
     step: u32,
     allocated: u64,
@@ -107,6 +113,11 @@ struct Builder {
     lives: Vec<(u32, u32)>,
     final_segments: Vec<(u64, u64, u64)>,
     final_states: Vec<(u64, u64, u64, u64, Option<StackId>)>,
+    /// Bytes beside the allocator and the context when the allocator last did something: what a
+    /// request that fails has obtained and not yet told of is the allocator's.
+    outside: u64,
+    /// Bytes of other processes on the device, where rows say.
+    others: Option<u64>,
 }
 
 impl Builder {
@@ -122,7 +133,7 @@ impl Builder {
             told: false,
             phase: Phase::Load,
             phase_from: 0,
-            outer: Vec::new(),
+            open: Vec::new(),
             modules: Vec::new(),
             step: 0,
             allocated: 0,
@@ -132,10 +143,15 @@ impl Builder {
             lives: Vec::new(),
             final_segments: Vec::new(),
             final_states: Vec::new(),
+            outside: 0,
+            others: None,
         }
     }
 
     fn row(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
+        if let (Some(charged), Some(in_use)) = (event.charged, event.in_use) {
+            self.others = Some(in_use.saturating_sub(charged).min(ABSURD));
+        }
         match event.kind {
             Kind::Alloc => self.alloc(event, row, stacks, hints),
             Kind::FreeRequested => self.given_back(event, row),
@@ -172,16 +188,18 @@ impl Builder {
                 }
             }
             Kind::Owner => self.owner(event, stacks),
+            Kind::Holder => self.holder(event, row),
             Kind::MarkStart | Kind::MarkEnd | Kind::Mark => self.mark(event, row, stacks),
             Kind::DriverContext => {
                 self.out.context = self.out.context.saturating_add(event.size).min(ABSURD);
             }
             Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => {
-                self.out.charged = self.out.charged.saturating_add(event.size).min(ABSURD);
-                self.out.peak_charged = self.out.peak_charged.max(self.out.charged);
+                let derived = self.out.charged.saturating_add(event.size);
+                self.charge(event, derived);
             }
-            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree => {
-                self.out.charged = self.out.charged.saturating_sub(event.size);
+            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree | Kind::PoolTrim => {
+                let derived = self.out.charged.saturating_sub(event.size);
+                self.charge(event, derived);
             }
             Kind::Oom => {
                 self.out.failure = Some(Failure {
@@ -194,7 +212,8 @@ impl Builder {
                     step: self.step,
                     module: self.modules.last().copied(),
                     allocated: self.allocated,
-                    charged: self.out.charged,
+                    outside: self.outside,
+                    others: self.others,
                     last: true,
                 });
                 self.out.failures += 1;
@@ -203,7 +222,22 @@ impl Builder {
         }
     }
 
+    /// What the driver has charged this process after a call, without the context: as recorded,
+    /// or else what the sizes come to.
+    fn charge(&mut self, event: &Event, derived: u64) {
+        let recorded = event
+            .charged
+            .map(|charged| charged.saturating_sub(self.out.context));
+        self.out.charged = recorded.unwrap_or(derived).min(ABSURD);
+        self.out.peak_charged = self.out.peak_charged.max(self.out.charged);
+    }
+
+    fn note_outside(&mut self) {
+        self.outside = self.out.charged.saturating_sub(self.out.reserved);
+    }
+
     fn alloc(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
+        self.note_outside();
         if let Some(failure) = &mut self.out.failure {
             failure.last = false;
         }
@@ -223,7 +257,8 @@ impl Builder {
         if self.allocated > self.out.peak_allocated {
             self.out.peak_allocated = self.allocated;
             self.out.peak_row = row;
-            self.out.charged_at_peak = self.out.charged;
+            self.out.outside_at_peak = self.outside;
+            self.out.others_at_peak = self.others;
         }
     }
 
@@ -295,6 +330,7 @@ impl Builder {
 
     /// A block that is given back and whose birth was not recorded was there from the start.
     fn given_back(&mut self, event: &Event, row: u32) {
+        self.note_outside();
         if self.free(event.address, row) {
             return;
         }
@@ -418,6 +454,20 @@ impl Builder {
         block.shape = event.text.filter(|_| !shape.is_empty());
     }
 
+    fn holder(&mut self, event: &Event, row: u32) {
+        let (Some(name), Some(text)) = (event.name, event.text) else {
+            return;
+        };
+        if let Some(&block) = self.live.get(&event.address) {
+            self.out.holders.push(HolderRow {
+                row,
+                block,
+                name,
+                text,
+            });
+        }
+    }
+
     fn mark(&mut self, event: &Event, row: u32, stacks: &StackTable) {
         let Some(sort) = event.text.map(|text| stacks.text(text)) else {
             return;
@@ -440,20 +490,17 @@ impl Builder {
                     self.out.phases_told = true;
                 }
                 if kind == Kind::MarkStart {
-                    if matches!(phase, Phase::Forward | Phase::Eval) {
-                        self.out.passes.push(row);
-                        self.span += 1;
-                    }
-                    self.outer.push(self.phase);
-                    self.enter(phase, row);
+                    self.start(phase, row);
                 } else {
-                    let outer = self.outer.pop().unwrap_or(phase);
-                    // A loss is computed after the model's forward pass has ended and belongs to
-                    // it; so a phase goes on until another begins, unless it was inside one.
-                    let resumes = matches!(outer, Phase::Backward | Phase::Step);
-                    if phase != outer && resumes && !self.outer.is_empty() {
-                        self.enter(outer, row);
-                    }
+                    self.stop(phase, row);
+                }
+            }
+            ("census", _) => self.out.censuses.push(Census { row, reason: name }),
+            ("grad_in_eval", _) => self.out.grad_in_eval.push(row),
+            ("model", _) => {
+                if let Some(model) = Model::parse(stacks.text(name)) {
+                    self.out.models.retain(|known| known.name != model.name);
+                    self.out.models.push(model);
                 }
             }
             ("step", _) => {
@@ -461,6 +508,44 @@ impl Builder {
                 self.out.steps.push(row);
             }
             _ => {}
+        }
+    }
+
+    fn start(&mut self, phase: Phase, row: u32) {
+        let is_pass = |phase| matches!(phase, Phase::Forward | Phase::Eval);
+        if is_pass(phase) {
+            self.out.passes.push(row);
+            self.out.pass_ends.push(Holding::ALIVE);
+            self.span += 1;
+        }
+        // No step runs inside a step and no pass inside a pass: the end of that one was skipped
+        // by an exception.
+        let same =
+            |(open, _): &(Phase, Phase)| *open == phase && (is_pass(phase) || phase == Phase::Step);
+        if let Some(at) = self.open.iter().rposition(same) {
+            self.open.truncate(at);
+        }
+        self.open.push((phase, self.phase));
+        self.enter(phase, row);
+    }
+
+    fn stop(&mut self, phase: Phase, row: u32) {
+        let Some(at) = self.open.iter().rposition(|(open, _)| *open == phase) else {
+            return;
+        };
+        let before = self.open[at].1;
+        self.open.truncate(at);
+        if matches!(phase, Phase::Forward | Phase::Eval)
+            && let Some(end) = self.out.pass_ends.last_mut()
+        {
+            *end = row;
+        }
+        if !self.open.is_empty() {
+            self.enter(before, row);
+        } else if phase != Phase::Forward {
+            // A loss is computed after the model's forward pass has ended and belongs to it; all
+            // other phases end when they say so.
+            self.enter(Phase::Other, row);
         }
     }
 
@@ -474,6 +559,7 @@ impl Builder {
         }
         if !self.told && matches!(phase, Phase::Forward | Phase::Eval) {
             self.out.passes.push(row);
+            self.out.pass_ends.push(Holding::ALIVE);
         }
         self.end_phase(row);
         self.span += 1;
@@ -570,6 +656,7 @@ impl Builder {
 fn by_life(born_in: Phase, passing: bool, told: bool) -> Category {
     match born_in {
         Phase::Load => Category::Other,
+        // What is made between passes is a batch, a metric, a copy: nothing that torch makes.
         _ if passing => Category::Temporaries,
         Phase::Forward => Category::Activations,
         Phase::Backward if !told => Category::Gradients,

@@ -87,6 +87,18 @@ pub fn site(stacks: &StackTable, stack: Option<StackId>) -> Option<Place> {
         .map(place)
 }
 
+/// A module's path with `*` for every number, so that layers are one.
+pub fn pattern(path: &str) -> String {
+    let parts = path.split('.').map(|part| {
+        if part.chars().all(|c| c.is_ascii_digit()) {
+            "*"
+        } else {
+            part
+        }
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
 /// What a stack hints at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hint {

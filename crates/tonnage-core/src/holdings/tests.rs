@@ -225,7 +225,7 @@ fn absurd_sizes_do_not_overflow_any_sum() {
         ..Event::new(Kind::Oom)
     });
     let recording = script.read();
-    let told = crate::explain::explain(&recording, None).expect("it has blocks");
+    let told = crate::explain::explain(&recording, None, None).expect("it has blocks");
     assert!(told.on_device.allocated > 0);
     assert!(crate::diff::Summary::of(&recording, "").is_some());
 }

@@ -6,8 +6,8 @@ use tonnage_alloc::AddressOrder;
 use tonnage_alloc::torch::{Backend, Rules, Settings, Version};
 use tonnage_trace::{Meta, meta};
 
-use super::Alloc;
 use super::requests::Requests;
+use super::{Alloc, TorchConf};
 use crate::facts;
 
 /// The allocator and the device of a recording, as far as it says.
@@ -71,7 +71,11 @@ impl RecordedAs {
         let settings = self.settings.as_ref()?;
         Some(match settings.backend {
             Backend::CudaMallocAsync => Alloc::CudaMallocAsync,
-            Backend::Native => Alloc::Torch(self.conf.clone()),
+            // What is listed wins over the text, which may not even be one.
+            Backend::Native => Alloc::Torch(Box::new(TorchConf {
+                text: self.conf.clone(),
+                settings: settings.clone(),
+            })),
         })
     }
 

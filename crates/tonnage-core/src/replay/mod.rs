@@ -8,12 +8,14 @@
 //! * `start` is what a truncated recording began with;
 //! * `stage` is the device;
 //! * `policy` runs requests through one allocator;
+//! * `changed` is the same program with other lifetimes of its blocks;
 //! * `check` compares the replay under the recorded setting with the recording;
 //! * `smallest` finds the smallest device on which a recording completes.
 //!
 //! PyTorch's allocator is exact; the others are approximations and say so in
 //! every result.
 
+mod changed;
 mod check;
 mod facts;
 mod offline;
@@ -37,6 +39,7 @@ use tonnage_alloc::{AddressOrder, Bfc, StreamPool};
 use tonnage_trace::account::Rounding;
 use tonnage_trace::{Account, Ending, Meta, ReadError, Reader, meta};
 
+pub use changed::{Change, Changes};
 pub use check::{Comparison, Difference, Seen};
 pub use requests::Gaps;
 pub use smallest::Smallest;
@@ -62,7 +65,7 @@ pub enum Alloc {
     /// The one of the recording, with its setting.
     Recorded,
     /// PyTorch's with this `PYTORCH_CUDA_ALLOC_CONF`.
-    Torch(String),
+    Torch(Box<TorchConf>),
     /// The driver's stream-ordered pools, as an approximation.
     CudaMallocAsync,
     /// Best fit with coalescing, as TensorFlow and JAX do, as an approximation.
@@ -71,13 +74,73 @@ pub enum Alloc {
     Plan,
 }
 
+/// A value of `PYTORCH_CUDA_ALLOC_CONF` that PyTorch takes. Two are the same if they are written the same.
+#[derive(Clone, Debug, Default)]
+pub struct TorchConf {
+    text: String,
+    settings: Settings,
+}
+
+impl TorchConf {
+    /// The text, as it can be pasted.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What it sets.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl FromStr for TorchConf {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<Self, SettingsError> {
+        Ok(Self {
+            text: text.to_owned(),
+            settings: text.parse()?,
+        })
+    }
+}
+
+impl PartialEq for TorchConf {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for TorchConf {}
+
 impl Alloc {
+    /// PyTorch's with these settings.
+    pub fn torch(conf: &str) -> Result<Self, AllocError> {
+        let parsed = conf.parse();
+        let parsed = parsed.map_err(|source| AllocError::Settings {
+            conf: conf.to_owned(),
+            source,
+        })?;
+        Ok(Self::Torch(Box::new(parsed)))
+    }
+
+    /// PyTorch's with expandable segments.
+    pub fn expandable() -> Self {
+        let settings = Settings {
+            expandable_segments: true,
+            ..Settings::default()
+        };
+        Self::Torch(Box::new(TorchConf {
+            text: "expandable_segments:True".to_owned(),
+            settings,
+        }))
+    }
+
     /// What is replayed unless told otherwise.
     pub fn usual() -> Vec<Self> {
         vec![
             Self::Recorded,
-            Self::Torch(String::new()),
-            Self::Torch("expandable_segments:True".to_owned()),
+            Self::Torch(Box::default()),
+            Self::expandable(),
             Self::CudaMallocAsync,
             Self::Bfc,
         ]
@@ -88,8 +151,8 @@ impl fmt::Display for Alloc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Recorded => f.write_str("recorded"),
-            Self::Torch(conf) if conf.is_empty() => f.write_str("torch"),
-            Self::Torch(conf) => write!(f, "torch:{conf}"),
+            Self::Torch(conf) if conf.text.is_empty() => f.write_str("torch"),
+            Self::Torch(conf) => write!(f, "torch:{}", conf.text),
             Self::CudaMallocAsync => f.write_str("cuda-malloc-async"),
             Self::Bfc => f.write_str("bfc"),
             Self::Plan => f.write_str("plan"),
@@ -125,14 +188,7 @@ impl FromStr for Alloc {
             ("cuda-malloc-async", "") => Ok(Self::CudaMallocAsync),
             ("bfc", "") => Ok(Self::Bfc),
             ("plan", "") => Ok(Self::Plan),
-            ("torch", conf) => {
-                let settings = conf.parse::<Settings>();
-                settings.map_err(|source| AllocError::Settings {
-                    conf: conf.to_owned(),
-                    source,
-                })?;
-                Ok(Self::Torch(conf.to_owned()))
-            }
+            ("torch", conf) => Self::torch(conf),
             _ => Err(AllocError::Unknown(text.to_owned())),
         }
     }
@@ -389,7 +445,7 @@ pub struct Report {
 }
 
 /// One process on one device, ready to be replayed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Track {
     requests: Requests,
     rank: Option<String>,
@@ -478,6 +534,15 @@ impl Job {
             schema_version: SCHEMA_VERSION,
             tracks: reports.collect(),
         }
+    }
+}
+
+impl Job {
+    /// Replays one process on one device with each allocator, and looks for the smallest device; none if there is no
+    /// such process.
+    pub fn replay_track(&self, process: u32, device: i32, allocs: &[Alloc]) -> Option<TrackReport> {
+        let track = self.track(process, device)?;
+        Some(track.report(allocs, true))
     }
 }
 
@@ -794,7 +859,8 @@ impl Track {
 
     fn settings(&self, alloc: &Alloc) -> Settings {
         match alloc {
-            Alloc::Torch(conf) if !self.is_recorded(alloc) => conf.parse().unwrap_or_default(),
+            // What a recording lists wins over the text that stands in it.
+            Alloc::Torch(conf) if !self.is_recorded(alloc) => conf.settings.clone(),
             _ => self.recorded.settings.clone().unwrap_or_default(),
         }
     }

@@ -71,7 +71,7 @@ fn on(mebibytes: u64) -> Options {
 }
 
 fn default_torch() -> Alloc {
-    Alloc::Torch(String::new())
+    Alloc::Torch(Box::default())
 }
 
 /// Two blocks of 30 MiB, one freed, then one of 50 MiB.
@@ -223,7 +223,10 @@ fn another_setting_makes_it_fit_and_is_replayed() {
     let tuned = hand.job().tune(1, &|_, _| {});
     assert_eq!(tuned.advice, Advice::MakesItFit, "{tuned:?}");
     let job = hand.job();
-    let result = job.replay(&[Alloc::Torch(tuned.best.conf.clone())], false);
+    let result = job.replay(
+        &[Alloc::torch(&tuned.best.conf).expect("a setting that torch takes")],
+        false,
+    );
     assert!(result.tracks[0].allocators[0].completes());
 }
 

@@ -121,7 +121,7 @@ export function palette(): Palette {
     context: of("context"),
     categories,
     categoryRgb: categories.map(rgb),
-    phases: Array.from({ length: 6 }, (_, index) => of(`p${index}`)),
+    phases: Array.from({ length: 7 }, (_, index) => of(`p${index}`)),
   };
 }
 

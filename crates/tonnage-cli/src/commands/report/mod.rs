@@ -327,7 +327,19 @@ fn story(
     };
     let job = replays.then(|| Job::load(|| recording.trace(), &ReplayOn::default()).ok());
     let job = job.flatten();
-    let explanation = explain(held, job.as_ref())
+    // The whole job, if there is one, is what a fix is held against; its replay is another.
+    let whole = recording
+        .whole()?
+        .and_then(|whole| holdings::read(whole).ok());
+    let whole_job = whole.as_ref().filter(|_| replays);
+    let whole_job =
+        whole_job.and_then(|_| Job::load(|| recording.furthest(), &ReplayOn::default()).ok());
+    let explaining = if whole.is_some() {
+        whole_job.as_ref()
+    } else {
+        job.as_ref()
+    };
+    let explanation = explain(held, whole.as_ref(), explaining)
         .filter(|one| (one.process, one.device) == (track.process, track.device));
     let mut unknown = unknown(held, track);
     if !replays && options.race == Race::Auto {
@@ -468,7 +480,19 @@ fn findings(explanation: &Explanation) -> Vec<Finding> {
         for fix in helps.filter(|fix| fix.code == finding.code.code) {
             let advice = plain(&fix.advice);
             let (before, after) = (bytes(fix.peak_before), bytes(fix.peak_after));
-            let _ = write!(text, " What helps: {advice}: {before} → {after}.");
+            let paste = fix
+                .paste
+                .as_ref()
+                .map_or_else(String::new, |paste| format!(" ({})", plain(paste)));
+            let fits = match fix.fits {
+                Some(true) if fix.whole_job => ", and it fits",
+                Some(false) => ", which is still too much",
+                _ => "",
+            };
+            let _ = write!(
+                text,
+                " What helps: {advice}{paste}: {before} → {after}{fits}."
+            );
         }
         Finding {
             code: finding.code.code.to_owned(),

@@ -137,6 +137,7 @@ fn phases(text: &mut String, stretches: &[Stretch], track: &Holdings) {
                 Phase::Step => 'S',
                 Phase::Eval => 'E',
                 Phase::Save => 'v',
+                Phase::Other => '·',
             })
     };
     let letters: String = stretches.iter().map(letter).collect();

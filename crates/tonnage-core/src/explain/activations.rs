@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN213: what the forward pass keeps for the backward pass makes the peak.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::case::{Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Proposal, computed, unchanged, until};
+use super::{Finding, Found, graphs, repeats};
+use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
+use crate::words::bytes;
+
+/// Activations.
+pub const ACTIVATIONS: Code = code(
+    "TN213",
+    "activations make the peak",
+    "The forward pass keeps its intermediate results until the backward pass has used them. They grow with the batch and
+the length, and with the number of layers.
+
+Recognised by: blocks made in the forward pass and kept for the backward pass hold at least a quarter of the peak.
+What helps: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
+backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
+blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
+call it for each of them instead: the gradients are the same.",
+);
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let is_activation =
+        |live: &Live<'_>| live.block.category == Category::Activations && !is_kept(live.block);
+    let blocks: Vec<Live<'_>> = case.unexplained().filter(is_activation).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, LARGE_SHARE) {
+        return None;
+    }
+    let made = case.largest_place(blocks.iter().map(|live| live.block));
+    let waiting = waiting(case, &blocks);
+    let mut fixes = Vec::new();
+    let mut headline = format!("{} kept for the backward pass", bytes(sum));
+    let mut place = made.clone();
+    if let Some((passes, held)) = &waiting {
+        let of = counted(*passes, "forward pass waits", "forward passes wait");
+        headline = format!("{} of {of} for one backward()", bytes(sum));
+        place = held.and_then(|held| held.place.clone()).or(place);
+        fixes.extend(backward_each(case, place.as_ref()));
+    }
+    let units = repeats::find(case);
+    let mut sentence = format!(
+        "{} in {} are kept for the backward pass, most made at {}",
+        bytes(sum),
+        counted(blocks.len(), "block", "blocks"),
+        at(made.as_ref()),
+    );
+    if let Some(units) = &units {
+        let number = units.alive(case);
+        let family = units
+            .family
+            .as_ref()
+            .map_or_else(String::new, |f| format!(" `{f}`"));
+        let _ = write!(
+            sentence,
+            " in {}{family}",
+            counted(number, "repeated block", "repeated blocks")
+        );
+    }
+    if let Some((passes, _)) = waiting {
+        let _ = write!(
+            sentence,
+            "; they belong to {} that one backward() uses",
+            counted(passes, "forward pass", "forward passes")
+        );
+    }
+    fixes.extend(checkpoint(case, units.as_ref(), made.as_ref()));
+    let finding = Finding {
+        code: ACTIVATIONS,
+        headline: Some(headline),
+        sentence,
+        bytes: sum,
+        place,
+        known: if case.track.phases_told {
+            Known::Exact
+        } else {
+            Known::Inferred
+        },
+        held_by: waiting.and_then(|(_, held)| held.cloned()),
+    };
+    Some(Found {
+        finding,
+        fixes,
+        claims: blocks.iter().map(|live| live.index).collect(),
+        mistake: false,
+    })
+}
+
+/// How many passes wait for one backward pass, if several do, and what holds them together.
+fn waiting<'a>(case: &Case<'_>, blocks: &[Live<'a>]) -> Option<(usize, Option<&'a HeldBy>)> {
+    let used = |live: &&Live<'_>| graphs::is_used_later(case, live.block);
+    let passes: BTreeSet<usize> = blocks
+        .iter()
+        .filter(used)
+        .map(|live| case.pass_of(live.block.born))
+        .collect();
+    if passes.len() < 2 {
+        return None;
+    }
+    let bytes_of = |pass: usize| -> u64 {
+        let of = blocks
+            .iter()
+            .filter(|live| case.pass_of(live.block.born) == pass);
+        of.map(|live| live.block.bytes).sum()
+    };
+    let last = *passes.last()?;
+    let earlier: u64 = passes
+        .iter()
+        .filter(|&&pass| pass != last)
+        .map(|&pass| bytes_of(pass))
+        .sum();
+    let of_graph = |live: &&Live<'a>| live.held.is_some_and(|held| held.sort == Sort::Graph);
+    let held = blocks.iter().find(of_graph).and_then(|live| live.held);
+    case.is_large(earlier, SHARE)
+        .then_some((passes.len(), held))
+}
+
+/// Each pass with a backward pass of its own: what it keeps goes before the next one begins.
+fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
+    let advice = format!(
+        "call `backward()` for each micro-batch at {}: the gradients add up to the same",
+        at(place)
+    );
+    let proposal = Proposal::new(ACTIVATIONS.code, advice, "of passes that wait");
+    computed(case, proposal, |_, block| {
+        let activation = block.category == Category::Activations && !is_kept(block);
+        if activation && block.phase == Phase::Forward {
+            return until(block, case.next_pass(block.born));
+        }
+        unchanged(block)
+    })
+}
+
+fn checkpoint(
+    case: &Case<'_>,
+    units: Option<&repeats::Repeats>,
+    made: Option<&Place>,
+) -> Option<Fix> {
+    let units = units?;
+    // It is done already.
+    let mut stacks = case.track.blocks.iter().map(|block| block.stack);
+    if stacks.any(|stack| case.is_recomputed(stack)) {
+        return None;
+    }
+    let (inner, most, outputs) = units.at_moment(case);
+    let number = units.alive(case);
+    let family = units.family.as_ref().map_or_else(
+        || format!("each round of the loop around {}", at(made)),
+        |family| format!("each of `{family}`"),
+    );
+    let advice = format!(
+        "checkpoint {family}: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`"
+    );
+    let mut proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
+    proposal.estimate = true;
+    let mut fix = computed(case, proposal, |index, block| {
+        units.checkpointed(index, block)
+    })?;
+    fix.shown = format!(
+        "{}; at this moment {} of {} would be computed again, leaving {} of outputs and at most {} of the one at work",
+        fix.shown,
+        bytes(inner),
+        counted(number, "block", "blocks"),
+        bytes(outputs),
+        bytes(most),
+    );
+    Some(fix)
+}

@@ -1,0 +1,533 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the findings are looked for in: one process on one device, at one moment.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use tonnage_trace::{StackId, StackTable};
+
+use super::{OnDevice, Request};
+use crate::holdings::{
+    Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
+    Slack, Sort, is_users, shortened, site,
+};
+use crate::replay::Job;
+use crate::words::count;
+
+/// A cause that holds less than this share of the live bytes is none.
+pub(super) const SHARE: f64 = 0.10;
+/// What caches, activations and single operations must hold.
+pub(super) const LARGE_SHARE: f64 = 0.25;
+/// In how many passes a line or a name must leave blocks behind.
+pub(super) const PASSES: usize = 3;
+
+/// The file of torch that calls modules.
+const MODULE_FILE: &str = "torch/nn/modules/module.py";
+
+/// A block that is alive at the moment.
+#[derive(Clone, Copy)]
+pub(super) struct Live<'a> {
+    /// Its index among the blocks of the track.
+    pub(super) index: u32,
+    pub(super) block: &'a Holding,
+    /// Who holds it, where Python was asked.
+    pub(super) held: Option<&'a HeldBy>,
+}
+
+/// A forward pass.
+#[derive(Clone, Copy, Default)]
+struct Pass {
+    /// Its first row, and that of the next one.
+    from: u32,
+    to: u32,
+    /// The row at which the model returned.
+    end: u32,
+    /// The row at which the next round begins, with its batch: the loss is computed by then, and assigned.
+    over: u32,
+    /// The backward pass that follows.
+    back: Option<(u32, u32)>,
+    /// Whether the model was in evaluation mode with gradients on.
+    grad_in_eval: bool,
+    /// Whether a pass before it has a backward pass.
+    after_training: bool,
+}
+
+/// What the analysis works on.
+pub(super) struct Case<'a> {
+    pub(super) recording: &'a Recording,
+    pub(super) track: &'a Holdings,
+    /// The moment.
+    pub(super) row: u32,
+    /// Whether a request failed there and the recording ends with it.
+    pub(super) failed: bool,
+    /// Whether a request failed on the real device: in this recording, or in the one of which this is the whole job.
+    pub(super) ran_out: bool,
+    pub(super) on_device: OnDevice,
+    pub(super) slack: Slack,
+    /// The request that failed, as the block it would have been.
+    pub(super) wanted: Option<Holding>,
+    /// The same recording, ready to be replayed.
+    pub(super) job: Option<&'a Job>,
+    holders: HashMap<u32, HeldBy>,
+    /// Stacks of blocks alive at the moment since two passes or more.
+    staying: HashSet<StackId>,
+    /// Blocks that a finding has explained already.
+    claimed: HashSet<u32>,
+    passes: Vec<Pass>,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn new(
+        recording: &'a Recording,
+        track: &'a Holdings,
+        row: u32,
+        job: Option<&'a Job>,
+        ran_out: bool,
+    ) -> Self {
+        let failure = track
+            .failure
+            .filter(|failure| failure.last && failure.row == row);
+        let made = track.blocks.iter().find(|block| block.born == row);
+        let stream = failure.map_or_else(
+            || made.map_or(0, |block| block.stream),
+            |failure| failure.stream,
+        );
+        Self {
+            recording,
+            track,
+            row,
+            failed: failure.is_some(),
+            ran_out,
+            on_device: on_device(recording, track, row, failure),
+            slack: track.slack_at(row, stream),
+            wanted: failure.map(|failure| wanted(track, failure)),
+            job,
+            holders: track.holders_near(row, &recording.stacks),
+            staying: staying(track, row),
+            claimed: HashSet::new(),
+            passes: passes(recording, track),
+        }
+    }
+
+    pub(super) fn stacks(&self) -> &'a StackTable {
+        &self.recording.stacks
+    }
+
+    /// Everything that is alive at the moment.
+    pub(super) fn alive(&self) -> impl Iterator<Item = Live<'_>> {
+        let blocks = (0..).zip(&self.track.blocks);
+        let alive = blocks.filter(|(_, block)| block.alive_at(self.row));
+        alive.map(|(index, block)| Live {
+            index,
+            block,
+            held: self.holders.get(&index),
+        })
+    }
+
+    /// What is alive and no finding has explained yet.
+    pub(super) fn unexplained(&self) -> impl Iterator<Item = Live<'_>> {
+        self.alive()
+            .filter(|live| !self.claimed.contains(&live.index))
+    }
+
+    pub(super) fn claim(&mut self, blocks: impl IntoIterator<Item = u32>) {
+        self.claimed.extend(blocks);
+    }
+
+    pub(super) fn holder(&self, index: u32) -> Option<&HeldBy> {
+        self.holders.get(&index)
+    }
+
+    /// Whether Python was asked who holds what.
+    pub(super) fn asked(&self) -> bool {
+        !self.holders.is_empty()
+    }
+
+    /// Bytes of the live blocks for which `of` says yes.
+    pub(super) fn held(&self, of: impl Fn(&Holding) -> bool) -> u64 {
+        let blocks = self.alive().filter(|live| of(live.block));
+        blocks.map(|live| live.block.bytes).sum()
+    }
+
+    pub(super) fn is_large(&self, bytes: u64, share: f64) -> bool {
+        bytes > 0 && bytes as f64 >= share * self.on_device.allocated as f64
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        if let Some(failure) = self.track.failure.filter(|_| self.failed) {
+            return failure.phase;
+        }
+        self.track
+            .phase_at(self.row)
+            .map_or(Phase::Load, |span| span.phase)
+    }
+
+    pub(super) fn site(&self, block: &Holding) -> Option<Place> {
+        site(self.stacks(), block.stack)
+    }
+
+    /// The line with the most bytes among some blocks.
+    pub(super) fn largest_place<'b>(
+        &self,
+        blocks: impl Iterator<Item = &'b Holding>,
+    ) -> Option<Place> {
+        let mut by_stack: BTreeMap<Option<StackId>, u64> = BTreeMap::new();
+        for block in blocks {
+            *by_stack.entry(block.stack).or_default() += block.bytes;
+        }
+        let mut sums: BTreeMap<Place, u64> = BTreeMap::new();
+        for (stack, bytes) in by_stack {
+            if let Some(place) = site(self.stacks(), stack) {
+                *sums.entry(place).or_default() += bytes;
+            }
+        }
+        let largest = sums.into_iter().max_by_key(|(_, bytes)| *bytes);
+        largest.map(|(place, _)| place)
+    }
+
+    /// The user's line that called the model in whose forward pass a block was made; else that of the block.
+    pub(super) fn call_site(&self, block: &Holding) -> Option<Place> {
+        let stack = block.stack?;
+        let frames: Vec<_> = self.stacks().frames(stack).collect();
+        let outermost = frames
+            .iter()
+            .rposition(|frame| frame.file.ends_with(MODULE_FILE));
+        let Some(outermost) = outermost else {
+            return self.site(block);
+        };
+        let caller = frames[outermost..]
+            .iter()
+            .find(|frame| is_users(frame.file));
+        let place = caller.map(|frame| Place {
+            file: frame.file.to_owned(),
+            line: frame.line,
+            function: frame.function.to_owned(),
+        });
+        place.or_else(|| self.site(block))
+    }
+
+    pub(super) fn has_function(&self, stack: Option<StackId>, names: &[&str]) -> bool {
+        stack.is_some_and(|stack| {
+            let mut frames = self.stacks().frames(stack);
+            frames.any(|frame| names.contains(&frame.function))
+        })
+    }
+
+    /// Whether a block was made inside `torch.utils.checkpoint`.
+    pub(super) fn is_recomputed(&self, stack: Option<StackId>) -> bool {
+        stack.is_some_and(|stack| {
+            let mut frames = self.stacks().frames(stack);
+            frames.any(|frame| frame.file.ends_with("torch/utils/checkpoint.py"))
+        })
+    }
+
+    /// The number of the pass a row is in, from 1; 0 before the first.
+    pub(super) fn pass_of(&self, row: u32) -> usize {
+        pass_of(self.track, row)
+    }
+
+    /// The pass a row is in; none before the first.
+    fn pass(&self, row: u32) -> Option<&Pass> {
+        self.passes.get(self.pass_of(row).checked_sub(1)?)
+    }
+
+    /// The row at which the pass after that of `row` begins.
+    pub(super) fn next_pass(&self, row: u32) -> u32 {
+        let first = || self.passes.first().map(|pass| pass.from);
+        let next = self.pass(row).map(|pass| pass.to).or_else(first);
+        next.unwrap_or(Holding::ALIVE)
+    }
+
+    /// The row at which the model of the pass of `row` returned.
+    pub(super) fn pass_end(&self, row: u32) -> u32 {
+        self.pass(row).map_or(Holding::ALIVE, |pass| pass.end)
+    }
+
+    /// The row at which the round of the pass of `row` is over, or that of the pass after it.
+    pub(super) fn round_end(&self, row: u32, next: bool) -> u32 {
+        let at = self.pass_of(row) + usize::from(next);
+        let pass = at.checked_sub(1).and_then(|at| self.passes.get(at));
+        pass.map_or(Holding::ALIVE, |pass| pass.over)
+    }
+
+    /// When a block that the backward pass of its own pass needs is taken back, if nothing else keeps it: with those
+    /// that were made next to it, or else the later the earlier it was made.
+    pub(super) fn taken_back(&self, index: u32, block: &Holding) -> Option<u32> {
+        let pass = self.pass(block.born)?;
+        let (from, to) = pass.back?;
+        let blocks = &self.track.blocks;
+        let near = blocks[index as usize + 1..].iter();
+        let near = near.take_while(|other| other.born < from);
+        let same = |other: &&Holding| !is_kept(other) && other.died > from && other.died <= to;
+        let mut near = near.filter(same);
+        if let Some(other) = near.next() {
+            return Some(other.died);
+        }
+        let first = blocks.partition_point(|other| other.born < pass.from);
+        let last = blocks.partition_point(|other| other.born < from);
+        let number = (last - first).max(1) as u64;
+        let after = (last as u64).saturating_sub(u64::from(index));
+        let part = u64::from(to - from) * after / number;
+        Some(from.saturating_add(part as u32).max(from + 1))
+    }
+
+    /// Whether the pass of a row has a backward pass of its own.
+    pub(super) fn goes_back(&self, row: u32) -> bool {
+        self.pass(row).is_some_and(|pass| pass.back.is_some())
+    }
+
+    /// Whether the pass of a row runs a model in evaluation mode with gradients on.
+    pub(super) fn grad_in_eval(&self, row: u32) -> bool {
+        self.pass(row).is_some_and(|pass| pass.grad_in_eval)
+    }
+
+    /// Whether a pass before that of a row has a backward pass of its own.
+    pub(super) fn after_training(&self, row: u32) -> bool {
+        self.pass(row).is_some_and(|pass| pass.after_training)
+    }
+
+    /// Whether a backward pass begins between two rows.
+    pub(super) fn goes_back_between(&self, from: u32, to: u32) -> bool {
+        let after = self.track.phases.partition_point(|span| span.from < from);
+        let spans = self.track.phases[after..].iter();
+        spans
+            .take_while(|span| span.from < to)
+            .any(|span| span.phase == Phase::Backward)
+    }
+
+    /// Blocks of earlier passes that are alive at the moment.
+    ///
+    /// What was made after the pass before began may be the batch of this one: it is left behind only
+    /// if older ones of the same stack are.
+    pub(super) fn is_left_behind(&self, block: &Holding) -> bool {
+        if is_kept(block) {
+            return false;
+        }
+        let born = self.pass_of(block.born);
+        let here = self.pass_of(self.row);
+        let stays = || {
+            block
+                .stack
+                .is_some_and(|stack| self.staying.contains(&stack))
+        };
+        born > 0 && here > born && block.alive_at(self.row) && (here > born + 1 || stays())
+    }
+
+    /// What anything is known to train of a model that holds a block.
+    pub(super) fn model_of(&self, held: &HeldBy) -> Option<ModelState> {
+        let same = |model: &&crate::holdings::Model| {
+            model.name == held.name && model.function == held.function
+        };
+        self.track.models.iter().find(same).map(|model| model.state)
+    }
+
+    /// Bytes of the device that are not PyTorch's blocks and stay whatever the program does.
+    pub(super) fn taken(&self) -> u64 {
+        let device = &self.on_device;
+        device.context.unwrap_or(0) + device.outside.unwrap_or(0) + device.others
+    }
+
+    pub(super) fn request(&self) -> Option<Request> {
+        let failure = self.track.failure.filter(|_| self.failed)?;
+        Some(Request {
+            bytes: failure.requested,
+            free: failure.free,
+            short: self.short(failure.requested),
+        })
+    }
+
+    /// Bytes by which the device is too small for what is alive and `request`; 0 if it is not.
+    pub(super) fn short(&self, request: u64) -> u64 {
+        let device = &self.on_device;
+        let Some(failure) = self.track.failure else {
+            return 0;
+        };
+        let room = match device.capacity {
+            Some(capacity) => capacity.saturating_sub(self.taken()),
+            // What the driver had left, and all that could have been given back.
+            None => failure.free + device.allocated + device.cached,
+        };
+        (device.allocated + request).saturating_sub(room)
+    }
+}
+
+/// The number of the pass a row is in, from 1; 0 before the first.
+pub(super) fn pass_of(track: &Holdings, row: u32) -> usize {
+    track.passes.partition_point(|&from| from <= row)
+}
+
+fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {
+    let ends = track.passes.iter().skip(1).copied();
+    let ends = ends.chain(std::iter::once(Holding::ALIVE));
+    let mut passes: Vec<Pass> = track
+        .passes
+        .iter()
+        .zip(ends)
+        .map(|(&from, to)| Pass {
+            from,
+            to,
+            end: to,
+            over: to,
+            ..Pass::default()
+        })
+        .collect();
+    for (pass, &end) in passes.iter_mut().zip(&track.pass_ends) {
+        pass.end = end.min(pass.to);
+    }
+    for span in &track.phases {
+        if span.phase == Phase::Backward
+            && let Some(at) = pass_of(track, span.from).checked_sub(1)
+        {
+            let back = passes[at].back.get_or_insert((span.from, span.to));
+            back.1 = span.to;
+        }
+    }
+    for &row in &track.grad_in_eval {
+        // The mark stands beside the beginning of its pass, on either side.
+        if let Some(at) = pass_of(track, row.saturating_add(2)).checked_sub(1) {
+            passes[at].grad_in_eval = true;
+        }
+    }
+    let mut trained = false;
+    for pass in &mut passes {
+        pass.after_training = trained;
+        trained |= pass.back.is_some();
+    }
+    find_rounds(recording, track, &mut passes);
+    passes
+}
+
+/// A round ends where something is made above the line that calls the model: the next batch.
+fn find_rounds(recording: &Recording, track: &Holdings, passes: &mut [Pass]) {
+    let mut lines: HashMap<StackId, Option<Place>> = HashMap::new();
+    let mut outermost = |stack: Option<StackId>| {
+        let place = lines.entry(stack?).or_insert_with(|| {
+            let frames: Vec<_> = recording.stacks.frames(stack?).collect();
+            let call = frames
+                .iter()
+                .rposition(|frame| frame.file.ends_with(MODULE_FILE));
+            let mut outside = frames[call.unwrap_or(0)..].iter();
+            let frame = outside.find(|frame| is_users(frame.file))?;
+            Some(Place {
+                file: frame.file.to_owned(),
+                line: frame.line,
+                function: frame.function.to_owned(),
+            })
+        });
+        place.clone()
+    };
+    for pass in passes {
+        let first = track.blocks.partition_point(|block| block.born < pass.from);
+        let mut blocks = track.blocks[first..]
+            .iter()
+            .take_while(|block| block.born < pass.to);
+        let Some(call) = blocks.find_map(|block| outermost(block.stack)) else {
+            continue;
+        };
+        let after = blocks.filter(|block| block.born >= pass.end);
+        for block in after {
+            let above = outermost(block.stack).is_some_and(|place| {
+                place.file == call.file && place.function == call.function && place.line < call.line
+            });
+            if above {
+                pass.over = block.born;
+                break;
+            }
+        }
+    }
+}
+
+/// Whether a block is one that programs keep on purpose.
+pub(super) fn is_kept(block: &Holding) -> bool {
+    block.known == Known::Exact
+        || matches!(
+            block.category,
+            Category::Weights | Category::OptimizerState | Category::Gradients | Category::KvCache
+        )
+}
+
+/// Whether a holder is one that programs keep on purpose.
+pub(super) fn is_kept_by(held: Option<&HeldBy>) -> bool {
+    held.is_some_and(|held| matches!(held.sort, Sort::Module | Sort::Optimizer | Sort::Grad))
+}
+
+/// `train.py:31`.
+pub(super) fn at(place: Option<&Place>) -> String {
+    place.map_or_else(
+        || "no Python line".to_owned(),
+        |place| format!("{}:{}", shortened(&place.file), place.line),
+    )
+}
+
+/// `1 block`, `2 blocks`.
+pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
+    format!(
+        "{} {}",
+        count(number as u64),
+        if number == 1 { one } else { many }
+    )
+}
+
+/// Stacks of blocks alive at a row that were made at least two passes before.
+fn staying(track: &Holdings, row: u32) -> HashSet<StackId> {
+    let here = pass_of(track, row);
+    let old = |block: &&Holding| {
+        let born = pass_of(track, block.born);
+        born > 0 && born + 1 < here
+    };
+    let old = track.alive_at(row).filter(old);
+    old.filter_map(|block| block.stack).collect()
+}
+
+/// The block that a failed request would have become: of the sort of those that the same stack made.
+fn wanted(track: &Holdings, failure: Failure) -> Holding {
+    let mut before = track.blocks.iter().rev();
+    let same = before.find(|block| block.stack == failure.stack && block.stack.is_some());
+    Holding {
+        born: failure.row,
+        died: Holding::ALIVE,
+        address: 0,
+        bytes: failure.requested,
+        requested: failure.requested,
+        stream: failure.stream,
+        stack: failure.stack,
+        module: failure.module,
+        name: None,
+        shape: None,
+        step: failure.step,
+        category: same.map_or(Category::Other, |block| block.category),
+        known: Known::Inferred,
+        phase: failure.phase,
+    }
+}
+
+fn on_device(
+    recording: &Recording,
+    track: &Holdings,
+    row: u32,
+    failure: Option<Failure>,
+) -> OnDevice {
+    let allocated = track.allocated_at(row);
+    let reserved = track.reserved_at(row).max(allocated);
+    let outside = failure.map_or(track.outside_at_peak, |failure| failure.outside);
+    let others = failure.map_or(track.others_at_peak, |failure| failure.others);
+    let driver_seen = track.peak_charged > 0;
+    OnDevice {
+        capacity: track.capacity,
+        allocated,
+        cached: reserved - allocated,
+        context: (track.context > 0).then_some(track.context),
+        outside: driver_seen.then_some(outside),
+        others: others.unwrap_or_else(|| most_of_others(recording, track)),
+    }
+}
+
+/// Most that other processes of the recording held, where it does not say what they held when.
+fn most_of_others(recording: &Recording, track: &Holdings) -> u64 {
+    let tracks = recording.tracks.iter();
+    let others = tracks.filter(|o| o.device == track.device && o.process != track.process);
+    others.fold(0_u64, |sum, other| {
+        // Bounded, as every sum of holdings is: a hostile recording may have many processes.
+        sum.saturating_add(other.peak_charged + other.context)
+            .min(1 << 60)
+    })
+}

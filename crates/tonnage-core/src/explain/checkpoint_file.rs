@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN206: the tensors of a checkpoint are on the device beside those of the model.
+
+use super::case::{Case, Live, SHARE, at, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, sized, unchanged};
+use super::{Finding, Found};
+use crate::holdings::{Known, Phase};
+use crate::words::bytes;
+
+/// Saving or loading.
+pub const CHECKPOINT_FILE: Code = code(
+    "TN206",
+    "saving or loading makes the peak",
+    "While a checkpoint is read or written, its tensors are on the device beside those of the model.
+
+Recognised by: blocks made inside `torch.load` or `torch.save` hold at least a tenth of the peak.
+What helps: `torch.load(..., map_location=\"cpu\")`, or `mmap=True`. The peak without these blocks is computed from the
+recording.",
+);
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let made = |live: &Live<'_>| live.block.phase == Phase::Save && !is_kept(live.block);
+    let blocks: Vec<Live<'_>> = case.unexplained().filter(made).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let place = case.largest_place(blocks.iter().map(|live| live.block));
+    let line = at(place.as_ref());
+    let sentence = format!(
+        "{} were made while a checkpoint was read or written at {line}, beside the model's own tensors",
+        bytes(sum),
+    );
+    let advice = format!("read the checkpoint at {line} with `map_location=\"cpu\"`");
+    let proposal = Proposal::new(
+        CHECKPOINT_FILE.code,
+        advice,
+        "made by reading or writing it",
+    );
+    let fix = computed(case, proposal, |_, block| {
+        if block.phase == Phase::Save {
+            sized(block, 0)
+        } else {
+            unchanged(block)
+        }
+    });
+    Some(Found {
+        claims: blocks.iter().map(|live| live.index).collect(),
+        finding: Finding {
+            code: CHECKPOINT_FILE,
+            headline: Some(format!("{} of a checkpoint at {line}", bytes(sum))),
+            sentence,
+            bytes: sum,
+            place,
+            known: Known::Exact,
+            held_by: None,
+        },
+        fixes: fix.into_iter().collect(),
+        mistake: false,
+    })
+}

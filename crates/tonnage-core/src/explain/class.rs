@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN101, TN102 and TN103: why the request failed.
+//!
+//! Fragmented is said only of a job that fits otherwise: holes that would have
+//! served the request, and, where the whole job is known, a replay without holes
+//! that completes on this device. Everything else is a job that needs more than
+//! the GPU has.
+
+use std::collections::BTreeMap;
+
+use super::case::{Case, at, counted};
+use super::codes::{Code, code};
+use super::need::Need;
+use super::{Finding, outside};
+use crate::holdings::{Known, Place, site};
+use crate::words::bytes;
+
+/// Too little memory.
+pub const SHORT: Code = code(
+    "TN101",
+    "the job needs more than the GPU has",
+    "The blocks that are alive at the fullest moment need more than the device has. No setting of the allocator can change
+that: even placed without a single hole they would not fit.
+
+Recognised by: alive bytes + request + context + memory outside PyTorch > capacity; or, where the whole job was
+recorded on a device without a limit, a replay of it with expandable segments does not complete on this device.
+What helps: fewer live bytes (the other findings say what holds them), or a larger device. The smallest device on which
+the whole job completes is found by replay; of a recording that stops at the failure, the smallest that gets past it.",
+);
+
+/// Holes.
+pub const FRAGMENTED: Code = code(
+    "TN102",
+    "memory is fragmented",
+    "Enough memory is free, but in pieces: holes between live blocks, none large enough for the request. PyTorch cannot
+give a segment back while one block in it lives.
+
+Recognised by: alive bytes + request fit on the device, and the holes in segments with live blocks, with what the
+device has free, would have served the request. Where the whole job is known, it must also complete on this device
+when it is replayed with expandable segments.
+What helps: expandable_segments:True, which grows one segment instead of collecting many; other settings by
+`tonnage tune`. Each is replayed on your recording before it is proposed.",
+);
+
+/// Another stream's memory.
+pub const STRANDED: Code = code(
+    "TN103",
+    "memory is stranded in another stream",
+    "PyTorch's allocator keeps the segments of each stream apart. Memory that was freed on one stream cannot serve a request
+on another while a block in its segment lives.
+
+Recognised by: alive bytes + request fit on the device, and most of what is held unused belongs to other streams.
+What helps: allocate on one stream and use `record_stream` for the others; free the blocks that pin the other stream's
+segments before the large request.",
+);
+
+/// Holes must come to this part of the request to be the reason.
+const HOLES: u64 = 8;
+
+/// Why the request failed.
+pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
+    let failure = case.track.failure.filter(|_| case.failed)?;
+    let short = case.short(failure.requested);
+    let place = site(case.stacks(), failure.stack);
+    let slack = &case.slack;
+    // What is short only because of others is not short by itself.
+    if short > 0
+        && let Some(found) = outside::find(case).filter(|found| found.bytes >= short)
+    {
+        return Some(found);
+    }
+    let found = |code: Code, bytes: u64, headline: Option<String>, sentence: String| Finding {
+        code,
+        headline,
+        sentence,
+        bytes,
+        place: place.clone(),
+        known: Known::Exact,
+        held_by: None,
+    };
+    if let Some(need) = need.filter(|need| !need.fits_packed()) {
+        let least = if need.complete { "" } else { "at least " };
+        let sentence = format!(
+            "the whole job needs {least}{}, {} more than the device has; no setting of the allocator changes that",
+            bytes(need.bytes),
+            bytes(need.short),
+        );
+        return Some(found(SHORT, need.short, None, sentence));
+    }
+    if short > 0 {
+        let sentence = format!(
+            "{} alive and {} asked for are {} more than the device can hold; placed without a hole they would not fit",
+            bytes(case.on_device.allocated),
+            bytes(failure.requested),
+            bytes(short),
+        );
+        return Some(found(SHORT, short, None, sentence));
+    }
+    let serves = |holes: u64| {
+        holes.saturating_add(failure.free) >= failure.requested
+            && holes.saturating_mul(HOLES) >= failure.requested
+    };
+    if slack.stream > slack.hard && serves(slack.stream) {
+        let pins = pins(case, |stream| stream != failure.stream);
+        let sentence = format!(
+            "{} are free in segments of other streams, which a request on this one cannot use{}",
+            bytes(slack.stream),
+            pins.as_ref().map_or("", |(text, _)| text),
+        );
+        let mut found = found(STRANDED, slack.stream, None, sentence);
+        found.place = pins.map(|(_, place)| place).or(found.place);
+        return Some(found);
+    }
+    if serves(slack.hard) || need.is_some() {
+        let pins = pins(case, |stream| stream == failure.stream);
+        let sentence = format!(
+            "{} are free in {} between live blocks, the largest {}; {} were asked for{}",
+            bytes(slack.hard),
+            counted(slack.holes as usize, "hole", "holes"),
+            bytes(slack.largest_hole),
+            bytes(failure.requested),
+            pins.as_ref().map_or("", |(text, _)| text),
+        );
+        let mut found = found(FRAGMENTED, slack.hard, None, sentence);
+        found.place = pins.map(|(_, place)| place).or(found.place);
+        return Some(found);
+    }
+    let sentence = format!(
+        "{} alive and {} asked for would fit to the byte, but not in segments of the sizes that the allocator obtains",
+        bytes(case.on_device.allocated),
+        bytes(failure.requested),
+    );
+    Some(found(SHORT, 0, None, sentence))
+}
+
+/// The line whose blocks keep most of the holes from being given back, and a clause that says so.
+fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(String, Place)> {
+    let mut live: BTreeMap<u64, usize> = BTreeMap::new();
+    let alive: Vec<_> = case.alive().collect();
+    for (at, block) in alive.iter().enumerate() {
+        live.insert(block.block.address, at);
+    }
+    // Free bytes of each segment go to the lines that have blocks in it; of several, to the one
+    // with the fewest bytes there: what is smallest is easiest to put elsewhere.
+    let mut pinned: BTreeMap<Place, (u64, usize)> = BTreeMap::new();
+    for span in &case.track.segments {
+        if span.born > case.row || case.row >= span.died || !of(span.stream) {
+            continue;
+        }
+        let end = span.address.saturating_add(span.bytes);
+        let mut lines: BTreeMap<Place, (u64, usize)> = BTreeMap::new();
+        let mut used = 0;
+        for (_, &at) in live.range(span.address..end) {
+            let block = alive[at].block;
+            used += block.bytes;
+            if let Some(place) = case.site(block) {
+                let line = lines.entry(place).or_default();
+                line.0 += block.bytes;
+                line.1 += 1;
+            }
+        }
+        let free = span.bytes.saturating_sub(used);
+        let smallest = lines.into_iter().min_by_key(|(_, (bytes, _))| *bytes);
+        if let Some((place, (_, blocks))) = smallest.filter(|_| free > 0) {
+            let line = pinned.entry(place).or_default();
+            line.0 += free;
+            line.1 += blocks;
+        }
+    }
+    let (place, (free, blocks)) = pinned.into_iter().max_by_key(|(_, (free, _))| *free)?;
+    let text = format!(
+        "; {} made at {} keep {} from being given back",
+        counted(blocks, "block", "blocks"),
+        at(Some(&place)),
+        bytes(free)
+    );
+    Some((text, place))
+}

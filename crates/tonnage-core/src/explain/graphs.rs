@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN211: a variable or container keeps autograd graphs of passes that are over.
+//!
+//! A graph that a later backward pass uses is no leak, however many passes it spans:
+//! losses of micro-batches may be summed before one `backward()`. That is told by how
+//! its blocks die: inside a backward pass, or not. Such graphs are activations (TN213).
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Write as _;
+
+use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Proposal, computed, unchanged, until};
+use super::{Finding, Found};
+use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
+use crate::words::bytes;
+
+/// Graphs that are kept.
+pub const GRAPHS: Code = code(
+    "TN211",
+    "autograd graphs are kept",
+    "A tensor that was computed from parameters carries the graph of its computation, with every activation that a
+backward pass would need. A running sum of losses, a list of losses, a hidden state that is handed to the next step:
+each keeps the graphs of all the passes it came from.
+
+Recognised by: Python was asked, and blocks of earlier passes are kept by nothing but the graph of one variable or
+container; no later backward pass uses them. In recordings without those answers: many lines of a forward pass leave
+blocks behind, pass after pass, and the finding is marked as inferred.
+What helps: for statistics, add numbers: `total += loss.detach()` or `.item()`. For a state that is carried on,
+`h = h.detach()` between steps; that truncates backpropagation, so the gradients change. The peak without the kept
+graphs is computed from the recording.",
+);
+
+/// Bytes up to which a tensor is a number rather than a state.
+const NUMBER: u64 = 4096;
+
+/// Blocks of a graph that was made in an earlier pass, or is over.
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let kept: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| is_kept_graph(case, live))
+        .collect();
+    let sum: u64 = kept.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    // Losses that one backward pass uses later are no leak.
+    let used: u64 = kept
+        .iter()
+        .filter(|live| is_used_later(case, live.block))
+        .map(|live| live.block.bytes)
+        .sum();
+    if used * 2 > sum {
+        return None;
+    }
+    let mut names: BTreeMap<Option<&HeldBy>, u64> = BTreeMap::new();
+    for live in &kept {
+        *names.entry(live.held).or_default() += live.block.bytes;
+    }
+    let held = names.into_iter().max_by_key(|(_, bytes)| *bytes)?.0;
+    let passes: BTreeSet<usize> = kept
+        .iter()
+        .map(|live| case.pass_of(live.block.born))
+        .collect();
+    if held.is_none() && (passes.len() < PASSES || lines(&kept) < PASSES) {
+        return None;
+    }
+    let unsure = case.failed && !passes.iter().any(|&pass| was_over(case, pass));
+    Some(found(case, &kept, held, passes.len(), sum, unsure))
+}
+
+fn lines(kept: &[Live<'_>]) -> usize {
+    let stacks: BTreeSet<_> = kept.iter().map(|live| live.block.stack).collect();
+    stacks.len()
+}
+
+/// Whether a backward pass has begun since a pass began and before the moment.
+fn was_over(case: &Case<'_>, pass: usize) -> bool {
+    let from = pass.checked_sub(1).and_then(|at| case.track.passes.get(at));
+    from.is_some_and(|&from| case.goes_back_between(from, case.row))
+}
+
+fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
+    let block = live.block;
+    if is_kept(block) || case.pass_of(block.born) == 0 {
+        return false;
+    }
+    match live.held {
+        Some(held) if held.sort == Sort::Graph => {
+            let pass = case.pass_of(block.born);
+            // A graph of this pass is at work unless nothing follows.
+            pass < case.pass_of(case.row) || was_over(case, pass)
+        }
+        // The traceback of an exception keeps what a failed attempt computed.
+        Some(held) => held.sort == Sort::Traceback,
+        None => {
+            block.category == Category::Activations
+                && block.phase == Phase::Forward
+                && case.is_left_behind(block)
+        }
+    }
+}
+
+/// Whether a backward pass takes the block back.
+pub(super) fn is_used_later(case: &Case<'_>, block: &Holding) -> bool {
+    if block.died == Holding::ALIVE {
+        return false;
+    }
+    let span = case.track.phase_at(block.died);
+    span.is_some_and(|span| span.phase == Phase::Backward)
+}
+
+fn found(
+    case: &Case<'_>,
+    kept: &[Live<'_>],
+    held: Option<&HeldBy>,
+    passes: usize,
+    sum: u64,
+    unsure: bool,
+) -> Found {
+    let made = case.largest_place(kept.iter().map(|live| live.block));
+    let place = held
+        .and_then(|held| held.place.clone())
+        .or_else(|| made.clone());
+    let of = counted(passes, "pass", "passes");
+    let traceback = held.is_some_and(|held| held.sort == Sort::Traceback);
+    let headline = match held {
+        Some(held) if traceback => format!(
+            "the traceback of an exception keeps {}, {}",
+            held.said(),
+            bytes(sum)
+        ),
+        Some(held) => format!("{} keeps the graphs of {of}, {}", held.said(), bytes(sum)),
+        None => format!("the graphs of {of} are alive, {}", bytes(sum)),
+    };
+    let mut sentence = headline.clone();
+    if held.is_some() {
+        let _ = write!(
+            sentence,
+            " (at {}; computed at {})",
+            at(place.as_ref()),
+            at(made.as_ref())
+        );
+    } else {
+        let _ = write!(sentence, ", made at {}", at(made.as_ref()));
+    }
+    if unsure {
+        sentence += "; no backward pass was seen yet that might use them";
+    }
+    let finding = Finding {
+        code: GRAPHS,
+        headline: Some(headline),
+        sentence,
+        bytes: sum,
+        place: place.clone(),
+        known: if held.is_some() {
+            Known::Exact
+        } else {
+            Known::Inferred
+        },
+        held_by: held.cloned(),
+    };
+    Found {
+        fixes: fix(case, kept, held, place.as_ref(), unsure)
+            .into_iter()
+            .collect(),
+        finding,
+        claims: kept.iter().map(|live| live.index).collect(),
+        mistake: true,
+    }
+}
+
+fn fix(
+    case: &Case<'_>,
+    kept: &[Live<'_>],
+    held: Option<&HeldBy>,
+    place: Option<&Place>,
+    unsure: bool,
+) -> Option<Fix> {
+    let line = at(place);
+    let mut changes_result = false;
+    let advice = match held {
+        Some(held) if held.sort == Sort::Traceback => {
+            format!("keep the message and not the exception at {line}: `str(error)`")
+        }
+        Some(held) if is_state(case, held) => {
+            changes_result = true;
+            let name = &held.name;
+            format!(
+                "detach the state between steps at {line}: `{name} = {name}.detach()` (truncates backpropagation)"
+            )
+        }
+        _ if unsure => {
+            changes_result = true;
+            format!(
+                "at {line}: call `backward()` for each part if it is trained on, else keep `.detach()` or `.item()` of it"
+            )
+        }
+        Some(_) => format!("keep the number without its graph at {line}: `.detach()` or `.item()`"),
+        None => {
+            format!(
+                "keep results without their graphs (computed at {line}): `.detach()` or `.item()`"
+            )
+        }
+    };
+    let mut proposal = Proposal::new(GRAPHS.code, advice, "of graphs of earlier passes");
+    proposal.changes_result = changes_result;
+    let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
+    let state = held.is_some_and(|held| is_state(case, held));
+    let assigned = !state && is_assigned_anew(case, held);
+    computed(case, proposal, |index, block| {
+        let Some(index) = index else {
+            return unchanged(block);
+        };
+        let forward = block.phase == Phase::Forward && !is_kept(block);
+        let outlives = forward
+            && block.died > case.round_end(block.born, false)
+            && !is_used_later(case, block);
+        let graph = case.holder(index);
+        let graph = graph.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
+        if !(piled.contains(&index) || outlives && graph) {
+            return unchanged(block);
+        }
+        if let Some(row) = case.taken_back(index, block) {
+            return until(block, row);
+        }
+        let row = if state {
+            case.pass_end(block.born)
+        } else {
+            // The name of the last result keeps it until it is assigned anew.
+            case.round_end(block.born, assigned)
+        };
+        until(block, row)
+    })
+}
+
+/// Whether a variable that is assigned in each round holds the last result as well.
+fn is_assigned_anew(case: &Case<'_>, held: Option<&HeldBy>) -> bool {
+    let keeper = held.map(|held| held.name.as_str());
+    case.alive().any(|live| {
+        let variable = live.held.filter(|held| held.sort == Sort::Variable);
+        live.block.requested <= NUMBER
+            && case.pass_of(live.block.born) > 0
+            && variable.is_some_and(|held| Some(held.name.as_str()) != keeper)
+    })
+}
+
+/// Whether what carries the graphs is a state rather than a number: its own tensor is large.
+fn is_state(case: &Case<'_>, held: &HeldBy) -> bool {
+    let same = |other: &HeldBy| other.name == held.name && other.function == held.function;
+    case.alive().any(|live| {
+        live.block.requested > NUMBER
+            && live
+                .held
+                .is_some_and(|other| other.sort == Sort::Variable && same(other))
+    })
+}

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN201 and TN205: a container or a variable that grows from iteration to iteration.
+//!
+//! Where Python was asked, the holder is named and is a fact; that it grows is seen
+//! in the births of its blocks: in three passes or more, or, in loops without a
+//! model, in bytes that only ever increase. Where nobody was asked the line that
+//! makes the blocks stands for the holder, and the finding is a guess.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fmt::Write as _;
+
+use tonnage_trace::StackId;
+
+use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Proposal, computed, sized, unchanged, until};
+use super::{Finding, Found};
+use crate::holdings::{HeldBy, Holding, Known, Phase, Sort, changes};
+use crate::words::bytes;
+
+/// Memory that grows.
+pub const LEAK: Code = code(
+    "TN201",
+    "memory grows",
+    "A list, a dictionary, an attribute or a variable holds more with every iteration, of a training loop or of any other.
+Usual causes: outputs appended to a list, a cache that is never emptied, a tensor that `torch.cat` makes longer.
+
+Recognised by: Python was asked who holds each block; blocks of the same holder come from three passes or more, or,
+in a loop without a model, the bytes from its lines only ever increase. In recordings without those answers the same
+is looked for by line, and the finding is marked as inferred.
+What helps: keep what is needed on the host (`.cpu()`), reduce it first, or empty the container. The peak without what
+has piled up is computed from the recording.",
+);
+
+/// Outputs of evaluation, or its batch.
+pub const EVALUATION: Code = code(
+    "TN205",
+    "evaluation makes the peak",
+    "The peak lies in a pass without gradients: its batch is larger than in training, or its outputs are collected on the
+device until the end.
+
+Recognised by: blocks of several passes without gradients are alive at once, in a container that Python named; or the
+peak lies in such a pass of a recording that also trains.
+What helps: move outputs to the host after each batch (`.cpu()`), reduce them first (`argmax`), use a smaller batch.
+The peak without the collected outputs is computed from the recording.",
+);
+
+/// Moments at which the bytes of a line are looked at, to see whether they only increase.
+const SAMPLES: usize = 8;
+
+/// What one holder, or one line, has piled up.
+#[derive(Default)]
+struct Pile<'a> {
+    held: Option<&'a HeldBy>,
+    bytes: u64,
+    blocks: Vec<u32>,
+    stacks: BTreeSet<Option<StackId>>,
+    passes: BTreeSet<usize>,
+    /// Bytes made in passes without gradients, or right after one.
+    eval: u64,
+}
+
+/// Who a pile belongs to: a holder, or the stack that makes it.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Owner<'a> {
+    Held(&'a HeldBy),
+    Stack(Option<StackId>),
+}
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let mut piles: BTreeMap<Owner<'_>, Pile<'_>> = BTreeMap::new();
+    for live in case.unexplained().filter(may_pile_up) {
+        let owner = match live.held {
+            Some(held) => Owner::Held(held),
+            None => Owner::Stack(live.block.stack),
+        };
+        let pile = piles.entry(owner).or_default();
+        pile.held = live.held;
+        pile.bytes += live.block.bytes;
+        pile.blocks.push(live.index);
+        pile.stacks.insert(live.block.stack);
+        pile.passes.insert(case.pass_of(live.block.born));
+        if after_eval(case, live.block) {
+            pile.eval += live.block.bytes;
+        }
+    }
+    let mut growing: Vec<Pile<'_>> = piles
+        .into_values()
+        .filter(|pile| case.is_large(pile.bytes, SHARE / 4.0) && grows(case, pile))
+        .collect();
+    growing.sort_by_key(|pile| std::cmp::Reverse(pile.bytes));
+    let sum: u64 = growing.iter().map(|pile| pile.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    Some(found(case, &growing, sum))
+}
+
+fn may_pile_up(live: &Live<'_>) -> bool {
+    if is_kept(live.block) || is_kept_by(live.held) {
+        return false;
+    }
+    // What only a graph keeps is another finding's; what nothing holds is in the middle of something.
+    live.held.is_none_or(|held| {
+        held.sort.is_container()
+            || matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other)
+    })
+}
+
+fn after_eval(case: &Case<'_>, block: &Holding) -> bool {
+    match block.phase {
+        Phase::Eval => true,
+        Phase::Other => {
+            let track = case.track;
+            let at = track.phases.partition_point(|span| span.to <= block.born);
+            let before = at.checked_sub(1).and_then(|at| track.phases.get(at));
+            before.is_some_and(|span| span.phase == Phase::Eval)
+        }
+        _ => false,
+    }
+}
+
+fn grows(case: &Case<'_>, pile: &Pile<'_>) -> bool {
+    if pile.passes.len() >= PASSES && pile.passes.iter().any(|&pass| pass > 0) {
+        // Without a holder the batch of this pass and the one before may be alive as well.
+        return pile.held.is_some()
+            || pile
+                .blocks
+                .iter()
+                .any(|&index| case.is_left_behind(&case.track.blocks[index as usize]));
+    }
+    // In a loop without a model only what is made over and over by a line counts, and what a
+    // comprehension makes is made at once.
+    let made_at_once = |stack: &Option<StackId>| {
+        let functions = ["<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"];
+        case.has_function(*stack, &functions)
+    };
+    pile.passes
+        .iter()
+        .all(|&pass| pass == case.pass_of(case.row))
+        && pile
+            .stacks
+            .iter()
+            .all(|stack| stack.is_some() && !made_at_once(stack))
+        && only_increases(case, pile)
+}
+
+/// Whether the bytes of the pile's lines increase from their first block to the moment.
+fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
+    let of = |block: &&Holding| pile.stacks.contains(&block.stack) && block.born <= case.row;
+    let blocks: Vec<&Holding> = case.track.blocks.iter().filter(of).collect();
+    if blocks.len() < SAMPLES || blocks.iter().any(|block| block.phase == Phase::Forward) {
+        return false;
+    }
+    let lifetimes = blocks.iter().map(|b| (b.born, b.died, b.bytes));
+    let changes = changes(lifetimes);
+    let mut sums = Vec::new();
+    let mut sum = 0_i64;
+    for (row, change) in changes {
+        if row > case.row {
+            break;
+        }
+        sum += change;
+        if change > 0 {
+            sums.push(sum);
+        }
+    }
+    let at = |part: usize| sums[(sums.len() - 1) * part / SAMPLES];
+    let rises = (1..SAMPLES).all(|part| at(part + 1) * 100 >= at(part) * 98);
+    rises && at(SAMPLES) * 10 >= at(SAMPLES / 4) * 14
+}
+
+/// Whether the holder replaces what it holds by something larger, rather than holding more things.
+fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
+    let of = |block: &&Holding| pile.stacks.contains(&block.stack) && block.born <= case.row;
+    let made = case.track.blocks.iter().filter(of);
+    let large = pile.bytes / pile.blocks.len().max(1) as u64 / 8;
+    made.filter(|block| block.bytes > large).count() > 2 * pile.blocks.len()
+}
+
+fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
+    let largest = &growing[0];
+    let eval = growing.iter().map(|pile| pile.eval).sum::<u64>() * 2 > sum;
+    let code = if eval { EVALUATION } else { LEAK };
+    let blocks: usize = growing.iter().map(|pile| pile.blocks.len()).sum();
+    let block = |&index: &u32| &case.track.blocks[index as usize];
+    let made = case.largest_place(largest.blocks.iter().map(block));
+    let place = largest.held.and_then(|held| held.place.clone());
+    let place = place.or_else(|| made.clone());
+    let replaced = replaces(case, largest);
+    let tensors = counted(blocks, "tensor", "tensors");
+    let headline = match largest.held {
+        Some(held) => {
+            let names: Vec<String> = growing
+                .iter()
+                .filter_map(|pile| pile.held)
+                .filter(|other| *other != held && other.function == held.function)
+                .take(2)
+                .map(|other| format!(" and `{}`", other.name))
+                .collect();
+            let verb = if names.is_empty() { "holds" } else { "hold" };
+            let said = held.said();
+            let (name, rest) = said.split_once(" in ").unwrap_or((said.as_str(), ""));
+            let rest = if rest.is_empty() {
+                String::new()
+            } else {
+                format!(" in {rest}")
+            };
+            format!(
+                "{name}{}{rest} {verb} {} in {tensors}",
+                names.concat(),
+                bytes(sum)
+            )
+        }
+        None => format!(
+            "{} in {tensors} made at {} stay",
+            bytes(sum),
+            at(made.as_ref())
+        ),
+    };
+    let passes = growing
+        .iter()
+        .map(|pile| pile.passes.len())
+        .max()
+        .unwrap_or(1);
+    let mut sentence = headline.clone();
+    if largest.held.is_some() {
+        let line = at(place.as_ref());
+        let from = at(made.as_ref());
+        let _ = write!(sentence, ", filled at {line}");
+        if line != from {
+            let _ = write!(sentence, ", made at {from}");
+        }
+    }
+    if replaced {
+        sentence += "; each tensor is replaced by a larger one";
+    } else if passes >= PASSES {
+        let _ = write!(sentence, ", {} with every pass", bytes(sum / passes as u64));
+    }
+    let finding = Finding {
+        code,
+        headline: Some(headline),
+        sentence,
+        bytes: sum,
+        place,
+        known: if largest.held.is_some() {
+            Known::Exact
+        } else {
+            Known::Inferred
+        },
+        held_by: largest.held.cloned(),
+    };
+    let fixes = fix(case, growing, &finding, replaced).into_iter().collect();
+    Found {
+        finding,
+        fixes,
+        claims: growing
+            .iter()
+            .flat_map(|pile| pile.blocks.clone())
+            .collect(),
+        mistake: true,
+    }
+}
+
+/// Without what piled up: each block goes when the next of its line comes.
+fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool) -> Option<Fix> {
+    let stacks: HashSet<Option<StackId>> = growing
+        .iter()
+        .flat_map(|pile| pile.stacks.iter().copied())
+        .collect();
+    let place = at(finding.place.as_ref());
+    let code = finding.code.code;
+    if replaced {
+        let advice = format!("halve the batch or the longest length of what grows at {place}");
+        let mut proposal = Proposal::new(code, advice, "for half as much of it");
+        proposal.changes_result = true;
+        return computed(case, proposal, |_, block| {
+            if stacks.contains(&block.stack) && !is_kept(block) {
+                sized(block, block.bytes / 2)
+            } else {
+                unchanged(block)
+            }
+        });
+    }
+    // The next birth of each stack after each block.
+    let mut next: HashMap<u32, u32> = HashMap::new();
+    let mut last: HashMap<Option<StackId>, u32> = HashMap::new();
+    for (index, block) in (0_u32..).zip(&case.track.blocks) {
+        if stacks.contains(&block.stack)
+            && let Some(before) = last.insert(block.stack, index)
+        {
+            next.insert(before, block.born);
+        }
+    }
+    let piled: HashSet<u32> = growing
+        .iter()
+        .flat_map(|pile| pile.blocks.iter().copied())
+        .collect();
+    let also = growing
+        .iter()
+        .filter_map(|pile| pile.held)
+        .any(|held| held.also.is_some());
+    let advice = format!("keep it on the host instead at {place}: `.cpu()`, or reduce it first");
+    let proposal = Proposal::new(code, advice, "of what piled up");
+    computed(case, proposal, |index, block| {
+        let Some(index) = index else {
+            return unchanged(block);
+        };
+        let outlives = block.died > case.round_end(block.born, true);
+        let again_and_again = outlives && stacks.contains(&block.stack) && !is_kept(block);
+        if !(piled.contains(&index) || again_and_again) {
+            return unchanged(block);
+        }
+        let again = next.get(&index).copied().unwrap_or(Holding::ALIVE);
+        match block.phase {
+            // A copy between passes would be made on the host at once.
+            Phase::Other if case.pass_of(block.born) > 0 => sized(block, 0),
+            // A variable keeps the last one until the next is made.
+            Phase::Forward | Phase::Eval if also => until(block, again.saturating_add(1)),
+            Phase::Forward => {
+                let row = case.taken_back(index, block);
+                until(
+                    block,
+                    row.unwrap_or_else(|| case.round_end(block.born, false)),
+                )
+            }
+            Phase::Eval => until(block, case.round_end(block.born, false)),
+            _ => until(block, again),
+        }
+    })
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN207: keys and values that are kept from token to token.
+
+use super::case::{Case, LARGE_SHARE, Live, at, counted};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, sized, unchanged};
+use super::{Finding, Found};
+use crate::holdings::{Category, Holding, Known};
+use crate::words::bytes;
+
+/// The KV cache.
+pub const KV_CACHE: Code = code(
+    "TN207",
+    "the KV cache makes the peak",
+    "Keys and values of all tokens so far are kept. They grow with batch × length, or are allocated for the longest length
+at once.
+
+Recognised by: tensors in caches hold at least a quarter of the peak.
+What helps: a shorter maximal length, fewer sequences at once, a smaller type. The peak with half of the cache is
+computed from the recording.",
+);
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let cached = |block: &Holding| block.category == Category::KvCache;
+    let blocks: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| cached(live.block))
+        .collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, LARGE_SHARE) {
+        return None;
+    }
+    let place = case.largest_place(blocks.iter().map(|live| live.block));
+    let line = at(place.as_ref());
+    let sentence = format!(
+        "{} in {} are keys and values kept from token to token, made at {line}",
+        bytes(sum),
+        counted(blocks.len(), "block", "blocks"),
+    );
+    let advice = format!("halve the batch or the longest length of the cache made at {line}");
+    let mut proposal = Proposal::new(KV_CACHE.code, advice, "of keys and values, a half of them");
+    proposal.changes_result = true;
+    let fix = computed(case, proposal, |_, block| {
+        if cached(block) {
+            sized(block, block.bytes / 2)
+        } else {
+            unchanged(block)
+        }
+    });
+    Some(Found {
+        claims: blocks.iter().map(|live| live.index).collect(),
+        finding: Finding {
+            code: KV_CACHE,
+            headline: Some(format!("{} of keys and values", bytes(sum))),
+            sentence,
+            bytes: sum,
+            place,
+            known: Known::Inferred,
+            held_by: None,
+        },
+        fixes: fix.into_iter().collect(),
+        mistake: false,
+    })
+}

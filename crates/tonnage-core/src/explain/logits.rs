@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN203: logits, and the copies that the loss makes of them.
+
+use super::case::{Case, Live, SHARE, at, counted, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, sized, unchanged};
+use super::{Finding, Found};
+use crate::holdings::{Holding, Known, Phase};
+use crate::words::bytes;
+
+/// Logits and loss.
+pub const LOSS_SPIKE: Code = code(
+    "TN203",
+    "logits and loss make the peak",
+    "The output of the last layer has one number for each token and each word of the vocabulary, and the loss makes several
+copies of it: log-probabilities and their gradients, often in float32.
+
+Recognised by: blocks made inside the loss functions of torch, and blocks of the same size made around them, hold at
+least a tenth of the peak.
+What helps: compute the loss in chunks of the tokens, each under checkpointing, or use a fused loss that never makes
+the logits. The peak with chunks of an eighth is computed from the recording.",
+);
+
+/// Functions of torch that compute a loss, or a part of one.
+pub(super) const LOSSES: [&str; 6] = [
+    "cross_entropy",
+    "log_softmax",
+    "nll_loss",
+    "softmax",
+    "logsumexp",
+    "kl_div",
+];
+
+/// The largest block made inside a loss.
+fn largest(case: &Case<'_>) -> u64 {
+    let made = case.track.blocks.iter();
+    made.filter(|block| block.born <= case.row && is_inside(case, block))
+        .map(|block| block.requested)
+        .max()
+        .unwrap_or(0)
+}
+
+fn is_inside(case: &Case<'_>, block: &Holding) -> bool {
+    matches!(block.phase, Phase::Forward | Phase::Eval)
+        && case.has_function(block.stack, &LOSSES[..3])
+}
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let size = largest(case);
+    if size == 0 {
+        return None;
+    }
+    // float32, and the halves of it that bfloat16 takes.
+    let sizes = [size / 2, size, size * 2];
+    let of = |live: &Live<'_>| {
+        let block = live.block;
+        !is_kept(block) && (sizes.contains(&block.requested) || is_inside(case, block))
+    };
+    let blocks: Vec<Live<'_>> = case.unexplained().filter(of).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    let largest = blocks.iter().map(|live| live.block.bytes).max()?;
+    // A loss over few classes is no spike, whatever else has its size.
+    if !case.is_large(sum, SHARE) || !case.is_large(largest, SHARE / 4.0) {
+        return None;
+    }
+    let made = case.track.blocks.iter();
+    let place = made
+        .filter(|block| block.born <= case.row && case.has_function(block.stack, &LOSSES))
+        .max_by_key(|block| (block.bytes, block.born));
+    let place = place.and_then(|block| case.site(block));
+    let headline = format!(
+        "{} of logits and what the loss at {} makes of them",
+        bytes(sum),
+        at(place.as_ref())
+    );
+    let sentence = format!(
+        "{} in {} are logits and what the loss at {} makes of them, the largest {}",
+        bytes(sum),
+        counted(blocks.len(), "block", "blocks"),
+        at(place.as_ref()),
+        bytes(largest),
+    );
+    let finding = Finding {
+        code: LOSS_SPIKE,
+        headline: Some(headline),
+        sentence,
+        bytes: sum,
+        place: place.clone(),
+        known: Known::Inferred,
+        held_by: None,
+    };
+    // It is done already.
+    let chunked = blocks
+        .iter()
+        .any(|live| case.is_recomputed(live.block.stack));
+    let fix = (!chunked).then(|| {
+        let advice = format!(
+            "compute the loss at {} in 8 chunks of the tokens, each checkpointed, or use a fused loss",
+            at(place.as_ref())
+        );
+        let proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
+        let most = blocks.iter().map(|live| live.block.requested).max().unwrap_or(0);
+        computed(case, proposal, |_, block| {
+            let is_loss = block.requested >= most / 2 && block.requested <= most * 2 && !is_kept(block);
+            if is_loss && block.known != Known::Exact {
+                sized(block, block.bytes / 8)
+            } else {
+                unchanged(block)
+            }
+        })
+    });
+    Some(Found {
+        finding,
+        fixes: fix.flatten().into_iter().collect(),
+        claims: blocks.iter().map(|live| live.index).collect(),
+        mistake: false,
+    })
+}

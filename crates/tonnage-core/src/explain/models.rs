@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN209, TN215 and TN217: weights that are there twice, on purpose or not, and weights alone.
+//!
+//! Two blocks of one parameter name are two models, or one that was replaced and is
+//! still referenced. Which of them it is, Python said: a model that a variable or an
+//! attribute holds is in use, one that only a closure, a cache or a traceback holds
+//! is not. Where nobody was asked, two of everything is a guess at an old copy, and
+//! more than three of one name are separate layers.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::case::{Case, Live, SHARE, at, counted};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Proposal, computed, sized, unchanged};
+use super::{Finding, Found};
+use crate::holdings::{Category, HeldBy, Known, ModelState, Sort};
+use crate::words::bytes;
+
+/// An old copy.
+pub const TWO_COPIES: Code = code(
+    "TN209",
+    "an old copy is still referenced",
+    "Tensors of the same name and shape are alive twice: the model that was deleted is still referenced somewhere, by a
+cache, a closure, a list, an exception's traceback.
+
+Recognised by: torch named two live blocks with the same parameter, and Python says that no variable and no attribute
+holds the older one. Where Python was not asked this is a guess, and not made of layers that belong to no common model.
+What helps: drop the last reference before loading anew. The peak without the older copy is computed from the
+recording.",
+);
+
+/// A second model.
+pub const SECOND_MODEL: Code = code(
+    "TN215",
+    "a second model is kept",
+    "Beside the model that is trained another one is held: a reference, a moving average, a teacher. That is no mistake,
+but its weights count in full.
+
+Recognised by: Python says which variable holds each model, and that nothing trains this one.
+What helps: compute what it puts out beforehand, keep it on the host or in a smaller type; with adapters, use the
+same weights with the adapters off. The peak without it is computed from the recording.",
+);
+
+/// Weights alone.
+pub const WEIGHTS: Code = code(
+    "TN217",
+    "weights make the peak",
+    "The parameters and buffers of the models alone take most of the memory.
+
+Recognised by: weights hold at least 60 % of the peak, or more than the device has.
+What helps: a smaller type (bfloat16, 8 or 4 bits), part of the layers on the host, a larger or a second GPU. The peak
+with half of the weights is computed from the recording.",
+);
+
+/// Weights that hold this share are the cause.
+const MOST: f64 = 0.6;
+/// More blocks of one name are layers without a model around them.
+const COPIES: usize = 3;
+
+/// The older of blocks that torch gave the same name: all but the youngest.
+fn old_copies<'a>(case: &'a Case<'_>) -> Vec<Live<'a>> {
+    let mut named: BTreeMap<_, Vec<Live<'a>>> = BTreeMap::new();
+    for live in case.unexplained() {
+        let block = live.block;
+        if let (Category::Weights, Known::Exact, Some(name)) =
+            (block.category, block.known, block.name)
+        {
+            named.entry((name, block.shape)).or_default().push(live);
+        }
+    }
+    let mut old = Vec::new();
+    for blocks in named.into_values().filter(|blocks| blocks.len() <= COPIES) {
+        let Some((_, older)) = blocks.split_last() else {
+            continue;
+        };
+        old.extend(older.iter().copied().filter(|live| !is_in_use(live.held)));
+    }
+    old
+}
+
+/// Whether a name that a program can still use leads to the block.
+fn is_in_use(held: Option<&HeldBy>) -> bool {
+    held.is_some_and(|held| {
+        !held.name.is_empty()
+            && !matches!(
+                held.sort,
+                Sort::Closure | Sort::Traceback | Sort::Nothing | Sort::Other
+            )
+    })
+}
+
+pub(super) fn two_copies(case: &Case<'_>) -> Option<Found> {
+    let old = old_copies(case);
+    let sum: u64 = old.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let largest = old.iter().max_by_key(|live| live.block.bytes)?;
+    let place = case.site(largest.block);
+    let held = largest.held.filter(|held| !held.name.is_empty());
+    let by = held.map_or_else(String::new, |held| format!(", held by {}", held.said()));
+    let headline = format!("{} of an older copy of the same weights{by}", bytes(sum));
+    let sentence = format!("{headline}; they were made at {}", at(place.as_ref()));
+    let gone: HashSet<u32> = old.iter().map(|live| live.index).collect();
+    let advice = format!(
+        "drop every reference to the model made at {} before the new one is loaded{by}",
+        at(place.as_ref())
+    );
+    let proposal = Proposal::new(TWO_COPIES.code, advice, "of the old copy");
+    let fix = without(case, proposal, &gone);
+    Some(Found {
+        finding: Finding {
+            code: TWO_COPIES,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place,
+            known: if case.asked() {
+                Known::Exact
+            } else {
+                Known::Inferred
+            },
+            held_by: held.cloned(),
+        },
+        fixes: fix.into_iter().collect(),
+        claims: gone.into_iter().collect(),
+        mistake: true,
+    })
+}
+
+fn without(case: &Case<'_>, proposal: Proposal, gone: &HashSet<u32>) -> Option<Fix> {
+    computed(case, proposal, |index, block| {
+        if index.is_some_and(|index| gone.contains(&index)) {
+            sized(block, 0)
+        } else {
+            unchanged(block)
+        }
+    })
+}
+
+/// A model that nothing trains, beside one that is trained.
+pub(super) fn second_model(case: &Case<'_>) -> Option<Found> {
+    let trained = |model: &crate::holdings::Model| model.state == ModelState::Trained;
+    if !case.track.models.iter().any(trained) {
+        return None;
+    }
+    let mut models: BTreeMap<&HeldBy, Vec<Live<'_>>> = BTreeMap::new();
+    for live in case.unexplained() {
+        let weights = matches!(live.block.category, Category::Weights | Category::Buffers);
+        if let Some(held) = live
+            .held
+            .filter(|held| held.sort == Sort::Module && weights)
+            && case
+                .model_of(held)
+                .is_some_and(|state| state != ModelState::Trained)
+        {
+            models.entry(held).or_default().push(live);
+        }
+    }
+    let sum_of = |blocks: &[Live<'_>]| blocks.iter().map(|live| live.block.bytes).sum::<u64>();
+    let (held, blocks) = models
+        .into_iter()
+        .max_by_key(|(_, blocks)| sum_of(blocks))?;
+    let sum = sum_of(&blocks);
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let state = match case.model_of(held) {
+        Some(ModelState::Frozen) => "frozen",
+        _ => "never trained",
+    };
+    let headline = format!(
+        "{} holds {} of weights that are {state}",
+        held.said(),
+        bytes(sum)
+    );
+    let sentence = format!(
+        "{headline}, beside the model that is trained ({})",
+        at(held.place.as_ref())
+    );
+    let gone: HashSet<u32> = blocks.iter().map(|live| live.index).collect();
+    let advice = format!(
+        "keep {} on the host, in fewer bits, or compute its outputs beforehand",
+        held.said()
+    );
+    let mut proposal = Proposal::new(SECOND_MODEL.code, advice, "without it on the device");
+    proposal.estimate = true;
+    let fix = without(case, proposal, &gone);
+    Some(Found {
+        finding: Finding {
+            code: SECOND_MODEL,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place: held.place.clone(),
+            known: Known::Exact,
+            held_by: Some(held.clone()),
+        },
+        fixes: fix.into_iter().collect(),
+        claims: gone.into_iter().collect(),
+        mistake: false,
+    })
+}
+
+pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
+    let is_weight = |live: &Live<'_>| {
+        let by_module = live.held.is_some_and(|held| held.sort == Sort::Module);
+        matches!(live.block.category, Category::Weights | Category::Buffers) || by_module
+    };
+    let blocks: Vec<Live<'_>> = case.alive().filter(is_weight).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    let capacity = case.on_device.capacity.unwrap_or(u64::MAX);
+    let alone = sum.saturating_add(case.taken()) > capacity;
+    if !alone && !case.is_large(sum, MOST) {
+        return None;
+    }
+    let place = case.largest_place(blocks.iter().map(|live| live.block));
+    let more = if alone {
+        ", more than the GPU has for them"
+    } else {
+        ""
+    };
+    let headline = format!("{} of weights{more}", bytes(sum));
+    let sentence = format!(
+        "{headline}, in {}, most made at {}",
+        counted(blocks.len(), "block", "blocks"),
+        at(place.as_ref())
+    );
+    let of: HashSet<u32> = blocks.iter().map(|live| live.index).collect();
+    let advice =
+        "keep the weights in a type of half the size, or half of them on the host".to_owned();
+    let mut proposal = Proposal::new(WEIGHTS.code, advice, "for half of the weights");
+    proposal.changes_result = true;
+    proposal.estimate = true;
+    let fix = computed(case, proposal, |index, block| {
+        if index.is_some_and(|index| of.contains(&index)) {
+            sized(block, block.bytes / 2)
+        } else {
+            unchanged(block)
+        }
+    });
+    let exact = blocks.iter().all(|live| live.block.known == Known::Exact);
+    Some(Found {
+        finding: Finding {
+            code: WEIGHTS,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place,
+            known: if exact { Known::Exact } else { Known::Inferred },
+            held_by: None,
+        },
+        fixes: fix.into_iter().collect(),
+        claims: of.into_iter().collect(),
+        mistake: false,
+    })
+}

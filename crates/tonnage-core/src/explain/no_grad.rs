@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN212: a model is evaluated with gradients on, and keeps activations that no backward pass will use.
+
+use super::case::{Case, Live, SHARE, at, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, unchanged, until};
+use super::{Finding, Found, graphs, repeats};
+use crate::holdings::{Holding, Known, Phase};
+use crate::words::bytes;
+
+/// Evaluation with graphs.
+pub const NO_GRAD: Code = code(
+    "TN212",
+    "evaluation builds autograd graphs",
+    "A model is evaluated without `torch.no_grad()` or `torch.inference_mode()`: every layer keeps its inputs for a
+backward pass that never comes. `model.eval()` does not change that.
+
+Recognised by: the model was entered in evaluation mode with gradients on; or, in a job that trains elsewhere, no
+backward pass takes back what this pass kept (then the finding is marked as inferred).
+What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is estimated from above: each
+repeated block is taken to keep everything until the next one is done.",
+);
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let blocks: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| is_kept_in_evaluation(case, live.block))
+        .collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let told = blocks.iter().any(|live| case.grad_in_eval(live.block.born));
+    let largest = blocks
+        .iter()
+        .max_by_key(|live| (live.block.bytes, live.index))?;
+    let place = case.call_site(largest.block);
+    let line = at(place.as_ref());
+    let headline = format!(
+        "the call at {line} keeps {} for a backward pass that never comes",
+        bytes(sum)
+    );
+    let finding = Finding {
+        code: NO_GRAD,
+        sentence: if told {
+            format!("{headline}: the model is in evaluation mode, with gradients on")
+        } else {
+            headline.clone()
+        },
+        headline: Some(headline),
+        bytes: sum,
+        place,
+        known: if told { Known::Exact } else { Known::Inferred },
+        held_by: None,
+    };
+    let units = repeats::find(case);
+    let advice = format!("evaluate under `with torch.no_grad():` at {line}");
+    let mut proposal = Proposal::new(NO_GRAD.code, advice, "kept for a backward pass");
+    proposal.estimate = true;
+    proposal.paste = Some("with torch.no_grad():".to_owned());
+    let fix = computed(case, proposal, |index, block| {
+        if !is_kept_in_evaluation(case, block) {
+            return unchanged(block);
+        }
+        let units = units.as_ref();
+        let lifetimes = units.and_then(|units| units.without_graph(index, block));
+        lifetimes.unwrap_or_else(|| until(block, case.next_pass(block.born)))
+    });
+    Some(Found {
+        finding,
+        fixes: fix.into_iter().collect(),
+        claims: blocks.iter().map(|live| live.index).collect(),
+        mistake: true,
+    })
+}
+
+fn is_kept_in_evaluation(case: &Case<'_>, block: &Holding) -> bool {
+    if block.phase != Phase::Forward || is_kept(block) || graphs::is_used_later(case, block) {
+        return false;
+    }
+    // A job that trains elsewhere, seen to its end: this pass has no backward pass.
+    case.grad_in_eval(block.born)
+        || (!case.failed && case.after_training(block.born) && !case.goes_back(block.born))
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN105: part of the device is held by others than PyTorch's allocator in this process.
+
+use super::Finding;
+use super::case::{Case, SHARE, at, counted};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Measure, Proof};
+use crate::holdings::{Holdings, Known, site};
+use crate::words::bytes;
+
+/// Memory outside.
+pub const OUTSIDE: Code = code(
+    "TN105",
+    "memory is held outside PyTorch's allocator",
+    "Part of the device is taken by other processes, by more contexts than needed, or by libraries that ask the driver
+directly. `nvidia-smi` counts it, `torch.cuda.memory_allocated` does not.
+
+Recognised by: bytes the driver charged minus the segments of PyTorch, and other processes of the run that hold memory
+on the same device at that moment. A recording of one process shows only its own part. It is the class of a failure if
+the request would have been served without them.
+What helps: one device for each rank (`torch.cuda.set_device(local_rank)` before the first CUDA call, `map_location` in
+`torch.load`), so that no other rank opens a context here.",
+);
+
+/// The other processes of the recording on this device.
+fn others<'a>(case: &'a Case<'_>) -> impl Iterator<Item = &'a Holdings> {
+    let (process, device) = (case.track.process, case.track.device);
+    let tracks = case.recording.tracks.iter();
+    tracks.filter(move |other| other.device == device && other.process != process)
+}
+
+pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
+    let device = &case.on_device;
+    let past = device.outside.unwrap_or(0);
+    let outside = past + device.others;
+    let capacity = device.capacity?;
+    if (outside as f64) < SHARE * capacity as f64 {
+        return None;
+    }
+    // The line by which the largest of the others came here.
+    let largest = others(case).max_by_key(|other| other.peak_charged + other.context);
+    let place = largest.filter(|_| device.others > 0).and_then(|other| {
+        let block = other.blocks.iter().max_by_key(|block| block.bytes)?;
+        site(case.stacks(), block.stack)
+    });
+    let mut parts = Vec::new();
+    if device.others > 0 {
+        parts.push(format!(
+            "{} of the device are held by {} of this run, contexts included (opened at {})",
+            bytes(device.others),
+            counted(others(case).count(), "other process", "other processes"),
+            at(place.as_ref()),
+        ));
+    }
+    if past > 0 {
+        parts.push(format!(
+            "{} were obtained past PyTorch's allocator",
+            bytes(past)
+        ));
+    }
+    Some(Finding {
+        code: OUTSIDE,
+        headline: Some(format!("{} of the device", bytes(outside))),
+        sentence: parts.join(", and "),
+        bytes: outside,
+        place,
+        known: Known::Exact,
+        held_by: None,
+    })
+}
+
+/// The device without the other processes of the run.
+pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
+    let device = &case.on_device;
+    if device.others == 0 {
+        return None;
+    }
+    let own = device.context.unwrap_or(0) + device.outside.unwrap_or(0);
+    // What is cached goes back before a request fails.
+    let after = match case.wanted {
+        Some(wanted) => device.allocated + wanted.bytes + own,
+        None => device.allocated + device.cached + own,
+    };
+    let before = after + device.others;
+    Some(Fix {
+        code: OUTSIDE.code,
+        advice: format!(
+            "give each process its own device: `torch.cuda.set_device(rank)` before {}",
+            at(finding.place.as_ref())
+        ),
+        paste: None,
+        proof: Proof::Computed,
+        shown: format!(
+            "{} - {} of other processes = {} on the device",
+            bytes(before),
+            bytes(device.others),
+            bytes(after)
+        ),
+        measure: Measure::Device,
+        peak_before: before,
+        peak_after: after,
+        fits: device.capacity.map(|capacity| after <= capacity),
+        whole_job: !case.failed,
+        changes_result: false,
+        estimate: false,
+    })
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The repeated blocks of a model, such as the layers of a transformer, and what each keeps for the backward pass.
+//!
+//! Modules tell them where they are known: everything in `layers.3.*` is one unit
+//! of the family `layers.*`. In snapshots a unit is one round of the loop over the
+//! layers: the lines of the loop make one block each in every round, so the n-th
+//! block of a stack within a pass belongs to round n.
+//!
+//! What a unit would keep under checkpointing is its output, which is the input of
+//! the next one; the rest is computed again in the backward pass.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tonnage_trace::StackId;
+
+use super::case::{Case, is_kept};
+use super::fixes::{Lifetimes, unchanged};
+use crate::holdings::{Category, Holding, Phase};
+
+/// A family needs so many units.
+const UNITS: usize = 3;
+
+/// One unit in one pass.
+pub(super) struct Unit {
+    pub(super) pass: usize,
+    /// What it keeps for the backward pass, by index among the blocks, in the order of births.
+    blocks: Vec<u32>,
+    /// Row of the last birth.
+    end: u32,
+    /// Row at which its backward pass begins, if it was seen.
+    back: u32,
+}
+
+/// All units of a recording.
+pub(super) struct Repeats {
+    /// `layers.*`, or none where units are rounds of a loop.
+    pub(super) family: Option<String>,
+    pub(super) units: Vec<Unit>,
+    /// The unit of each block.
+    member: HashMap<u32, usize>,
+}
+
+/// A block that the backward pass needs, as far as its lifetime tells.
+fn is_kept_for_backward(block: &Holding) -> bool {
+    block.phase == Phase::Forward && block.category == Category::Activations && !is_kept(block)
+}
+
+/// The units of a path: everything up to its first number.
+fn unit_of(path: &str) -> Option<(String, &str)> {
+    let mut at = 0;
+    for part in path.split('.') {
+        let end = at + part.len();
+        if !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()) {
+            return Some((format!("{}*", &path[..at]), &path[..end]));
+        }
+        at = end + 1;
+    }
+    None
+}
+
+/// Finds the units; none if the model has no repeated blocks.
+pub(super) fn find(case: &Case<'_>) -> Option<Repeats> {
+    let kept: Vec<u32> = (0_u32..)
+        .zip(&case.track.blocks)
+        .filter(|(_, block)| is_kept_for_backward(block) && case.pass_of(block.born) > 0)
+        .map(|(index, _)| index)
+        .collect();
+    let (family, units) = by_module(case, &kept).or_else(|| by_stack(case, &kept))?;
+    let mut repeats = Repeats {
+        family,
+        units,
+        member: HashMap::new(),
+    };
+    repeats.settle(case);
+    Some(repeats)
+}
+
+fn block<'a>(case: &Case<'a>, index: u32) -> &'a Holding {
+    &case.track.blocks[index as usize]
+}
+
+fn by_module(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>)> {
+    // Units by pass and path, in the order in which they begin.
+    let mut found: BTreeMap<(usize, String), Vec<u32>> = BTreeMap::new();
+    let mut families: BTreeMap<String, (u64, BTreeSet<String>)> = BTreeMap::new();
+    for &index in kept {
+        let block = block(case, index);
+        let Some(path) = block.module.map(|id| case.stacks().text(id)) else {
+            continue;
+        };
+        let Some((family, unit)) = unit_of(path) else {
+            continue;
+        };
+        let pass = case.pass_of(block.born);
+        found
+            .entry((pass, unit.to_owned()))
+            .or_default()
+            .push(index);
+        let family = families.entry(family).or_default();
+        family.0 += block.bytes;
+        family.1.insert(unit.to_owned());
+    }
+    families.retain(|_, (_, units)| units.len() >= UNITS);
+    let largest = families.iter().max_by_key(|(_, (bytes, _))| *bytes)?;
+    let name = largest.0.clone();
+    found.retain(|(_, unit), _| families.values().any(|(_, units)| units.contains(unit)));
+    let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
+    Some((Some(name), units.map(unit_from).collect()))
+}
+
+fn unit_from((pass, blocks): (usize, Vec<u32>)) -> Unit {
+    Unit {
+        pass,
+        blocks,
+        end: 0,
+        back: Holding::ALIVE,
+    }
+}
+
+fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>)> {
+    let mut counts: BTreeMap<(usize, StackId), (usize, u64)> = BTreeMap::new();
+    for &index in kept {
+        let block = block(case, index);
+        let Some(stack) = block.stack else { continue };
+        let entry = counts.entry((case.pass_of(block.born), stack)).or_default();
+        entry.0 += 1;
+        entry.1 += block.bytes;
+    }
+    // In each pass as many rounds as the lines with the most bytes have blocks.
+    let mut rounds: BTreeMap<usize, BTreeMap<usize, u64>> = BTreeMap::new();
+    for (&(pass, _), &(count, bytes)) in &counts {
+        if count >= UNITS {
+            *rounds.entry(pass).or_default().entry(count).or_default() += bytes;
+        }
+    }
+    let rounds: BTreeMap<usize, usize> = rounds
+        .into_iter()
+        .filter_map(|(pass, by)| Some((pass, by.into_iter().max_by_key(|(_, bytes)| *bytes)?.0)))
+        .collect();
+    let mut seen: HashMap<(usize, StackId), usize> = HashMap::new();
+    let mut found: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
+    for &index in kept {
+        let block = block(case, index);
+        let pass = case.pass_of(block.born);
+        let (Some(stack), Some(&rounds)) = (block.stack, rounds.get(&pass)) else {
+            continue;
+        };
+        let count = counts[&(pass, stack)].0;
+        if !count.is_multiple_of(rounds) {
+            continue;
+        }
+        let number = seen.entry((pass, stack)).or_default();
+        let round = *number / (count / rounds);
+        *number += 1;
+        found.entry((pass, round)).or_default().push(index);
+    }
+    if found.is_empty() {
+        return None;
+    }
+    let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
+    Some((None, units.map(unit_from).collect()))
+}
+
+impl Repeats {
+    /// Orders the units and finds what each would compute again, and when.
+    fn settle(&mut self, case: &Case<'_>) {
+        let first = |unit: &Unit| unit.blocks.first().copied().unwrap_or(0);
+        self.units.sort_by_key(|unit| (unit.pass, first(unit)));
+        for (number, unit) in self.units.iter_mut().enumerate() {
+            let Some((&output, inner)) = unit.blocks.split_last() else {
+                continue;
+            };
+            unit.end = block(case, output).born;
+            let deaths = inner.iter().map(|&index| block(case, index).died);
+            unit.back = deaths.min().unwrap_or(Holding::ALIVE);
+            for &index in &unit.blocks {
+                self.member.insert(index, number);
+            }
+        }
+        // The backward pass of a unit begins when that of the next one is over.
+        for number in 0..self.units.len() {
+            let Some(next) = self.units.get(number + 1) else {
+                continue;
+            };
+            if next.pass != self.units[number].pass {
+                continue;
+            }
+            let over = next.blocks.iter().map(|&index| block(case, index).died);
+            let over = over.filter(|&died| died < self.units[number].back).max();
+            if let Some(over) = over {
+                self.units[number].back = over;
+            }
+        }
+    }
+
+    /// The unit that would compute a block again.
+    fn inner(&self, index: Option<u32>) -> Option<usize> {
+        let unit = *self.member.get(&index?)?;
+        (self.units[unit].blocks.last().copied() != index).then_some(unit)
+    }
+
+    /// Units that are alive at the moment, at least in part.
+    pub(super) fn alive(&self, case: &Case<'_>) -> usize {
+        let lives = |unit: &&Unit| {
+            let mut blocks = unit.blocks.iter();
+            blocks.any(|&index| block(case, index).alive_at(case.row))
+        };
+        self.units.iter().filter(lives).count()
+    }
+
+    /// Bytes that are alive at the moment and would be computed again, the most in one unit, and what would stay.
+    pub(super) fn at_moment(&self, case: &Case<'_>) -> (u64, u64, u64) {
+        let mut inner: BTreeMap<usize, u64> = BTreeMap::new();
+        let mut outputs = 0;
+        for (number, unit) in self.units.iter().enumerate() {
+            for &index in &unit.blocks {
+                let block = block(case, index);
+                if !block.alive_at(case.row) {
+                    continue;
+                }
+                if self.inner(Some(index)).is_some() {
+                    *inner.entry(number).or_default() += block.bytes;
+                } else {
+                    outputs += block.bytes;
+                }
+            }
+        }
+        let sum = inner.values().sum();
+        (sum, inner.into_values().max().unwrap_or(0), outputs)
+    }
+
+    /// The lifetimes of a block if every unit were checkpointed.
+    pub(super) fn checkpointed(&self, index: Option<u32>, block: &Holding) -> Lifetimes {
+        let Some(unit) = self.inner(index) else {
+            return unchanged(block);
+        };
+        let unit = &self.units[unit];
+        let end = unit.end.max(block.born).saturating_add(1);
+        if block.died <= end {
+            return unchanged(block);
+        }
+        let mut lifetimes = vec![(block.born, end, block.bytes)];
+        if block.died != Holding::ALIVE && unit.back < block.died {
+            lifetimes.push((unit.back.max(end), block.died, block.bytes));
+        }
+        lifetimes
+    }
+
+    /// The lifetimes of a block if no unit kept anything for a backward pass: until the next unit is done.
+    pub(super) fn without_graph(&self, index: Option<u32>, block: &Holding) -> Option<Lifetimes> {
+        let unit = *self.member.get(&index?)?;
+        let next = self.units.get(unit + 1);
+        let next = next.filter(|next| next.pass == self.units[unit].pass);
+        let end = next.map_or(self.units[unit].end, |next| next.end);
+        let end = end.max(block.born).saturating_add(1);
+        Some(vec![(block.born, block.died.min(end), block.bytes)])
+    }
+}

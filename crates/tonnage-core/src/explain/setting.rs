@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Settings of the allocator and larger devices: proposals that a replay proves.
+
+use super::case::Case;
+use super::class::{FRAGMENTED, SHORT};
+use super::fixes::{Fix, Measure, Proof};
+use super::need::{EXPANDABLE, Need};
+use crate::replay::{Alloc, Outcome};
+use crate::words::bytes;
+
+/// Expandable segments, where they help and are not on. `case` is the whole job if it is known.
+pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
+    let job = case.job?;
+    let cached = case.on_device.cached;
+    let matters = case.ran_out || cached * 20 > case.on_device.allocated;
+    // No setting helps a job that needs more than there is, whatever a replay says that does not know of
+    // the other processes.
+    if !matters || short > 0 {
+        return None;
+    }
+    let report = job.replay(&[Alloc::Recorded, Alloc::expandable()], false);
+    let track = report
+        .tracks
+        .iter()
+        .find(|track| track.process == case.track.process && track.device == case.track.device)?;
+    let [before, after] = track.allocators.as_slice() else {
+        return None;
+    };
+    if before.allocator.contains(EXPANDABLE) {
+        return None;
+    }
+    let before_fails = !before.completes() || case.ran_out;
+    // A replay has the device for itself.
+    let others = case.on_device.others;
+    let room = case.on_device.capacity.unwrap_or(u64::MAX);
+    let own = case.on_device.context.unwrap_or(0) + case.on_device.outside.unwrap_or(0);
+    if others > 0 && after.peak_reserved + own + others > room {
+        return None;
+    }
+    let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
+    let helps = after.completes() && (before_fails || saved * 50 > before.peak_reserved);
+    helps.then(|| Fix {
+        code: FRAGMENTED.code,
+        advice: "turn on expandable segments".to_owned(),
+        paste: Some(format!("PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}")),
+        proof: Proof::Replayed,
+        shown: if before_fails {
+            format!(
+                "every request is served, with at most {} reserved",
+                bytes(after.peak_reserved)
+            )
+        } else {
+            format!(
+                "reserved at most {} instead of {}",
+                bytes(after.peak_reserved),
+                bytes(before.peak_reserved)
+            )
+        },
+        measure: Measure::Reserved,
+        peak_before: before.peak_reserved,
+        peak_after: after.peak_reserved,
+        fits: track
+            .capacity_known
+            .then(|| after.outcome == Outcome::Completes),
+        whole_job: !case.failed,
+        changes_result: false,
+        estimate: false,
+    })
+}
+
+/// The smallest device on which the whole job completes, or on which a recording that ends in its
+/// failure gets past that.
+pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
+    let failed_on = case.on_device.capacity.unwrap_or(0);
+    let smallest = match need {
+        Some(need) => need.bytes,
+        // A replay has the device for itself.
+        None if case.on_device.others > 0 || !case.failed => return None,
+        None => {
+            let track = case.track;
+            let report = case
+                .job?
+                .replay_track(track.process, track.device, &[Alloc::Recorded])?;
+            report.allocators.first()?.smallest?.bytes
+        }
+    };
+    // A replay that fits where the recording did not is no proof of anything.
+    if smallest <= failed_on {
+        return None;
+    }
+    let whole_job = need.is_some_and(|need| need.complete);
+    Some(Fix {
+        code: SHORT.code,
+        advice: format!("a GPU with at least {}", bytes(smallest)),
+        paste: Some(format!("--capacity {smallest}")),
+        proof: Proof::Replayed,
+        shown: if whole_job {
+            "the smallest on which the whole job completes".to_owned()
+        } else {
+            "the smallest that gets past this request; what follows is unknown".to_owned()
+        },
+        measure: Measure::Device,
+        peak_before: failed_on,
+        peak_after: smallest,
+        fits: Some(true),
+        whole_job,
+        changes_result: false,
+        estimate: false,
+    })
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN208: one line makes temporary memory far above everything around it.
+
+use std::collections::BTreeMap;
+
+use super::case::{Case, LARGE_SHARE, Live, at};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, sized, unchanged};
+use super::logits::LOSSES;
+use super::{Finding, Found};
+use crate::holdings::{Category, Holding, Known, Phase, Place, pattern};
+use crate::words::bytes;
+
+/// One operation.
+pub const SPIKE: Code = code(
+    "TN208",
+    "one operation makes the peak",
+    "A single line makes temporary memory far above everything around it: a decoder at full resolution, a convolution's
+workspace, a large intermediate product.
+
+Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak.
+What helps: work in tiles or on fewer samples at a time. The peak with this line at half size is computed from the
+recording.",
+);
+
+/// Whether a block is scratch memory, or exists only within its pass without gradients.
+fn is_passing(case: &Case<'_>, block: &Holding) -> bool {
+    matches!(block.category, Category::Temporaries | Category::Workspaces)
+        && block.phase != Phase::Step
+        && !case.is_left_behind(block)
+}
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    // By line and not by module: whoever calls it on half of the samples halves all that it
+    // makes, in whatever modules.
+    let mut sums: BTreeMap<Place, u64> = BTreeMap::new();
+    let passing = |live: &Live<'_>| is_passing(case, live.block);
+    for live in case.unexplained().filter(passing) {
+        if let Some(place) = case.site(live.block) {
+            *sums.entry(place).or_default() += live.block.bytes;
+        }
+    }
+    let (place, sum) = sums.into_iter().max_by_key(|(_, bytes)| *bytes)?;
+    let here: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(passing)
+        .filter(|live| case.site(live.block).as_ref() == Some(&place))
+        .collect();
+    let in_loss = here
+        .iter()
+        .any(|live| case.has_function(live.block.stack, &LOSSES));
+    if in_loss || !case.is_large(sum, LARGE_SHARE) {
+        return None;
+    }
+    let largest = here.iter().max_by_key(|live| live.block.bytes);
+    let module = largest.and_then(|live| live.block.module);
+    let inside = module.map_or_else(String::new, |id| {
+        format!(", the largest of it in {}", pattern(case.stacks().text(id)))
+    });
+    let line = at(Some(&place));
+    let sentence = format!(
+        "{} are temporary memory of one line, {line}{inside}",
+        bytes(sum)
+    );
+    let advice = format!("call {line} on half of the samples, or in two tiles");
+    let proposal = Proposal::new(
+        SPIKE.code,
+        advice,
+        "of temporary memory there, a half of it",
+    );
+    let fix = computed(case, proposal, |_, block| {
+        let there = || case.site(block).as_ref() == Some(&place);
+        if is_passing(case, block) && there() {
+            sized(block, block.bytes / 2)
+        } else {
+            unchanged(block)
+        }
+    });
+    Some(Found {
+        claims: here.iter().map(|live| live.index).collect(),
+        finding: Finding {
+            code: SPIKE,
+            headline: Some(format!("{} of temporary memory at {line}", bytes(sum))),
+            sentence,
+            bytes: sum,
+            place: Some(place.clone()),
+            known: Known::Inferred,
+            held_by: None,
+        },
+        fixes: fix.into_iter().collect(),
+        mistake: false,
+    })
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN216: weights and optimizer state are on the device a second time, as clones.
+//!
+//! A copy is told by its sizes: made outside of passes and steps, by few lines, with
+//! the sizes of parameters or of their state, many of them one after the other.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use super::case::{Case, Live, SHARE, at, counted, is_kept, is_kept_by};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, computed, sized, unchanged};
+use super::{Finding, Found};
+use crate::holdings::{Category, HeldBy, Holding, Known, Phase};
+use crate::words::bytes;
+
+/// A copy of the state.
+pub const STATE_COPY: Code = code(
+    "TN216",
+    "a copy of the model's state is held",
+    "Parameters or the state of the optimizer were cloned and the clones are kept: the best state so far, a state that is
+about to be saved, the weights before a step.
+
+Recognised by: blocks made between passes have the sizes of parameters or optimizer state, one for each of many, and a
+variable or container holds them.
+What helps: clone to the host: `.cpu()`, or `torch.save` without cloning. The peak without the copy is computed from
+the recording.",
+);
+
+/// Fewer blocks are no copy of a state.
+const LEAST: usize = 4;
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    // How often each size occurs among parameters and state.
+    let mut originals: HashMap<u64, usize> = HashMap::new();
+    for live in case.alive() {
+        let of_model = matches!(
+            live.block.category,
+            Category::Weights | Category::Buffers | Category::OptimizerState
+        );
+        if of_model && live.block.known == Known::Exact {
+            *originals.entry(live.block.requested).or_default() += 1;
+        }
+    }
+    let is_copy = |live: &Live<'_>| {
+        let between = matches!(live.block.phase, Phase::Other | Phase::Load | Phase::Save);
+        between
+            && !is_kept(live.block)
+            && !is_kept_by(live.held)
+            && originals.contains_key(&live.block.requested)
+    };
+    let copies: Vec<Live<'_>> = case.unexplained().filter(is_copy).collect();
+    // Not more of a size than there are originals: a list that grows has as many as it likes.
+    let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
+    for live in &copies {
+        *sizes.entry(live.block.requested).or_default() += 1;
+    }
+    let repeated = sizes.iter().any(|(size, &count)| count > originals[size]);
+    let sum: u64 = copies.iter().map(|live| live.block.bytes).sum();
+    if repeated || copies.len() < LEAST || !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let mut holders: BTreeMap<Option<&HeldBy>, u64> = BTreeMap::new();
+    for live in &copies {
+        *holders.entry(live.held).or_default() += live.block.bytes;
+    }
+    let held = holders.into_iter().max_by_key(|(_, bytes)| *bytes)?.0;
+    let made = case.largest_place(copies.iter().map(|live| live.block));
+    let by = held.map_or_else(String::new, |held| format!(" in {}", held.said()));
+    let headline = format!("{} of clones{by}", bytes(sum));
+    let sentence = format!(
+        "{headline}, {} with the sizes of parameters and optimizer state, cloned at {}",
+        counted(copies.len(), "tensor", "tensors"),
+        at(made.as_ref())
+    );
+    let lines: HashSet<Option<_>> = copies.iter().map(|live| live.block.stack).collect();
+    let advice = format!("clone to the host at {}: `.cpu()`", at(made.as_ref()));
+    let proposal = Proposal::new(STATE_COPY.code, advice, "of clones");
+    let fix = computed(case, proposal, |_, block: &Holding| {
+        let copied = lines.contains(&block.stack) && !is_kept(block);
+        if copied && originals.contains_key(&block.requested) {
+            sized(block, 0)
+        } else {
+            unchanged(block)
+        }
+    });
+    Some(Found {
+        claims: copies.iter().map(|live| live.index).collect(),
+        finding: Finding {
+            code: STATE_COPY,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place: made,
+            known: Known::Inferred,
+            held_by: held.cloned(),
+        },
+        fixes: fix.into_iter().collect(),
+        mistake: true,
+    })
+}
