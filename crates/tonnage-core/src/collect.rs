@@ -135,8 +135,9 @@ fn whole_run<W: Write>(
         ));
     }
     // Losses of processes that have no rows of their own to stand with.
-    let rest = losses.0.values().map(|loss| loss.entries).sum::<u64>();
-    let rest = rest.saturating_add(ledger.lost_before());
+    let rest = losses.0.values().fold(ledger.lost_before(), |sum, loss| {
+        sum.saturating_add(loss.entries)
+    });
     if rest > 0 {
         let why = losses.0.values().next().map_or("", |loss| loss.why);
         let because = if why.is_empty() { "" } else { ", because " };

@@ -8,6 +8,7 @@
 use std::path::Path;
 
 use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::ledger::{self, DeviceWord, ProcessWord, SharedWord};
 use tonnage_capture::log::{CallKind, DriverCall, Record, Start, encode};
 use tonnage_core::collect::collect;
 use tonnage_core::facts;
@@ -109,6 +110,15 @@ impl Run {
         let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         bytes.resize(bytes.len() + blocks::ENTRY, 0);
         std::fs::write(name(blocks::PREFIX), bytes).unwrap();
+    }
+
+    /// A ledger with these words set.
+    fn ledger(&self, words: &[(usize, u64)]) {
+        let mut bytes = ledger::fresh();
+        for &(at, word) in words {
+            bytes[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        std::fs::write(self.path().join(tonnage_capture::LEDGER_FILE), bytes).unwrap();
     }
 
     fn path(&self) -> &Path {
@@ -352,4 +362,98 @@ fn a_log_cut_by_a_kill_is_read_and_a_broken_one_is_an_error() {
     let mut writer = Writer::new(Vec::new(), "test").unwrap();
     let error = collect(run.path(), &mut writer).unwrap_err();
     assert!(error.to_string().contains("makes no sense"), "{error}");
+}
+
+/// The words of a process with this number whose disk was full after 3 entries.
+fn full_disk(slot: usize, number: u64) -> [(usize, u64); 5] {
+    [
+        (ledger::TAKEN_WORD, slot as u64 + 1),
+        (ledger::process_word(slot, ProcessWord::Number), number + 1),
+        (ledger::process_word(slot, ProcessWord::Lost), 7),
+        (ledger::process_word(slot, ProcessWord::FirstLost), 4),
+        (ledger::process_word(slot, ProcessWord::LostError), 28),
+    ]
+}
+
+#[test]
+fn a_recording_that_lost_entries_says_from_where_and_knows_the_most_all_the_same() {
+    let run = Run::new();
+    usual(&run);
+    let whole = run.verdict();
+    assert_eq!(whole.incomplete, None);
+    assert!(whole.unknown.is_empty());
+    let mut words = full_disk(5, 0).to_vec();
+    words.extend([
+        (
+            ledger::device_word(5, 0, DeviceWord::PeakCharged),
+            300 * MIB,
+        ),
+        (
+            ledger::device_word(5, 0, DeviceWord::PeakAllocated),
+            50 * MIB,
+        ),
+        (ledger::shared_word(0, SharedWord::PeakInUse), 400 * MIB),
+    ]);
+    run.ledger(&words);
+    let verdict = run.verdict();
+    assert_eq!(
+        verdict.incomplete.as_deref(),
+        Some("from event 4 on: the disk was full")
+    );
+    assert_eq!(
+        verdict.unknown,
+        ["7 calls and blocks from event 4 on, because the disk was full"]
+    );
+    assert_eq!(verdict.devices_total[0].most_in_use, 400 * MIB);
+    let trace = run.trace();
+    let fact = |name: &str| trace.fact(0, name).map(str::to_owned);
+    assert_eq!(fact("device.0.peak_charged"), Some((300 * MIB).to_string()));
+    assert_eq!(
+        fact("device.0.peak_allocated"),
+        Some((50 * MIB).to_string())
+    );
+    assert_eq!(fact("device.0.peak_reserved"), None);
+}
+
+#[test]
+fn processes_of_which_nothing_was_kept_are_spoken_of() {
+    let run = Run::new();
+    usual(&run);
+    let mut words = full_disk(1, 1).to_vec();
+    words.extend([(ledger::UNPLACED_WORD, 2), (ledger::LOST_BEFORE_WORD, 10)]);
+    run.ledger(&words);
+    let verdict = run.verdict();
+    assert!(verdict.incomplete.is_some());
+    let [unplaced, lost] = verdict.unknown.as_slice() else {
+        panic!("two things are unknown: {:?}", verdict.unknown);
+    };
+    assert!(
+        unplaced.starts_with("2 processes, because only 512"),
+        "{unplaced}"
+    );
+    assert!(lost.starts_with("17 calls and blocks"), "{lost}");
+}
+
+#[test]
+fn processes_come_in_the_order_of_their_numbers() {
+    let run = Run::new();
+    // By name alone, 1000 would stand before 999.
+    for slot in [1000, 999, 2] {
+        run.process(slot, &[call(CallKind::Context, 1, 0, u64::from(slot))], &[]);
+    }
+    let sizes: Vec<u64> = run.trace().events.iter().map(|event| event.size).collect();
+    assert_eq!(sizes, [2, 999, 1000]);
+}
+
+#[test]
+fn any_ledger_is_read() {
+    let run = Run::new();
+    usual(&run);
+    for word in [0, 1, 255, u64::MAX] {
+        let words: Vec<(usize, u64)> = (1..ledger::WORDS).map(|at| (at, word)).collect();
+        run.ledger(&words);
+        run.verdict();
+    }
+    std::fs::write(run.path().join(tonnage_capture::LEDGER_FILE), b"tonn").unwrap();
+    run.verdict();
 }

@@ -25,6 +25,8 @@ use crate::arguments::RunOptions;
 use crate::output::{bytes, count};
 
 const TICK: Duration = Duration::from_millis(100);
+/// The first look comes sooner, so that a command of a moment is not waited for.
+const FIRST_TICK: Duration = Duration::from_millis(2);
 
 /// What the user sees of the command.
 #[derive(Clone, Copy)]
@@ -91,11 +93,13 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, showing: Showing) -> Re
     let mut line = (!options.no_progress).then(StatusLine::open).flatten();
     let mut last_peak = (0, started);
     let mut stopped = None;
+    let mut tick = FIRST_TICK;
     let status = loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             break status;
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(tick);
+        tick = TICK.min(tick * 2);
         let figures = Figures::read(stage);
         if let Some(line) = &mut line {
             line.show(&figures.text(stage.capacity(), line.started.elapsed()));

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs programs dry and reads their verdicts.
+
+`TONNAGE` names the command. Nothing here needs torch: verdicts are read as JSON, which is what users get.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+from programs import compiled
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory):
+    return compiled("faults", tmp_path_factory.mktemp("programs"))
+
+
+class Ran:
+    """What a dry run printed, and its verdict."""
+
+    def __init__(self, done, recording):
+        lines = done.stdout.splitlines()
+        start = next((index for index, line in enumerate(lines) if line == "{"), len(lines))
+        self.lines = done.stderr.splitlines()
+        self.verdict = json.loads("\n".join(lines[start:])) if start < len(lines) else None
+        self.status = done.returncode
+        self.recording = recording
+
+    @property
+    def least_free(self):
+        return [device["least_free"] for device in self.verdict["devices_total"]]
+
+    @property
+    def unknown(self):
+        return "\n".join(self.verdict["unknown"])
+
+    def info(self):
+        command = [os.environ["TONNAGE"], "info", "--json", self.recording]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return json.loads(said)["recordings"][0]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a program dry on a device of 24 GiB."""
+
+    def run(*command, gpus=1, options=(), before=(), environment=None):
+        recording = tmp_path / "run.tonnage"
+        recording.unlink(missing_ok=True)
+        tonnage = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "--capacity", "24GiB", "--context", "256MiB"]
+        line = [*before, *tonnage, "--gpus", str(gpus), "--json", "--no-progress", "-o", recording, *options, "--"]
+        done = subprocess.run(
+            [str(word) for word in [*line, *command]],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env={**os.environ, **(environment or {})},
+        )
+        return Ran(done, recording)
+
+    return run
