@@ -57,13 +57,14 @@ fn row(text: &mut String, name: &str, value: &str) {
 }
 
 fn headline(verdict: &Verdict) -> String {
+    // A size that was given is not that of the GPU by this name.
+    let size = match verdict.capacity.known.as_str() {
+        "given" => format!("set to {}", bytes(verdict.capacity.bytes)),
+        _ => bytes(verdict.capacity.bytes),
+    };
     let machine = match verdict.gpu_count {
-        1 => format!("{} ({})", verdict.gpu_name, bytes(verdict.capacity.bytes)),
-        count => format!(
-            "{count} × {} ({} each)",
-            verdict.gpu_name,
-            bytes(verdict.capacity.bytes)
-        ),
+        1 => format!("{} ({size})", verdict.gpu_name),
+        count => format!("{count} × {} ({size} each)", verdict.gpu_name),
     };
     match verdict.outcome {
         Outcome::Fits => fits(verdict, &machine),

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage run` as far as it needs no torch: where recordings go, and how a job is ended.
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+fn tonnage(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tonnage"));
+    command
+        .args(words)
+        .current_dir(folder)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Exit code, what is printed and what is told beside it.
+fn said(mut command: Command) -> (Option<i32>, String, String) {
+    let done = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (done.status.code(), text(done.stdout), text(done.stderr))
+}
+
+#[test]
+fn a_recording_is_never_overwritten_without_a_word() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("x.tonnage");
+    std::fs::write(&path, "precious").unwrap();
+    let run = |words: &[&str]| said(tonnage(folder.path(), words));
+    let (code, _, told) = run(&["run", "-o", "x.tonnage", "--", "true"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        told.contains("there already") && told.contains("--force"),
+        "{told}"
+    );
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    let (code, ..) = run(&["run", "--force", "-o", "x.tonnage", "--", "true"]);
+    assert_eq!(code, Some(0));
+    assert!(std::fs::read(&path).unwrap().starts_with(&[0xff; 4]));
+}
+
+#[test]
+fn a_run_that_cannot_begin_leaves_what_was_there() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("x.tonnage");
+    std::fs::write(&path, "precious").unwrap();
+    let words = ["run", "--force", "-o", "x.tonnage", "--", "true"];
+    let mut command = tonnage(folder.path(), &words);
+    command.env("TMPDIR", "/nonexistent");
+    let (code, _, told) = said(command);
+    assert_eq!(code, Some(2), "{told}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    // Nor does anything else stay behind.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_second_recording_of_a_script_takes_the_next_name() {
+    let folder = TempDir::new().unwrap();
+    for expected in ["train.tonnage", "train-2.tonnage", "train-3.tonnage"] {
+        let (code, out, _) = said(tonnage(folder.path(), &["run", "--", "true", "train.py"]));
+        assert_eq!(code, Some(0));
+        assert!(out.contains(expected), "{out}");
+        assert!(folder.path().join(expected).exists());
+    }
+}
+
+/// Sends the signal to the command alone, as a supervisor does, and waits for its end.
+fn interrupted(script: &str) -> (Option<i32>, String, Duration) {
+    let folder = TempDir::new().unwrap();
+    let words = ["run", "-o", "x.tonnage", "--", "sh", "-c", script];
+    let mut command = tonnage(folder.path(), &words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(700));
+    let started = Instant::now();
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    assert!(sent.success());
+    let deadline = started + Duration::from_secs(20);
+    while child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it goes on after an interrupt");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let elapsed = started.elapsed();
+    let done = child.wait_with_output().unwrap();
+    assert!(folder.path().join("x.tonnage").exists());
+    let out = String::from_utf8(done.stdout).unwrap();
+    (done.status.code(), out, elapsed)
+}
+
+#[test]
+fn an_interrupt_without_a_terminal_ends_the_job_with_its_recording() {
+    // One that would end by an interrupt, and one that was started with interrupts ignored.
+    for script in ["exec sleep 60", "trap '' INT; exec sleep 60"] {
+        let (code, out, elapsed) = interrupted(script);
+        assert_eq!(code, Some(2), "{script}: {out}");
+        assert!(out.contains("interrupted"), "{script}: {out}");
+        assert!(elapsed < Duration::from_secs(10), "{script}: {elapsed:?}");
+    }
+}
