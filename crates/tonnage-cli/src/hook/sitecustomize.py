@@ -12,6 +12,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
 
 _TORCH, _NOTE = 3, 4
@@ -304,6 +305,16 @@ def _report_exception(kind, value, traceback, _report=sys.excepthook):
     _report(kind, value, traceback)
 
 
+def _hear_interrupts():
+    """Lets an interrupt end the script where it was started with interrupts ignored, as shells start what runs in the
+    background: `tonnage run` passes interrupts on, and only a script that hears them hands over what it recorded."""
+    try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    except ValueError:
+        pass  # not the main thread of this interpreter
+
+
 def _run_the_users_sitecustomize():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
@@ -319,4 +330,5 @@ sys.excepthook = _report_exception
 os._exit = _exit_at_once
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_forked_child)
+_hear_interrupts()
 _run_the_users_sitecustomize()

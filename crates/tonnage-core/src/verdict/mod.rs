@@ -328,9 +328,18 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
                 calls,
             })
             .collect(),
-        unknown: facts.unknown.clone(),
+        unknown: unknown(&facts, outcome),
         events: rows.count,
     })
+}
+
+/// What the recording cannot say.
+fn unknown(facts: &Facts<'_>, outcome: Outcome) -> Vec<String> {
+    let mut unknown = facts.unknown.clone();
+    if outcome == Outcome::Fits && facts.any(facts::INTERRUPTED).is_some() {
+        unknown.push("what would have come after the interrupt".to_owned());
+    }
+    unknown
 }
 
 /// A recording, read to its end.

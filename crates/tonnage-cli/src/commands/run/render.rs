@@ -73,7 +73,8 @@ fn headline(verdict: &Verdict) -> String {
             short(verdict.need.as_ref())
         ),
         Outcome::Interrupted => format!(
-            "{WARN}interrupted{WARN:#} on {machine}: {} to spare until then, what would have come is not known",
+            "{WARN}interrupted{WARN:#} on {machine}: the script {}; {} to spare until then, the rest is not known",
+            ended(&verdict.ending),
             bytes(verdict.spare())
         ),
         Outcome::Failed => format!(

@@ -94,6 +94,7 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, showing: Showing) -> Re
     let mut last_peak = (0, started);
     let mut stopped = None;
     let mut tick = FIRST_TICK;
+    let mut ending_since: Option<(Instant, usize)> = None;
     let status = loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             break status;
@@ -108,10 +109,19 @@ pub(crate) fn watch(stage: &Stage, options: &RunOptions, showing: Showing) -> Re
             last_peak = (figures.peak, Instant::now());
         }
         let quiet = last_peak.1.elapsed();
-        if stopped.is_none() && patience.is_some_and(|patience| quiet > patience) {
+        if ending_since.is_none() && patience.is_some_and(|patience| quiet > patience) {
             stopped = Some(format!("its peak had not grown for {} s", quiet.as_secs()));
-            if let Some(pid) = pid(&child) {
-                let _ = kill_process(pid, Signal::TERM);
+            ending_since = Some((Instant::now(), 0));
+        }
+        if let (Some((since, asked)), Some(pid)) = (&mut ending_since, pid(&child)) {
+            // First in the way that leaves it time to hand over what it recorded.
+            let due = [(0, gentlest(pid)), (10, Signal::TERM), (20, Signal::KILL)];
+            if let Some((_, signal)) = due
+                .get(*asked)
+                .filter(|(after, _)| since.elapsed().as_secs() >= *after)
+            {
+                let _ = kill_process(pid, *signal);
+                *asked += 1;
             }
         }
     };
