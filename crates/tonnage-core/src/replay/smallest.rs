@@ -4,7 +4,8 @@
 //! A larger device need not be better: a retry empties the cache, and what is
 //! obtained afterwards may lie better than what was kept. So the answer is a
 //! size that was replayed and completes while the next smaller one does not,
-//! and a few sizes below it are tried as well; if one completes, the answer says
+//! and sizes below it are tried as well, as many as the length of the recording
+//! allows; if one completes, the search goes on below it, and the answer says
 //! that the question has no single boundary.
 
 use serde::Serialize;
@@ -12,8 +13,12 @@ use tonnage_alloc::GRANULARITY;
 
 use super::{Alloc, LARGEST, Replayed, Track};
 
-/// How many sizes below the boundary are tried.
-const PROBES: u64 = 3;
+/// How many sizes below a boundary are tried at least and at most.
+const PROBES: (u64, u64) = (3, 32);
+/// Requests that may be replayed for these tries, in all.
+const REQUESTS: u64 = 4_000_000;
+/// How often the search goes on below a boundary.
+const ROUNDS: u32 = 4;
 
 /// The smallest device that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +59,9 @@ impl Track {
         }
         let mut low = least.saturating_sub(1);
         let mut monotone = true;
+        let mut rounds = ROUNDS;
+        let requests = self.requests.ops.len().max(1) as u64;
+        let probes = (REQUESTS / requests).clamp(PROBES.0, PROBES.1);
         loop {
             while high - low > 1 {
                 let middle = low + (high - low) / 2;
@@ -64,13 +72,14 @@ impl Track {
                 }
             }
             let floor = least.saturating_sub(1);
-            let gap = (high - floor) / (PROBES + 1);
-            let lower = (1..=PROBES)
+            let gap = (high - floor) / (probes + 1);
+            let lower = (1..=probes)
                 .map(|step| floor + gap * step)
                 .find(|&size| gap > 1 && size > floor && size < low && completes(size));
             match lower {
-                Some(size) if monotone => {
+                Some(size) if rounds > 0 => {
                     monotone = false;
+                    rounds -= 1;
                     (low, high) = (floor, size);
                 }
                 _ => break,

@@ -159,7 +159,7 @@ fn distance(text: &mut String, margin: &Margin) {
 /// How much the whole job takes.
 fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     let how = match need.known.as_str() {
-        "replayed" => "no smaller GPU serves all of its requests (replayed)",
+        "replayed" => "the smallest GPU that serves all of its requests (replayed)",
         _ => "in use at most without a limit; less may do, since PyTorch caches",
     };
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
@@ -199,7 +199,7 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             all if all.len() <= GPUS => all.join(", "),
             all => format!("{}, …", all[..GPUS].join(", ")),
         };
-        row(text, "fits on", &names);
+        row(text, "large enough", &names);
     }
 }
 
