@@ -59,7 +59,7 @@ pub(super) fn find<R: Read>(
     facts: &Facts<'_>,
 ) -> Option<Margin> {
     let fullest = totals.iter().min_by_key(|total| total.least_free)?;
-    let smallest = smallest(open, totals);
+    let smallest = smallest(open, totals, &Alloc::Recorded);
     let room = smallest.map_or(fullest.least_free, |smallest| {
         let distance = fullest.capacity.saturating_sub(smallest);
         distance.max(fullest.least_free)
@@ -76,16 +76,17 @@ pub(super) fn find<R: Read>(
     })
 }
 
-/// The smallest device on which every process of a recording completes, each on a device of its own.
+/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own.
 pub(super) fn smallest<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     totals: &[DeviceTotal],
+    alloc: &Alloc,
 ) -> Option<u64> {
     if totals.iter().any(|total| total.processes > 1) {
         return None;
     }
     let job = Job::load(open, &Options::default()).ok()?;
-    let report = job.replay(&[Alloc::Recorded], true);
+    let report = job.replay(std::slice::from_ref(alloc), true);
     let mut most = 0;
     for track in &report.tracks {
         let replayed = track.allocators.first()?;

@@ -13,6 +13,10 @@ use tonnage_trace::{Account, DeviceAccount, Reader};
 
 use super::{Facts, Rows, VerdictError, margin};
 use crate::facts;
+use crate::replay::Alloc;
+
+/// The setting that wastes least in most jobs.
+const EXPANDABLE: &str = "expandable_segments:True";
 
 /// What a job takes that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +29,8 @@ pub struct Need {
     /// `replayed`: no smaller one is. `exact`: so much was in use at most on a device without a limit, with what
     /// PyTorch cached; less may do.
     pub known: String,
+    /// The same with expandable segments, replayed; none where that is no less.
+    pub expandable: Option<u64>,
     /// Bytes below which no allocator can go: blocks, context and memory outside PyTorch at the fullest moment.
     pub least: u64,
     /// Largest sum of blocks.
@@ -72,8 +78,10 @@ pub(super) fn find<R: Read>(
     };
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
-    let smallest = margin::smallest(open, &totals);
+    let smallest = margin::smallest(open, &totals, &Alloc::Recorded);
     let bytes = smallest.unwrap_or(fullest.most_in_use);
+    let expandable = format!("torch:{EXPANDABLE}").parse().ok();
+    let expandable = expandable.and_then(|alloc| margin::smallest(open, &totals, &alloc));
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
     Ok(Some(Need {
         device,
@@ -84,6 +92,7 @@ pub(super) fn find<R: Read>(
             "exact"
         }
         .to_owned(),
+        expandable: expandable.filter(|&less| smallest.is_some() && less < bytes),
         least: least.saturating_add(others),
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
         short: bytes.saturating_sub(capacity),

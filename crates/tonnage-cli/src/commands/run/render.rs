@@ -163,6 +163,16 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
         _ => "in use at most without a limit; less may do, since PyTorch caches",
     };
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
+    if let Some(less) = need.expandable {
+        row(
+            text,
+            "",
+            &format!(
+                "{} with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (replayed)",
+                bytes(less)
+            ),
+        );
+    }
     if !need.complete {
         let why = if need.ended.starts_with("exit ") || need.ended.starts_with("signal ") {
             format!("{} there", ended(&need.ended))
@@ -591,6 +601,7 @@ mod tests {
             device: 0,
             bytes: 78 << 30,
             known: "replayed".to_owned(),
+            expandable: Some((77 << 30) + (512 << 20)),
             least: 77 << 30,
             peak_allocated: 76 << 30,
             short: 38 << 30,
