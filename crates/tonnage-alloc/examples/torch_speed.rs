@@ -71,6 +71,19 @@ fn patterns() -> Vec<(String, Vec<Call>)> {
         }
         patterns.push((format!("churn up to {largest}, {live} live"), calls));
     }
+    for count in [20_000, 320_000] {
+        let mut random = Random(count as u64);
+        let mut calls: Vec<Call> = (0..count)
+            .map(|slot| Call::Alloc(slot, 512, stream))
+            .collect();
+        // Every other, so that no two free blocks become one.
+        let mut freed: Vec<usize> = (0..count).step_by(2).collect();
+        for index in (1..freed.len()).rev() {
+            freed.swap(index, random.next() as usize % (index + 1));
+        }
+        calls.extend(freed.into_iter().map(Call::Free));
+        patterns.push((format!("every other of {count} of 512 at random"), calls));
+    }
     patterns
 }
 

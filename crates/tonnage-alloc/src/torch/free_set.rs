@@ -4,18 +4,24 @@
 //! Torch keeps a red-black tree. Here sizes fall into bins: one for each
 //! multiple of 512 bytes below 256 KiB, above that 256 for each doubling. A bit
 //! for each bin and one for each word of bits find the next block of any size
-//! by counting zeros. Most bins hold one block, which then is the bin; others
-//! hold a sorted list.
+//! by counting zeros. Most bins hold one block, which then is the bin; some
+//! hold a sorted list. A list that grows long becomes a tree, so that nothing
+//! takes more than logarithmic time however many blocks are of one size.
 //!
 //! ```text
-//! held:   0 1 0 0 1 …            one bit for each word
-//! words:    └─ 0 0 1 0 … 1 …     one bit for each bin
-//! bins:            ├─ 7          a block
-//!                  └─ LIST | 2   or lists[2], the smallest key last
+//! held:   0 1 0 0 1 …                  one bit for each word
+//! words:    └─ 0 0 1 0 … 1 …           one bit for each bin
+//! bins:            ├─ 7                a block
+//!                  ├─ LIST | 2         or lists[2], the smallest key last
+//!                  └─ LIST | TREE | 0  or trees[0]
 //! ```
 //!
 //! **Invariant:** a bit is set exactly if what it stands for is not empty; a
-//! list that is in use has at least two blocks.
+//! list that is in use has at least two blocks and at most [`MAX_LIST`], a tree
+//! more than [`MIN_TREE`].
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use super::block::{Blocks, NONE};
 use super::size::MIN_BLOCK;
@@ -25,6 +31,14 @@ const BINS: u32 = 256;
 const BINS_POWER: u32 = BINS.ilog2();
 /// Marks a bin that holds the number of a list instead of a block.
 const LIST: u32 = 1 << 31;
+/// Marks, beside [`LIST`], a bin that holds the number of a tree.
+const TREE: u32 = 1 << 30;
+/// Blocks in a list. Measured: up to here a list is faster than a tree.
+const MAX_LIST: usize = 512;
+/// A tree with so few blocks becomes a list; far below [`MAX_LIST`], so that a set does not change back and forth.
+const MIN_TREE: usize = 128;
+/// The place of a cursor in a tree.
+const IN_TREE: u32 = u32::MAX;
 /// An empty bin.
 const EMPTY: u32 = NONE;
 /// Words of `held`: enough for the bins of 2^64 bytes.
@@ -73,6 +87,10 @@ pub(super) struct FreeSet {
     lists: Vec<Vec<Listed>>,
     /// Lists that no bin uses.
     spare: Vec<u32>,
+    /// Blocks by key.
+    trees: Vec<BTreeMap<u128, u32>>,
+    /// Trees that no bin uses.
+    spare_trees: Vec<u32>,
 }
 
 /// The bin of blocks of `size` bytes.
@@ -85,6 +103,20 @@ const fn bin_of(size: u64) -> u32 {
     let power = units.ilog2();
     let within = (units >> (power - BINS_POWER)) as u32 - BINS;
     (power - BINS_POWER + 1) * BINS + within
+}
+
+/// The number of the tree that a bin holds.
+#[inline]
+const fn tree_of(there: u32) -> usize {
+    (there & !(LIST | TREE)) as usize
+}
+
+const fn in_tree(bin: u32, block: u32) -> Cursor {
+    Cursor {
+        bin,
+        place: IN_TREE,
+        block,
+    }
 }
 
 impl FreeSet {
@@ -116,6 +148,10 @@ impl FreeSet {
     fn insert_more(&mut self, blocks: &Blocks, block: u32, bin: u32, there: u32) {
         let new = Listed::new(blocks, block);
         if there & LIST != 0 {
+            if there & TREE != 0 {
+                self.trees[tree_of(there)].insert(new.key(), block);
+                return;
+            }
             let list = &mut self.lists[(there & !LIST) as usize];
             let key = new.key();
             // What is freed last is often what comes first in the order.
@@ -125,6 +161,9 @@ impl FreeSet {
                 let place = list.partition_point(|there| there.key() > key);
                 list.insert(place, new);
             }
+            if list.len() > MAX_LIST {
+                self.grow(bin, there);
+            }
             return;
         }
         let old = Listed::new(blocks, there);
@@ -133,12 +172,51 @@ impl FreeSet {
         } else {
             [new, old]
         };
-        let list = self.spare.pop().unwrap_or_else(|| {
-            self.lists.push(Vec::new());
-            self.lists.len() as u32 - 1
-        });
+        let list = self.spare_list();
         self.lists[list as usize].extend(pair);
         self.bins[bin as usize] = LIST | list;
+    }
+
+    /// Makes a tree of a list.
+    #[cold]
+    fn grow(&mut self, bin: u32, there: u32) {
+        let index = there & !LIST;
+        let list = &mut self.lists[index as usize];
+        let tree = list.drain(..).map(|one| (one.key(), one.block)).collect();
+        self.spare.push(index);
+        let number = if let Some(number) = self.spare_trees.pop() {
+            self.trees[number as usize] = tree;
+            number
+        } else {
+            self.trees.push(tree);
+            self.trees.len() as u32 - 1
+        };
+        self.bins[bin as usize] = LIST | TREE | number;
+    }
+
+    /// Takes a block out of a tree, which becomes a list when few are left.
+    #[cold]
+    #[inline(never)]
+    fn remove_from_tree(&mut self, blocks: &Blocks, block: u32, bin: u32, there: u32) {
+        let tree = &mut self.trees[tree_of(there)];
+        let found = tree.remove(&Listed::new(blocks, block).key());
+        debug_assert!(found == Some(block), "a free block is missing from its set");
+        if tree.len() > MIN_TREE {
+            return;
+        }
+        let tree = std::mem::take(tree);
+        self.spare_trees.push(tree_of(there) as u32);
+        let list = self.spare_list();
+        let blocks = tree.into_values().rev().map(|it| Listed::new(blocks, it));
+        self.lists[list as usize].extend(blocks);
+        self.bins[bin as usize] = LIST | list;
+    }
+
+    fn spare_list(&mut self) -> u32 {
+        self.spare.pop().unwrap_or_else(|| {
+            self.lists.push(Vec::new());
+            self.lists.len() as u32 - 1
+        })
     }
 
     /// pre: `block` is in the set, with the size it had when it came in.
@@ -148,6 +226,8 @@ impl FreeSet {
         let there = self.bins[bin as usize];
         if there == block {
             self.clear(bin);
+        } else if there & TREE != 0 {
+            self.remove_from_tree(blocks, block, bin, there);
         } else {
             let place = self.place_of(blocks, block, there);
             debug_assert!(place.is_some(), "a free block is missing from its set");
@@ -198,6 +278,9 @@ impl FreeSet {
         let there = *self.bins.get(bin as usize)?;
         if there != EMPTY {
             if there & LIST != 0 {
+                if there & TREE != 0 {
+                    return self.lower_bound_in_tree(bin, there, size);
+                }
                 let list = &self.lists[(there & !LIST) as usize];
                 // Where bins are exact, the smallest always fits.
                 let fitting = if list.last().is_some_and(|last| last.size >= size) {
@@ -217,6 +300,16 @@ impl FreeSet {
             }
         }
         self.first_of(self.bin_from(bin + 1)?)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lower_bound_in_tree(&self, bin: u32, there: u32, size: u64) -> Option<Cursor> {
+        let mut fitting = self.trees[tree_of(there)].range(u128::from(size) << 64..);
+        match fitting.next() {
+            Some((_, &block)) => Some(in_tree(bin, block)),
+            None => self.first_of(self.bin_from(bin + 1)?),
+        }
     }
 
     /// The first bin from `bin` on that holds something.
@@ -259,6 +352,10 @@ impl FreeSet {
                 block: there,
             });
         }
+        if there & TREE != 0 {
+            let (_, &block) = self.trees[tree_of(there)].first_key_value()?;
+            return Some(in_tree(bin, block));
+        }
         let list = &self.lists[(there & !LIST) as usize];
         Some(Self::listed(bin, list, list.len().checked_sub(1)?))
     }
@@ -273,8 +370,17 @@ impl FreeSet {
     }
 
     #[inline]
-    pub(super) fn next(&self, cursor: Cursor) -> Option<Cursor> {
-        let Cursor { bin, place, .. } = cursor;
+    pub(super) fn next(&self, blocks: &Blocks, cursor: Cursor) -> Option<Cursor> {
+        let Cursor { bin, place, block } = cursor;
+        if place == IN_TREE {
+            let key = Listed::new(blocks, block).key();
+            let after = (Bound::Excluded(key), Bound::Unbounded);
+            let mut later = self.tree(bin)?.range(after);
+            return match later.next() {
+                Some((_, &block)) => Some(in_tree(bin, block)),
+                None => self.first_of(self.bin_from(bin + 1)?),
+            };
+        }
         // Later in the order is earlier in the list.
         if let Some(place) = place.checked_sub(1) {
             let list = &self.lists[(self.bins[bin as usize] & !LIST) as usize];
@@ -284,34 +390,54 @@ impl FreeSet {
     }
 
     /// The block before `cursor`, or the last of all for `None`.
-    pub(super) fn before(&self, cursor: Option<Cursor>) -> Option<Cursor> {
-        if let Some(Cursor { bin, place, .. }) = cursor
-            && let Some(list) = self.list(bin)
-            && let place = place as usize + 1
-            && place < list.len()
-        {
-            return Some(Self::listed(bin, list, place));
+    pub(super) fn before(&self, blocks: &Blocks, cursor: Option<Cursor>) -> Option<Cursor> {
+        if let Some(Cursor { bin, place, block }) = cursor {
+            if let Some(tree) = self.tree(bin) {
+                let key = Listed::new(blocks, block).key();
+                if let Some((_, &block)) = tree.range(..key).next_back() {
+                    return Some(in_tree(bin, block));
+                }
+            } else if let Some(list) = self.list(bin)
+                && let place = place as usize + 1
+                && place < list.len()
+            {
+                return Some(Self::listed(bin, list, place));
+            }
         }
         let end = cursor.map_or(self.bins.len() as u32, |cursor| cursor.bin);
         let bin = self.bin_before(end)?;
+        if let Some(tree) = self.tree(bin) {
+            let (_, &block) = tree.last_key_value()?;
+            return Some(in_tree(bin, block));
+        }
         match self.list(bin) {
             Some(list) => Some(Self::listed(bin, list, 0)),
             None => self.first_of(bin),
         }
     }
 
+    /// The tree of a bin, if it has one.
+    fn tree(&self, bin: u32) -> Option<&BTreeMap<u128, u32>> {
+        let there = self.bins[bin as usize];
+        let is_tree = there != EMPTY && there & LIST != 0 && there & TREE != 0;
+        is_tree.then(|| &self.trees[tree_of(there)])
+    }
+
     /// The list of a bin, if it has one.
     fn list(&self, bin: u32) -> Option<&[Listed]> {
         let there = self.bins[bin as usize];
-        let listed = there != EMPTY && there & LIST != 0;
+        let listed = there != EMPTY && there & LIST != 0 && there & TREE == 0;
         listed.then(|| &self.lists[(there & !LIST) as usize][..])
     }
 
     /// Takes the block at `cursor` out.
     #[inline]
-    pub(super) fn take(&mut self, cursor: Cursor) -> u32 {
-        if self.bins[cursor.bin as usize] & LIST == 0 {
+    pub(super) fn take(&mut self, blocks: &Blocks, cursor: Cursor) -> u32 {
+        let there = self.bins[cursor.bin as usize];
+        if there & LIST == 0 {
             self.clear(cursor.bin);
+        } else if there & TREE != 0 {
+            self.remove_from_tree(blocks, cursor.block, cursor.bin, there);
         } else {
             self.remove_from_list(cursor.bin, cursor.place as usize);
         }
@@ -319,9 +445,9 @@ impl FreeSet {
     }
 
     /// Every block, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn iter<'a>(&'a self, blocks: &'a Blocks) -> impl Iterator<Item = u32> + 'a {
         let first = self.bin_from(0).and_then(|bin| self.first_of(bin));
-        std::iter::successors(first, |&cursor| self.next(cursor)).map(|cursor| cursor.block)
+        std::iter::successors(first, |&cursor| self.next(blocks, cursor)).map(|cursor| cursor.block)
     }
 
     /// Whether the order and the bits are right. A block whose bit is missing is
@@ -340,8 +466,16 @@ impl FreeSet {
                     return Err(format!("the bit of bin {bin} is wrong"));
                 }
                 let list = self.list(bin);
-                if list.is_some_and(|list| list.len() < 2) {
-                    return Err(format!("the list of bin {bin} is too short"));
+                if list.is_some_and(|list| list.len() < 2 || list.len() > MAX_LIST) {
+                    return Err(format!("the list of bin {bin} is too short or too long"));
+                }
+                let tree = self.tree(bin);
+                if tree.is_some_and(|tree| tree.len() <= MIN_TREE) {
+                    return Err(format!("the tree of bin {bin} is too small"));
+                }
+                let moved = |(key, block): (&u128, &u32)| Listed::new(blocks, *block).key() != *key;
+                if tree.is_some_and(|tree| tree.iter().any(moved)) {
+                    return Err(format!("the tree of bin {bin} has an old key"));
                 }
                 let old = |there: &Listed| Listed::new(blocks, there.block).key() != there.key();
                 if list.is_some_and(|list| list.iter().any(old)) {
@@ -349,7 +483,10 @@ impl FreeSet {
                 }
             }
         }
-        if !self.iter().is_sorted_by_key(|block| blocks[block].key()) {
+        if !self
+            .iter(blocks)
+            .is_sorted_by_key(|block| blocks[block].key())
+        {
             return Err("the free blocks are out of order".to_owned());
         }
         Ok(())
@@ -396,15 +533,66 @@ mod tests {
             let expected = tree.range(((size, 0), 0)..).map(|&(_, index)| index);
             let found = set.lower_bound(&blocks, size);
             assert_eq!(found.map(|cursor| cursor.block), expected.clone().next());
-            let next = found.and_then(|cursor| set.next(cursor));
+            let next = found.and_then(|cursor| set.next(&blocks, cursor));
             assert_eq!(next.map(|cursor| cursor.block), expected.clone().nth(1));
             let below = tree.range(..((size, 0), 0)).next_back();
-            let before = set.before(found).map(|cursor| cursor.block);
+            let before = set.before(&blocks, found).map(|cursor| cursor.block);
             assert_eq!(before, below.map(|&(_, index)| index));
             if step % 100 == 0 {
                 set.check(&blocks).unwrap();
-                assert!(set.iter().eq(tree.iter().map(|&(_, index)| index)));
+                assert!(set.iter(&blocks).eq(tree.iter().map(|&(_, index)| index)));
             }
         }
+    }
+
+    /// So many blocks of few sizes that lists become trees, and lists again.
+    #[test]
+    fn many_blocks_of_one_size_are_in_no_long_list() {
+        let count = 20_000_u64;
+        let mut blocks = Blocks::default();
+        let mut set = FreeSet::default();
+        let mut tree = BTreeSet::new();
+        // Steps that share no factor with the count go through all places, far apart.
+        let places = |step: u64| (0..count).map(move |place| place * step % count);
+        for place in places(7919) {
+            let mut block = Block::new(place << 12, MIN_BLOCK << (place % 2), 0, true);
+            block.rank = place;
+            let index = blocks.add(block);
+            set.insert(&blocks, index);
+            tree.insert((blocks[index].key(), index));
+        }
+        set.check(&blocks).unwrap();
+        assert!(set.iter(&blocks).eq(tree.iter().map(|&(_, index)| index)));
+        let by_rank: Vec<_> = {
+            let mut all: Vec<_> = tree.iter().copied().collect();
+            all.sort_by_key(|((_, rank), _)| *rank);
+            all
+        };
+        for (step, place) in places(6007).enumerate() {
+            let (key, index) = by_rank[place as usize];
+            tree.remove(&(key, index));
+            if step % 3 == 0 {
+                let first = set.lower_bound(&blocks, key.0);
+                let expected = tree.range(((key.0, 0), 0)..).next();
+                if first.is_some_and(|first| first.block == index) {
+                    assert_eq!(set.take(&blocks, first.unwrap()), index);
+                } else {
+                    assert_eq!(first.map(|first| first.block), expected.map(|it| it.1));
+                    set.remove(&blocks, index);
+                }
+            } else {
+                set.remove(&blocks, index);
+            }
+            let last = set.before(&blocks, None).map(|last| last.block);
+            assert_eq!(last, tree.last().map(|it| it.1));
+            let before = set.before(&blocks, set.lower_bound(&blocks, 2 * MIN_BLOCK));
+            let below = tree.range(..((2 * MIN_BLOCK, 0), 0)).next_back();
+            assert_eq!(before.map(|it| it.block), below.map(|it| it.1));
+            if step % 500 == 0 || tree.len() < 600 {
+                set.check(&blocks).unwrap();
+                assert!(set.iter(&blocks).eq(tree.iter().map(|&(_, index)| index)));
+            }
+        }
+        assert_eq!(set.iter(&blocks).count(), 0);
     }
 }

@@ -324,7 +324,9 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let spans =
             |block: &Block| block.addr <= addr.0 && addr.0.saturating_add(size) <= block.end();
         let free = &self.lanes[lane as usize].free;
-        let found = free.iter().find(|&block| spans(&self.blocks[block]));
+        let found = free
+            .iter(&self.blocks)
+            .find(|&block| spans(&self.blocks[block]));
         let Some(mut block) = found.filter(|_| addr.0.is_multiple_of(MIN_BLOCK)) else {
             return Ok(None);
         };
@@ -480,15 +482,15 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                     }
                 };
                 while blocks[cursor.block].is_expandable()
-                    && let Some(next) = lane.free.next(cursor)
+                    && let Some(next) = lane.free.next(blocks, cursor)
                     && full(next) < full(cursor)
                 {
                     cursor = next;
                 }
             } else {
-                cursor = lane.free.next(cursor)?;
+                cursor = lane.free.next(blocks, cursor)?;
                 while blocks[cursor.block].is_expandable() {
-                    cursor = lane.free.next(cursor)?;
+                    cursor = lane.free.next(blocks, cursor)?;
                 }
             }
         }
@@ -499,7 +501,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         } else {
             found >= size.saturating_add(self.non_split_rounding)
         };
-        (!refused).then(|| lane.free.take(cursor))
+        (!refused).then(|| lane.free.take(blocks, cursor))
     }
 
     /// Whether the rest of a block becomes a free block of its own (3.4).

@@ -85,7 +85,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let free = &self.lanes[lane].free;
         let mut victims = Vec::new();
         let mut released = 0;
-        let mut place = free.before(cursor);
+        let mut place = free.before(&self.blocks, cursor);
         while let Some(cursor) = place
             && released < wanted
             && self.blocks[cursor.block].size >= limit
@@ -95,7 +95,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 released += self.blocks[block].size;
                 victims.push(block);
             }
-            place = free.before(Some(cursor));
+            place = free.before(&self.blocks, Some(cursor));
         }
         for block in victims {
             self.release_segment(block)?;
@@ -191,7 +191,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         self.pools[pool as usize]
             .lanes
             .iter()
-            .flat_map(|&(_, lane)| self.lanes[lane as usize].free.iter())
+            .flat_map(|&(_, lane)| self.lanes[lane as usize].free.iter(&self.blocks))
             .collect()
     }
 }

@@ -202,7 +202,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let mut seen = 0;
         for (index, lane) in (0_u32..).zip(&self.lanes) {
             lane.free.check(&self.blocks)?;
-            for block in lane.free.iter() {
+            for block in lane.free.iter(&self.blocks) {
                 let block = &self.blocks[block];
                 if block.is_vacant() || block.is_busy() || !block.is_mapped() || block.lane != index
                 {
