@@ -27,8 +27,10 @@
 //! **Memory.** Two ways to the same items left with the same room are the same problem. What failed is kept by the
 //! set of items, and whatever has no more room anywhere than something that failed fails too. This holds for every
 //! capacity, since only the room counts, so restarts and other capacities profit. Sets are told apart by a sum of
-//! 64-bit numbers drawn for each kind of item, and by their sections; a clash would lose a plan, never make a wrong
-//! one, and is taken as impossible.
+//! 64-bit numbers drawn for each kind of item, and by their sections. Two sets with one sum in the same sections would
+//! be taken for each other: no plan is wrong by that, but one may be missed, and then what is called proved (a lower
+//! bound, an optimum, that nothing fits) may be wrong. With 2^20 sets kept at a time the chance of one such pair is
+//! about 2^-25, and it is accepted.
 //!
 //! **Restarts.** Running times have heavy tails: most runs end within some hundred nodes or not at all. Runs are
 //! short, vary by rule and chance, and grow in Luby's sequence.

@@ -6,6 +6,8 @@
 //! so that the plan does not depend on which is faster, were tried on two threads and took longer by the clock. A part
 //! need not be better than the fullest of all parts demands, so most parts of a long recording are done after one dive.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::dive::{Dive, RULES, Rule};
 use crate::exact;
 use crate::improve::improve;
@@ -32,10 +34,14 @@ const BLAME: f32 = 0.5;
 pub(crate) struct Told<'a> {
     pub(crate) options: &'a Options<'a>,
     pub(crate) space: usize,
+    /// The most attempts that were told of: parts count for themselves, each from 0.
+    pub(crate) attempts: AtomicU64,
 }
 
 impl Told<'_> {
-    fn tell(&self, peak: u64, lower_bound: u64, attempts: u64) {
+    pub(crate) fn tell(&self, peak: u64, lower_bound: u64, attempts: u64) {
+        let before = self.attempts.fetch_max(attempts, Ordering::Relaxed);
+        let attempts = attempts.max(before);
         if let Some(progress) = self.options.progress {
             progress(&Progress {
                 space: self.space,

@@ -116,6 +116,8 @@ pub struct Problem {
     pub(crate) alignments: Vec<u64>,
     pub(crate) extras: BTreeMap<u32, Extra>,
     pub(crate) aliases: Vec<(u32, u32)>,
+    /// A number that an alias named and that no buffer can have.
+    misnamed: Option<usize>,
     pub(crate) spaces: Vec<Space>,
 }
 
@@ -158,7 +160,10 @@ impl Problem {
                 offset: buffer.offset,
                 spaces: buffer.spaces,
             };
-            self.extras.insert(number as u32, extra);
+            // A problem with more buffers than this has too many, which planning it says.
+            if let Ok(number) = u32::try_from(number) {
+                self.extras.insert(number, extra);
+            }
         }
         number
     }
@@ -172,7 +177,10 @@ impl Problem {
     /// Demands that two buffers start at the same byte, whether they live at the same time or not: for results that
     /// are computed in place, and for values that are handed on.
     pub fn alias(&mut self, one: usize, other: usize) {
-        self.aliases.push((one as u32, other as u32));
+        match (u32::try_from(one), u32::try_from(other)) {
+            (Ok(one), Ok(other)) => self.aliases.push((one, other)),
+            _ => self.misnamed = self.misnamed.or(Some(one.max(other))),
+        }
     }
 
     /// How many buffers there are.
@@ -275,6 +283,9 @@ impl Problem {
             if space.forbidden.iter().any(|range| range.end > MOST_BYTES) {
                 return Err(Invalid::TooLarge);
             }
+        }
+        if let Some(number) = self.misnamed {
+            return Err(Invalid::NoSuchBuffer { number });
         }
         let count = self.len() as u64;
         for &(one, other) in &self.aliases {

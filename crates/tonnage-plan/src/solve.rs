@@ -5,10 +5,12 @@
 //! buffers. Anything with gaps, fixed offsets, forbidden ranges, aliases or mixed alignments goes to the flexible
 //! engine; where nothing is fixed it starts from the rigid plan of the hulls, which is never wrong, only wasteful.
 
+use std::sync::atomic::AtomicU64;
+
 use crate::bound::{self, Bound};
 use crate::family::{self, Families, View, gcd};
 use crate::flexible::Flexible;
-use crate::options::{Clock, Options, Progress};
+use crate::options::{Clock, Options};
 use crate::pack::{Told, pack};
 use crate::plan::{Plan, SpacePlan, Status};
 use crate::problem::{Invalid, MOST_BYTES, Problem, Space};
@@ -91,6 +93,11 @@ pub(crate) fn solve(
     };
     let mut bound = known.unwrap_or_default();
     let mut proved = 0;
+    let told = Told {
+        options,
+        space: number,
+        attempts: AtomicU64::new(0),
+    };
     if let (true, Some(step)) = (is_free, multiple) {
         let rigid = Rigid::new(view.len(), |index| {
             let head = view.head(index);
@@ -100,10 +107,6 @@ pub(crate) fn solve(
         if known.is_none() {
             bound = load_bound(&rigid);
         }
-        let told = Told {
-            options,
-            space: number,
-        };
         let target = space.capacity.unwrap_or(0).max(bound.bytes);
         let place = |head: u32, offset: u64| put(view, offsets, head, offset);
         let lower = pack(rigid, target, place, &told, clock);
@@ -152,14 +155,7 @@ pub(crate) fn solve(
         _ if peak == lower_bound => Status::Optimal,
         _ => Status::Fits,
     };
-    if let Some(progress) = options.progress {
-        progress(&Progress {
-            space: number,
-            peak,
-            lower_bound,
-            attempts: 0,
-        });
-    }
+    told.tell(peak, lower_bound, 0);
     SpacePlan {
         peak,
         lower_bound,

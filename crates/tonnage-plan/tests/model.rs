@@ -156,6 +156,39 @@ fn cancelling_ends_a_search_and_progress_only_gets_better() {
     assert_eq!(seen.last().unwrap().0, plan.peak());
 }
 
+#[test]
+fn attempts_are_counted_to_the_end() {
+    let seen = Mutex::new(Vec::new());
+    let progress = |progress: &tonnage_plan::Progress| {
+        seen.lock().unwrap().push(progress.attempts);
+    };
+    let options = Options {
+        progress: Some(&progress),
+        attempts: 60,
+        threads: 1,
+        ..Options::default()
+    };
+    plan(&hard(400), &options).unwrap();
+    let seen = seen.into_inner().unwrap();
+    assert!(seen.is_sorted(), "{seen:?}");
+    assert!(seen.last() > Some(&0), "{seen:?}");
+}
+
+/// A number too large for the pair it is kept in is not another number.
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn an_alias_of_a_buffer_that_cannot_be_is_refused() {
+    let number = 1_usize << 32;
+    for (one, other) in [(number, 1), (1, number)] {
+        let mut problem = Problem::new();
+        problem.add(Buffer::new(5, 0..1));
+        problem.add(Buffer::new(5, 1..2));
+        problem.alias(one, other);
+        let refused = plan(&problem, &Options::default());
+        assert_eq!(refused.err(), Some(Invalid::NoSuchBuffer { number }));
+    }
+}
+
 /// Stretches of time that share nothing are planned one by one; what is told is about all of them.
 #[test]
 fn progress_of_many_parts_is_the_progress_of_the_whole() {
