@@ -39,7 +39,7 @@ def test_two_processes_never_hold_more_than_there_is(run, faults):
 
 
 def test_a_request_that_fits_is_not_refused(run, faults):
-    assert run(faults, "small").lines == ["refused 0"]
+    assert run(faults, "small", capacity="4GiB").lines == ["refused 0"]
 
 
 def test_a_killed_process_nobody_waited_for_holds_nothing(run, faults):

@@ -109,6 +109,11 @@ pub(crate) fn taken_slot() -> Option<usize> {
     SLOT.load(Ordering::Relaxed).checked_sub(1)
 }
 
+/// The process that the slot belongs to; this one, after [`Ledger::slot`] has answered.
+pub(crate) fn slot_owner() -> u32 {
+    SLOT_PID.load(Ordering::Relaxed)
+}
+
 impl Ledger {
     fn open() -> Option<Self> {
         let path = folder()?.join(LEDGER_FILE);

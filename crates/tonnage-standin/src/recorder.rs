@@ -23,7 +23,7 @@ use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig};
 use crate::exports::NAMES;
 use crate::ffi::{UNMODELLED, guard};
 use crate::files::OwnFile;
-use crate::ledger::{Ledger, folder, ledger, taken_slot};
+use crate::ledger::{Ledger, folder, ledger, slot_owner, taken_slot};
 use crate::{fork, machine};
 
 /// Entries of this process that were kept.
@@ -230,7 +230,7 @@ fn keep(entry: Entry) {
         return;
     }
     let mut open = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
+    let pid = slot_owner();
     let kept = match open.as_mut().filter(|open| open.pid == pid) {
         Some(blocks) => blocks.push(entry),
         None => Blocks::open().and_then(|blocks| open.insert(blocks).push(entry)),
@@ -341,9 +341,10 @@ impl Log {
     }
 }
 
+/// Appends to the log of this process, which has a slot.
 fn append(bytes: &[u8]) -> Result<()> {
     let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
-    let pid = std::process::id();
+    let pid = slot_owner();
     match log.as_mut().filter(|log| log.pid == pid) {
         Some(log) => log.append(bytes),
         None => Log::open().and_then(|opened| log.insert(opened).append(bytes)),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Devices: how many, what they are like, which one a thread works on.
 
+use tonnage_alloc::torch::Settings;
 use tonnage_capture::DeviceProfile;
 
 use crate::ffi::{Out, OutBytes, Ptr};
-use crate::machine::{self, Answer, books, code, current, machine, set_current, status};
+use crate::machine::{self, Answer, Machine, books, code, current, machine, set_current, status};
 
 pub(crate) fn count(count: Out<i32>) -> i32 {
     status(machine().and_then(|machine| {
@@ -169,6 +170,33 @@ fn attribute_of(profile: &DeviceProfile, physical: usize, attribute: i32) -> i32
     }
 }
 
+/// The memory that a device's properties tell of.
+///
+/// Torch sizes the addresses of an expandable segment by it, once and for all. On a device without a limit they must
+/// reach further than the device; programs that do not use such segments are told the truth.
+fn told_total(machine: &Machine, total: u64) -> u64 {
+    let conf = |name| std::env::var(name).unwrap_or_default();
+    let confs = [conf("PYTORCH_ALLOC_CONF"), conf("PYTORCH_CUDA_ALLOC_CONF")];
+    if machine.config.unlimited && confs.iter().any(|conf| segments_expand(conf)) {
+        reach(total)
+    } else {
+        total
+    }
+}
+
+/// How far the addresses of one segment reach: far beyond the device, and short enough for several segments.
+fn reach(total: u64) -> u64 {
+    total.saturating_mul(8).min(MOST_REACH).max(total)
+}
+
+const MOST_REACH: u64 = 512 << 30;
+
+/// Whether the settings of torch's allocator turn expandable segments on.
+fn segments_expand(conf: &str) -> bool {
+    conf.parse::<Settings>()
+        .is_ok_and(|settings| settings.expandable_segments)
+}
+
 /// Where a field of the properties stands in CUDA 13's layout and in CUDA 12's.
 struct Place(Option<usize>, Option<usize>);
 
@@ -180,7 +208,7 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
     let two = |thirteen: usize, twelve: usize| Place(Some(thirteen), Some(twelve));
     put(at(0), profile.name.as_bytes());
     put(at(256), &machine::uuid(physical));
-    put(at(288), &profile.total.to_ne_bytes());
+    put(at(288), &told_total(machine, profile.total).to_ne_bytes());
     put(at(296), &(profile.shared_per_block as u64).to_ne_bytes());
     put(at(304), &profile.registers.to_ne_bytes());
     put(at(308), &32_i32.to_ne_bytes()); // warp
@@ -263,4 +291,29 @@ pub(crate) fn properties_12(out: OutBytes<1032>, device: i32) -> i32 {
             out.put(offset, bytes);
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_reach_beyond_the_device_and_several_fit_its_addresses() {
+        for total in [16_u64 << 30, 24 << 30, 80 << 30, 192 << 30, 2 << 40] {
+            assert!(reach(total) >= total);
+            assert!(total > 64 << 30 || reach(total) >= 8 * total);
+        }
+        // Torch reserves an eighth more; half of 8 TiB is for reservations.
+        assert!((reach(192 << 30) / 8 * 9) * 6 < 4 << 40);
+    }
+
+    #[test]
+    fn expandable_segments_are_found_in_torchs_settings() {
+        assert!(segments_expand("expandable_segments:True"));
+        assert!(segments_expand(
+            "max_split_size_mb:64,expandable_segments:True"
+        ));
+        assert!(!segments_expand("expandable_segments:False"));
+        assert!(!segments_expand(""));
+    }
 }
