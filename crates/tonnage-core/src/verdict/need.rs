@@ -26,8 +26,8 @@ pub struct Need {
     pub device: i32,
     /// Bytes of a device that is large enough, context included.
     pub bytes: u64,
-    /// `replayed`: no smaller one is. `exact`: so much was in use at most on a device without a limit, with what
-    /// PyTorch cached; less may do.
+    /// `replayed`: the smallest that was found. `exact`: so much was in use at most on a device without a limit, with
+    /// what PyTorch cached; less may do. `unknown`: more than this, which is the capacity of the GPU.
     pub known: String,
     /// The same with expandable segments, replayed; none where that is no less.
     pub expandable: Option<u64>,
@@ -83,20 +83,22 @@ pub(super) fn find<R: Read>(
     let expandable = format!("torch:{EXPANDABLE}").parse().ok();
     let expandable = expandable.and_then(|alloc| margin::smallest(open, &totals, &alloc));
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
+    let complete = facts.ending == "exit 0" && stopped.is_none();
+    // A run that did not get beyond the failure says nothing but that more is needed.
+    let (bytes, known) = match smallest {
+        _ if !complete && bytes <= capacity => (capacity, "unknown"),
+        Some(_) => (bytes, "replayed"),
+        None => (bytes, "exact"),
+    };
     Ok(Some(Need {
         device,
         bytes,
-        known: if smallest.is_some() {
-            "replayed"
-        } else {
-            "exact"
-        }
-        .to_owned(),
+        known: known.to_owned(),
         expandable: expandable.filter(|&less| smallest.is_some() && less < bytes),
         least: least.saturating_add(others),
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
         short: bytes.saturating_sub(capacity),
-        complete: facts.ending == "exit 0" && stopped.is_none(),
+        complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),
         above,
         gpus: Vec::new(),

@@ -110,7 +110,9 @@ pub(crate) fn dry_run(options: &RunOptions, output: &Path) -> Result<(Verdict, C
     record(&stage, gpu, options, &again, output)
         .with_context(|| format!("cannot make the recording {}", output.display()))?;
     verdict = judge(output)?;
-    if let Some(need) = &mut verdict.need {
+    if let Some(need) = &mut verdict.need
+        && need.known != "unknown"
+    {
         need.gpus = gpus_that_hold(&catalogue, need.bytes, verdict.context.bytes);
     }
     Ok((verdict, collected))

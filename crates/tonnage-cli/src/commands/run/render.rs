@@ -107,6 +107,9 @@ fn short(need: Option<&Need>) -> String {
         return String::new();
     };
     let least = if need.complete { "" } else { "at least " };
+    if need.known == "unknown" {
+        return ": how much it needs is not known".to_owned();
+    }
     if need.short == 0 {
         // The same requests were served on less: where blocks lie is to blame, or a program that asks what is free.
         return format!(": it needs {least}{}, placed otherwise", bytes(need.bytes));
@@ -160,6 +163,7 @@ fn distance(text: &mut String, margin: &Margin) {
 fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     let how = match need.known.as_str() {
         "replayed" => "the smallest GPU that serves all of its requests (replayed)",
+        "unknown" => "not enough; how much is, the run without a limit did not show",
         _ => "in use at most without a limit; less may do, since PyTorch caches",
     };
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
@@ -203,7 +207,7 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             ),
         );
     }
-    if verdict.gpu_count == 1 && verdict.devices_total.len() == 1 {
+    if need.known != "unknown" && verdict.gpu_count == 1 && verdict.devices_total.len() == 1 {
         let names = match need.gpus.as_slice() {
             [] => "no GPU of the catalogue".to_owned(),
             all if all.len() <= GPUS => all.join(", "),
