@@ -570,7 +570,12 @@ impl Track {
         let was = was.map(|bytes| bytes.min(LARGEST));
         let roomy = roomy(requests.peak_live);
         let ground = Ground {
-            total: was.filter(|_| !recorded.unlimited).unwrap_or(roomy),
+            // A device that refused nothing may have cached far more than was ever alive.
+            total: if recorded.unlimited {
+                LARGEST
+            } else {
+                was.unwrap_or(roomy)
+            },
             context: recorded_context,
             order: AddressOrder::Ascending,
             most_pages: most_pages(&requests),

@@ -2,14 +2,14 @@
 //! How much a job takes that does not fit: read off the same job on a device without a limit.
 //!
 //! What such a device had in use at most is more than the job needs, because nothing ever made PyTorch give its cache
-//! back. The need is the smallest device on which a replay of the whole job is served; where processes share a device,
-//! which a replay does not know, it is the most that was in use.
+//! back. The need is the smallest device on which a replay of the whole job is served. Where processes share a device,
+//! which a replay does not know, it is at least what no allocator can avoid.
 
 use std::io::{self, Read};
 
 use serde::Serialize;
 use tonnage_trace::account::Rounding;
-use tonnage_trace::{Account, DeviceAccount, Reader};
+use tonnage_trace::{Account, DeviceAccount, Kind, Reader};
 
 use super::{Facts, Rows, VerdictError, margin};
 use crate::facts;
@@ -26,9 +26,11 @@ pub struct Need {
     pub device: i32,
     /// Bytes of a device that is large enough, context included.
     pub bytes: u64,
-    /// `replayed`: the smallest that was found. `exact`: so much was in use at most on a device without a limit, with
-    /// what PyTorch cached; less may do. `unknown`: more than this, which is the capacity of the GPU.
+    /// `replayed`: the smallest that was found. `at_least`: blocks, context and memory outside PyTorch alone take so
+    /// much; PyTorch's cache comes on top. `unknown`: more than this, which is the capacity of the GPU.
     pub known: String,
+    /// The most that was in use on a device without a limit, with all that PyTorch cached.
+    pub most_in_use: u64,
     /// The same with expandable segments, replayed; none where that is no less.
     pub expandable: Option<u64>,
     /// Bytes below which no allocator can go: blocks, context and memory outside PyTorch at the fullest moment.
@@ -79,7 +81,8 @@ pub(super) fn find<R: Read>(
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
     let smallest = margin::smallest(open, &totals, &Alloc::Recorded);
-    let bytes = smallest.unwrap_or(fullest.most_in_use);
+    let least = least.saturating_add(others);
+    let bytes = smallest.unwrap_or(least);
     let expandable = format!("torch:{EXPANDABLE}").parse().ok();
     let expandable = expandable.and_then(|alloc| margin::smallest(open, &totals, &alloc));
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
@@ -88,14 +91,15 @@ pub(super) fn find<R: Read>(
     let (bytes, known) = match smallest {
         _ if !complete && bytes <= capacity => (capacity, "unknown"),
         Some(_) => (bytes, "replayed"),
-        None => (bytes, "exact"),
+        None => (bytes, "at_least"),
     };
     Ok(Some(Need {
         device,
         bytes,
         known: known.to_owned(),
+        most_in_use: fullest.most_in_use,
         expandable: expandable.filter(|&less| smallest.is_some() && less < bytes),
-        least: least.saturating_add(others),
+        least,
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
         short: bytes.saturating_sub(capacity),
         complete,
@@ -113,8 +117,13 @@ fn least<R: Read>(source: R, key: (u32, i32), room: u64) -> Result<(u64, Above),
     let (mut least, mut was_above, mut row) = (0, false, 0);
     while let Some(event) = reader.next().transpose()? {
         account.apply(&event, row, reader.stacks());
-        if (event.process, event.device) == key {
-            let bytes = account.get(key.0, key.1).map_or(0, unavoidable);
+        // Between the driver's row of a new segment and PyTorch's rows about it, it is not known whose it is.
+        let is_settled = |track: &&DeviceAccount| {
+            matches!(event.kind, Kind::Alloc | Kind::FreeRequested) || track.block_rows() == 0
+        };
+        let track = account.get(key.0, key.1).filter(is_settled);
+        if let Some(track) = track.filter(|_| (event.process, event.device) == key) {
+            let bytes = unavoidable(track);
             least = least.max(bytes);
             let is_above = bytes > room;
             if is_above {

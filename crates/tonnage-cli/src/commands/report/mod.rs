@@ -445,7 +445,8 @@ fn sentence(
                 let (mut sentence, tone) = failed(Tone::Bad)
                     .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad));
                 if let Some(need) = &verdict.need {
-                    let least = if need.complete { "" } else { "at least " };
+                    let is_known = need.complete && need.known == "replayed";
+                    let least = if is_known { "" } else { "at least " };
                     let need = bytes(need.bytes);
                     let _ = write!(sentence, " The whole job needs {least}{need}.");
                 }

@@ -11,6 +11,8 @@ use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
 
 /// How many holders the text lists; the JSON has more.
 const HOLDERS: usize = 5;
+/// How many other processes and devices the text lists.
+const OTHERS: usize = 8;
 /// How many GPUs that are large enough the text lists.
 const GPUS: usize = 5;
 /// How many names of functions that are not modelled the text lists.
@@ -106,7 +108,11 @@ fn short(need: Option<&Need>) -> String {
     let Some(need) = need else {
         return String::new();
     };
-    let least = if need.complete { "" } else { "at least " };
+    let least = if need.complete && need.known == "replayed" {
+        ""
+    } else {
+        "at least "
+    };
     if need.known == "unknown" {
         return ": how much it needs is not known".to_owned();
     }
@@ -164,7 +170,7 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     let how = match need.known.as_str() {
         "replayed" => "the smallest GPU that serves all of its requests (replayed)",
         "unknown" => "not enough; how much is, the run without a limit did not show",
-        _ => "in use at most without a limit; less may do, since PyTorch caches",
+        _ => "without what PyTorch caches, which no replay could find here",
     };
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
     if let Some(less) = need.expandable {
@@ -321,8 +327,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             bytes(value)
         );
     };
-    part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
-    if device.reserved_known {
+    // A process that never used PyTorch's allocator has no figures of it.
+    let is_torchs = device.peak_allocated > 0 || device.peak_reserved > 0;
+    if is_torchs {
+        part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
+    }
+    if device.reserved_known && is_torchs {
         part("cached", peak.cached, "exact", "cached by PyTorch");
     }
     part(
@@ -356,6 +366,9 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             "exact",
             "in use by other processes of the run at that moment",
         );
+    }
+    if !is_torchs {
+        return;
     }
     let reserved = if device.reserved_known {
         format!("{} reserved by PyTorch", bytes(device.peak_reserved))
@@ -393,20 +406,32 @@ fn holders(text: &mut String, device: &DeviceUse) {
 
 /// The other processes and devices, in a line each.
 fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
-    for device in verdict.devices.iter().filter(|device| *device != shown) {
-        let rank = device
-            .rank
-            .as_ref()
-            .map_or(String::new(), |rank| format!(" (rank {rank})"));
+    let others: Vec<_> = verdict
+        .devices
+        .iter()
+        .filter(|device| *device != shown)
+        .collect();
+    for device in others.iter().take(OTHERS) {
+        let who = device.rank.as_ref().map_or_else(
+            || format!("process {}", device.process),
+            |rank| format!("rank {rank}"),
+        );
+        let allocated = match device.peak_allocated {
+            0 => String::new(),
+            allocated => format!(", {} allocated", bytes(allocated)),
+        };
         row(
             text,
             &format!("GPU {}", device.device),
             &format!(
-                "{} used at most, {} allocated{rank}",
-                bytes(device.peak_used),
-                bytes(device.peak_allocated)
+                "{} used at most{allocated} ({who})",
+                bytes(device.peak_used)
             ),
         );
+    }
+    if others.len() > OTHERS {
+        let left = others.len() - OTHERS;
+        row(text, "", &format!("and {left} more, which --json lists"));
     }
     let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
     let refused: u64 = verdict.devices.iter().map(|device| device.refusals).sum();
@@ -605,6 +630,7 @@ mod tests {
             device: 0,
             bytes: 78 << 30,
             known: "replayed".to_owned(),
+            most_in_use: 80 << 30,
             expandable: Some((77 << 30) + (512 << 20)),
             least: 77 << 30,
             peak_allocated: 76 << 30,
