@@ -50,9 +50,7 @@ def dry_run(
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """
-    words = [os.fspath(command)] if isinstance(command, (str, os.PathLike)) else [os.fspath(word) for word in command]
-    if not words:
-        raise Error("there is no command", 'say one, such as dry_run(["train.py"])')
+    words = _words(command, cwd)
     if words[0].endswith(".py"):
         words.insert(0, sys.executable)
     elif words[0] in ("python", "python3"):
@@ -97,6 +95,31 @@ def dry_run(
         lines = text_of_verdict.splitlines()
         text_of_verdict = "\n".join(line for line in lines if not line.startswith(told_of))
     return Verdict((code, json.loads(data), text_of_verdict), recording, text)
+
+
+def _words(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list[str]:
+    """The words of a command; what cannot be one is refused before a process is started for it."""
+    hint = 'use a list of words, such as dry_run(["train.py", "--batch-size", "8"])'
+    if isinstance(command, (str, os.PathLike)):
+        word = os.fspath(command)
+        if isinstance(command, str) and len(command.split()) > 1 and not (Path(cwd or ".") / command).exists():
+            # A whole line: it would be taken for the name of one file.
+            words = ", ".join(json.dumps(part) for part in command.split())
+            raise Error(f"there is no file called {command!r}", f"use a list of words: dry_run([{words}])")
+        return [word]
+    if callable(command):
+        name = getattr(command, "__name__", "it")
+        raise Error(
+            f"{name} is a function, and a dry run is a process of its own",
+            'put it in a script and use dry_run(["script.py"])',
+        )
+    try:
+        words = [os.fspath(word) for word in command]
+    except TypeError as error:
+        raise Error(f"{command!r} is no command: {error}", hint) from None
+    if not words:
+        raise Error("there is no command", hint)
+    return words
 
 
 def _stdout_is_replaced() -> bool:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tonnage._ask import Error
 from tonnage._dry_run import dry_run
 from tonnage._results import Verdict
 
@@ -38,14 +40,19 @@ def register(shell: Any) -> None:
         with tempfile.TemporaryDirectory(prefix="tonnage-cell-") as folder:
             script = Path(folder) / "cell.py"
             script.write_text(cell, encoding="utf-8")
-            verdict = dry_run(
-                [script],
-                gpu=options.gpu,
-                gpus=options.gpus,
-                capacity=options.capacity,
-                output=options.output,
-                progress=False,
-            )
+            try:
+                verdict = dry_run(
+                    [script],
+                    gpu=options.gpu,
+                    gpus=options.gpus,
+                    capacity=options.capacity,
+                    output=options.output,
+                    progress=False,
+                )
+            except Error as error:
+                # A mistyped name needs its hint and no traceback of ours.
+                print(f"error: {error}", file=sys.stderr)
+                return None
             # The cell is the only file of its folder, which is gone.
             verdict._text = verdict._text.replace(f"{folder}/", "")
         if options.name:

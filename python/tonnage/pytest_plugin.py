@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 #: Set inside of the dry run, where the test runs for real.
 _INSIDE = "TONNAGE_PYTEST_INSIDE"
 _OPTIONS = ("gpu", "gpus", "capacity", "peak", "reserved")
-_UNITS = {"": 0, "b": 0, "k": 10, "kib": 10, "m": 20, "mib": 20, "g": 30, "gib": 30, "t": 40, "tib": 40}
+#: As the command reads them.
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}{rest}": 1 << 10 * power for power, letter in enumerate("kmgt", 1) for rest in ("", "ib")}
+_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,8 +131,8 @@ def _bytes(limit: int | str | None, name: str) -> int | None:
         return limit
     found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]*)\s*", limit)
     if found is not None and found[2].lower() in _UNITS:
-        return int(float(found[1]) * (1 << _UNITS[found[2].lower()]))
-    pytest.fail(f"{name} = {limit!r} is no size; say it in binary units, such as '36 GiB'", pytrace=False)
+        return int(float(found[1]) * _UNITS[found[2].lower()])
+    pytest.fail(f"{name} = {limit!r} is no size; use one such as '36 GiB'", pytrace=False)
 
 
 def _output(item: pytest.Item) -> Path | None:

@@ -109,6 +109,35 @@ def test_tables_of_arrow(verdict):
     assert recording.explain().to_arrow().num_rows > 0
 
 
+def test_what_is_no_command_says_what_to_do(job):
+    with pytest.raises(tonnage.Error, match="there is no file called 'python train.py 64'") as caught:
+        tonnage.dry_run("python train.py 64", cwd=job)
+    assert caught.value.hint == 'use a list of words: dry_run(["python", "train.py", "64"])'
+
+    def train():
+        pass
+
+    for command, message in [(train, "train is a function"), (7, "7 is no command"), ([], "there is no command")]:
+        with pytest.raises(tonnage.Error, match=message) as caught:
+            tonnage.dry_run(command, cwd=job)
+        assert "dry_run([" in caught.value.hint
+
+
+def test_a_cell_on_a_gpu_that_is_not_there_is_told_without_a_traceback(capsys):
+    class Shell:
+        user_ns = {}
+
+        def register_magic_function(self, magic, kind, name):
+            self.magic = magic
+
+    shell = Shell()
+    tonnage.load_ipython_extension(shell)
+    assert shell.magic("--gpu nope", "print(1)") is None
+    told = capsys.readouterr().err
+    assert told.startswith('error: no GPU in the catalogue is called "nope"')
+    assert "hint: " in told
+
+
 def test_reports_are_pages_that_fetch_nothing(verdict, tmp_path):
     report = verdict.recording.report(tmp_path / "page.html", race=False)
     page = (tmp_path / "page.html").read_text()

@@ -336,7 +336,8 @@ def test_what_is_not_modelled_is_named(tonnage, tmp_path):
     [
         (["--gpu", "a9000"], "no GPU in the catalogue"),
         (["--gpu", "mi300x"], "mi300x cannot be played"),
-        (["--capacity", "24GB"], "sizes are binary"),
+        (["--capacity", "24"], "24 without a unit is 24 bytes; use 24GiB"),
+        (["--capacity", "24GX"], "unknown unit"),
         (["--gpus", "99"], "not in 1..=16"),
     ],
 )

@@ -104,7 +104,7 @@ pub(crate) struct RunOptions {
           value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) gpus: u8,
     /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
     pub(crate) capacity: Option<u64>,
     /// Memory that the context of a process takes, instead of the catalogue's.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
@@ -245,7 +245,7 @@ pub(crate) struct Target {
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
     /// Memory of the GPU, instead of the recorded or the catalogue's, e.g. 24GiB.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
     pub(crate) capacity: Option<u64>,
     /// Memory that the context takes, instead of the recorded or the catalogue's.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]

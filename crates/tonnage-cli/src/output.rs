@@ -195,7 +195,7 @@ pub(crate) fn wrapped(sentence: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too) or plain bytes.
+/// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too), `24GB` (decimal) or plain bytes.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text
@@ -203,34 +203,46 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let number = number.replace('_', "");
-    let shift = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        "kb" | "mb" | "gb" | "tb" => {
-            return Err("say KiB, MiB, GiB or TiB: sizes are binary".to_owned());
-        }
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
         _ => {
             return Err(format!(
-                "unknown unit `{}`; say KiB, MiB, GiB or TiB",
+                "unknown unit `{}`; use KiB, MiB, GiB or TiB",
                 unit.trim()
             ));
         }
     };
     if let Ok(whole) = number.parse::<u64>() {
-        let bytes = whole.checked_mul(1 << shift);
+        let bytes = whole.checked_mul(factor);
         return bytes
             .filter(|&b| b > 0)
             .ok_or_else(|| "not a size a GPU can have".to_owned());
     }
     match number.parse::<f64>() {
-        Ok(value) if value > 0.0 && value < 1e6 => {
-            Ok((value * (1_u64 << shift) as f64).round() as u64)
-        }
-        _ => Err("say a size such as 24GiB".to_owned()),
+        Ok(value) if value > 0.0 && value < 1e6 => Ok((value * factor as f64).round() as u64),
+        _ => Err("use a size such as 24GiB".to_owned()),
     }
+}
+
+/// Reads the memory of a GPU. A small number without a unit is meant to have one.
+pub(crate) fn parse_capacity(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    let bytes = parse_bytes(text)?;
+    if bytes < LEAST && text.trim().bytes().all(|c| c.is_ascii_digit() || c == b'.') {
+        let number = text.trim();
+        return Err(format!(
+            "{number} without a unit is {number} bytes; use {number}GiB"
+        ));
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -238,15 +250,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_binary_and_say_so() {
+    fn sizes_are_what_their_unit_says() {
         assert_eq!(parse_bytes("24GiB"), Ok(24 << 30));
         assert_eq!(parse_bytes("24 g"), Ok(24 << 30));
         assert_eq!(parse_bytes("1.5GiB"), Ok(3 << 29));
         assert_eq!(parse_bytes("1_000"), Ok(1000));
-        assert!(parse_bytes("24GB").unwrap_err().contains("GiB"));
+        // Decimal, as the unit says.
+        assert_eq!(parse_bytes("24GB"), Ok(24_000_000_000));
+        assert_eq!(parse_bytes("1.5 kb"), Ok(1500));
+        assert!(parse_bytes("24GX").unwrap_err().contains("GiB"));
         for bad in ["", "GiB", "0", "-1GiB", "1e99GiB", "99999999999TiB", "nan"] {
             assert!(parse_bytes(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_capacity_of_a_few_bytes_is_a_forgotten_unit() {
+        let refused = parse_capacity("24").unwrap_err();
+        assert_eq!(refused, "24 without a unit is 24 bytes; use 24GiB");
+        assert_eq!(parse_capacity("24GB"), Ok(24_000_000_000));
+        assert_eq!(parse_capacity("25757220864"), Ok(25_757_220_864));
+        assert_eq!(parse_capacity("24B"), Ok(24));
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn folder() -> TempDir {
     put("twice.toml", format!("{budget}{budget}").as_bytes());
     put(
         "decimal.toml",
-        format!("{budget}peak = \"1 GB\"\n").as_bytes(),
+        format!("{budget}peak = \"1 GX\"\n").as_bytes(),
     );
     put(
         "no_command.toml",

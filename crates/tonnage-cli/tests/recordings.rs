@@ -128,6 +128,59 @@ fn info_says_that_a_recording_is_truncated_and_shows_the_others() {
     assert!(text.contains("6.00 MiB allocated exact"), "{text}");
 }
 
+/// The first batch is whole, and nothing of it is left: a copy that stopped early.
+#[test]
+fn what_has_no_answer_because_it_is_truncated_says_so() {
+    let folder = folder();
+    let own = own();
+    // The header and the schema, then a batch that is cut in its middle.
+    std::fs::write(folder.path().join("half.tonnage"), &own[..own.len() / 2]).unwrap();
+    let info = tonnage(folder.path(), "info half.tonnage");
+    assert!(info.contains("truncated"), "{info}");
+    for command in [
+        "explain half.tonnage",
+        "report half.tonnage",
+        "diff half.tonnage half.tonnage",
+    ] {
+        let text = tonnage(folder.path(), command);
+        assert!(text.contains("exit code 2"), "{text}");
+        assert!(text.contains("half.tonnage is truncated"), "{text}");
+        assert!(text.contains("copy it again"), "{text}");
+    }
+}
+
+#[test]
+fn damage_is_told_in_a_line_and_with_one_hint_everywhere() {
+    let folder = folder();
+    let mut own = own();
+    // The second message: its header, which says how long everything is.
+    let second = own
+        .windows(4)
+        .enumerate()
+        .filter(|(place, four)| place % 8 == 0 && *four == [0xff; 4])
+        .map(|(place, _)| place)
+        .nth(1)
+        .unwrap();
+    for byte in &mut own[second + 8..second + 40] {
+        *byte ^= 0x5a;
+    }
+    std::fs::write(folder.path().join("bad.tonnage"), own).unwrap();
+    let mut said = std::collections::BTreeSet::new();
+    for command in ["info", "explain", "report", "replay"] {
+        let text = tonnage(folder.path(), &format!("{command} bad.tonnage"));
+        let (_, stderr) = text.split_once("--- stderr\n").unwrap();
+        // What could not be read, why, and what to do.
+        assert_eq!(
+            stderr.lines().filter(|line| !line.is_empty()).count(),
+            3,
+            "{text}"
+        );
+        assert!(stderr.contains("damaged"), "{text}");
+        said.insert(stderr.to_owned());
+    }
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
 #[test]
 fn info_as_json() {
     let folder = folder();

@@ -271,13 +271,21 @@ fn guarded<T>(decode: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, Strin
     let result = catch_unwind(AssertUnwindSafe(decode));
     GUARDED.set(false);
     match result {
-        Ok(result) => result.map_err(|error| error.to_string()),
+        Ok(result) => result.map_err(|error| first_line(&error.to_string())),
         Err(_) => Err("its contents contradict its header".to_owned()),
     }
 }
 
 fn parse(header: &[u8]) -> Result<arrow_ipc::Message<'_>, ArrowError> {
-    arrow_ipc::root_as_message(header).map_err(|error| ArrowError::ParseError(error.to_string()))
+    arrow_ipc::root_as_message(header)
+        .map_err(|_| ArrowError::ParseError("its header is not a valid flatbuffer".to_owned()))
+}
+
+/// A reason of arrow that is good for a message: some are pages of its insides.
+fn first_line(reason: &str) -> String {
+    const MOST: usize = 200;
+    let line = reason.lines().next().unwrap_or_default();
+    line.chars().take(MOST).collect()
 }
 
 fn decode_schema(header: &[u8]) -> Result<SchemaRef, ArrowError> {

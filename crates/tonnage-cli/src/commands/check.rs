@@ -716,6 +716,8 @@ mod tests {
         assert_eq!(bytes_of(&Size::Text("0 B".to_owned())), Ok(0));
         assert_eq!(bytes_of(&Size::Text("0.5 GiB".to_owned())), Ok(512 * MIB));
         assert_eq!(bytes_of(&Size::Bytes(7)), Ok(7));
-        assert!(bytes_of(&Size::Text("36 GB".to_owned())).is_err());
+        let decimal = bytes_of(&Size::Text("36 GB".to_owned()));
+        assert_eq!(decimal, Ok(36_000_000_000));
+        assert!(bytes_of(&Size::Text("36 GX".to_owned())).is_err());
     }
 }

@@ -10,9 +10,9 @@ use tonnage_core::holdings::own_folder;
 use tonnage_core::words::bytes;
 
 use super::explain::read;
-use super::recording::{Recording, plain};
+use super::recording::{Recording, plain, without};
 use crate::arguments::DiffOptions;
-use crate::output::{Answer, BAD, Form, GOOD, Reply, hinted};
+use crate::output::{Answer, BAD, Form, GOOD, Reply};
 
 pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
     let diff = Diff::of(&summary(&options.before)?, &summary(&options.after)?);
@@ -20,16 +20,14 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
 }
 
 fn summary(path: &Path) -> Result<Summary> {
-    let recording = read(&Recording::open(path)?)?;
+    let recording = read(&Recording::open(path)?, path)?;
     // Two checkouts of one program are to be compared, wherever they lie.
     let stacks = recording.worst().map_or(&[][..], |track| &track.blocks);
     let stacks = stacks.iter().filter_map(|block| block.stack);
     let base = own_folder(&recording.stacks, stacks);
     Summary::of(&recording, &base).ok_or_else(|| {
-        hinted(
-            format!("{} shows no block of device memory", path.display()),
-            "`tonnage info` says what is in it",
-        )
+        let hint = "`tonnage info` says what is in it";
+        without(path, "block of device memory", recording.truncated, hint)
     })
 }
 

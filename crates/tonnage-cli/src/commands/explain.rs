@@ -2,6 +2,7 @@
 //! `tonnage explain`: one screen that says why, and the pages of the findings.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -10,13 +11,14 @@ use tonnage_core::explain::{
     explain, gpus_that_hold,
 };
 use tonnage_core::holdings::{
-    self, CategoryBytes, Known, Phase, Place, Recording as Holdings, own_folder, shortened,
+    self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
+    shortened,
 };
 use tonnage_core::replay::{Job, Options};
 use tonnage_core::words::{bytes, count};
 use tonnage_gpus::Catalogue;
 
-use super::recording::{Recording, explained, plain};
+use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use crate::arguments::ExplainOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted};
 use crate::wrapped::Screen;
@@ -27,10 +29,12 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
         return page(&name, form);
     }
     let recording = Recording::open(&options.what)?;
-    let first = read(&recording)?;
+    let first = read(&recording, &options.what)?;
     let Some(explanation) = answer(&recording, &first)? else {
-        return Err(hinted(
-            format!("{} shows no block of device memory", options.what.display()),
+        return Err(without(
+            &options.what,
+            "block of device memory",
+            first.truncated,
             "record the allocator's history, or make a recording with `tonnage run`",
         ));
     };
@@ -87,9 +91,11 @@ fn catalogued(need: &Need) -> Vec<String> {
 }
 
 /// Reads the lifetime of every block.
-pub(crate) fn read(recording: &Recording) -> Result<Holdings> {
-    let read = holdings::read(recording.trace()?);
-    read.map_err(|error| explained(&error, "record it again, or see `tonnage info`"))
+pub(crate) fn read(recording: &Recording, path: &Path) -> Result<Holdings> {
+    holdings::read(recording.trace()?).map_err(|error| match error {
+        HoldingsError::Read(error) => unreadable_trace(path, &error),
+        error => explained(&error, "check the file; `tonnage info` says what is in it"),
+    })
 }
 
 /// What a finding means.

@@ -149,6 +149,17 @@ pub(crate) fn unreadable_trace(path: &Path, error: &ReadError) -> anyhow::Error 
     reason.context(format!("cannot read {}", path.display()))
 }
 
+/// A recording without what a command is about, which may be because its end is missing.
+pub(crate) fn without(path: &Path, what: &str, is_truncated: bool, hint: &str) -> anyhow::Error {
+    if is_truncated {
+        return hinted(
+            format!("{} is truncated and shows no {what}", path.display()),
+            "the copy is not complete, or the recorder was ended early; copy it again or record again",
+        );
+    }
+    hinted(format!("{} shows no {what}", path.display()), hint)
+}
+
 /// An error of a library with its reasons in one line, and its hint.
 pub(crate) fn explained(error: &dyn Error, hint: impl Into<String>) -> anyhow::Error {
     let mut message = error.to_string();

@@ -45,7 +45,9 @@ impl CsvError {
         match self {
             Self::Io(_) => "check the file",
             Self::Header => "a problem starts with a line such as id,lower,upper,size",
-            Self::Line { .. } => "correct the line; docs/benchmarks-plan.md shows the format",
+            Self::Line { .. } => {
+                "correct the line; a buffer is a line such as b1,0,12,4096 under id,lower,upper,size"
+            }
         }
     }
 }

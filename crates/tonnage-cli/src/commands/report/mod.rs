@@ -29,7 +29,7 @@ use tonnage_trace::meta;
 use crate::PRODUCER;
 use crate::arguments::{OpenPage, Race, ReportOptions};
 use crate::commands::recording::{
-    Output, Recording, derived, explained, plain, unreadable_trace, words,
+    Output, Recording, derived, explained, plain, unreadable_trace, without, words,
 };
 use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, tell};
 
@@ -111,6 +111,9 @@ fn choose<'a>(held: &'a Held, options: &ReportOptions) -> Result<&'a Holdings> {
     let (process, device) = (options.process, options.device);
     if process.is_none() && device.is_none() {
         return held.worst().ok_or_else(|| {
+            if held.truncated {
+                return without(&options.file, "memory of a device", true, "");
+            }
             hinted(
                 format!("{} shows nothing of a device", options.file.display()),
                 "`tonnage info` says what is in it",
