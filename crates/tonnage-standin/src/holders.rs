@@ -16,8 +16,10 @@ use crate::{fork, recorder};
 
 /// Below this nobody asks what holds the memory.
 const LEAST: u64 = 64 << 20;
-/// ... nor below this part of the device.
-const PART_OF_DEVICE: u64 = 32;
+/// ... nor, in the midst of a program, below this part of the device.
+const LEAST_PART: u64 = 16;
+/// A level is new if it is a quarter above the last one, or this part of the device.
+const NEW_PART: u64 = 12;
 /// Blocks known at a time: beyond that the census would cost more than it tells.
 const MOST_BLOCKS: usize = 1 << 20;
 
@@ -90,24 +92,19 @@ pub(crate) fn changed(
     }
     let (now, last) = &mut known.levels[device];
     *now = allocated;
-    let least = LEAST.max(capacity / PART_OF_DEVICE);
-    let due = allocated >= least && allocated > last.saturating_add(*last / 4);
+    let least = LEAST.max(capacity / LEAST_PART);
+    let more = (*last / 4).min((capacity / NEW_PART).max(LEAST));
+    let due = allocated >= least && allocated > last.saturating_add(more);
     let ask = due && !known.pending;
     known.pending |= due;
     ask
 }
 
 /// Whether a device holds this many hundredths of what it held at the last census, and not little.
-pub(crate) fn due(percent: u64, capacity: impl Fn(usize) -> u64) -> bool {
-    let known = known();
-    known
-        .levels
-        .iter()
-        .enumerate()
-        .any(|(device, &(now, last))| {
-            now >= LEAST.max(capacity(device) / PART_OF_DEVICE)
-                && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
-        })
+pub(crate) fn due(percent: u64) -> bool {
+    known().levels.iter().any(|&(now, last)| {
+        now >= LEAST && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
+    })
 }
 
 /// A census begins, for this reason.
@@ -175,15 +172,20 @@ mod tests {
             changed(address, 1 << 20, device, allocated, capacity)
         };
         assert!(!allocate(64 << 20), "little for this device");
-        assert!(allocate(1 << 30));
+        assert!(due(100), "but not for the beginning of a pass");
+        assert!(allocate(3 << 29));
         assert!(!allocate(2 << 30), "one is asked for already");
-        assert!(due(100, |_| capacity));
+        assert!(due(100));
         begin("peak", device);
-        assert!(!due(105, |_| capacity));
+        assert!(!due(105));
         assert!(!allocate((2 << 30) + (512 << 20)), "not a quarter more");
-        assert!(due(105, |_| capacity));
-        assert!(!due(130, |_| capacity));
+        assert!(due(105));
+        assert!(!due(130));
         assert!(allocate((2 << 30) + (513 << 20)));
+        begin("peak", device);
+        assert!(allocate(20 << 30));
+        begin("peak", device);
+        assert!(allocate((22 << 30) + 1), "a twelfth of the device more");
         begin("peak", device);
         hold((1 << 44) + (3 << 20) + 17, "list\tkept\ta.py:1");
         hold(17, "list\tno block\t");

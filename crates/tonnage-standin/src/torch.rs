@@ -169,10 +169,7 @@ pub(crate) extern "C" fn tonnage_set_census(callback: Option<Callback>) {
 /// Whether a device holds this many hundredths of what it held at the last census.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_census_due(percent: u64) -> bool {
-    guard(false, || {
-        machine::machine()
-            .is_ok_and(|machine| holders::due(percent, |device| machine.capacity(device)))
-    })
+    guard(false, || holders::due(percent))
 }
 
 /// A census begins.

@@ -91,12 +91,14 @@ _CONTAINERS = ("list", "dict", "set", "tuple")
 _LIBRARY = 10
 
 # How many there may be of each in a process: beyond these the answers cost more than they tell.
-_CENSUSES = 16
+_CENSUSES = 20
 _OUT_OF_MEMORY = 4
 # Objects followed downwards, nodes of graphs, steps upwards, lines of a file that is read: for each census.
 _OBJECTS = 400_000
 _NODES = 400_000
 _STEPS = 8
+# What no name leads to is followed upwards if it is more than this part of the rest.
+_WORTH_A_CLIMB = 100
 _LINES = 20_000
 # Objects looked at in all censuses together.
 _LOOKS = 20_000_000
@@ -375,7 +377,7 @@ class Holders:
 
     def take(self, reason, backward=False):
         """Takes a census; in a backward pass graphs are left alone, because the engine frees them meanwhile."""
-        if self.busy or self.looks > _LOOKS:
+        if self.busy:
             return
         if reason == "oom":
             self.taken_at_failures += 1
@@ -383,7 +385,7 @@ class Holders:
                 return
         elif reason == "peak":
             self.taken += 1
-            if self.taken > _CENSUSES:
+            if self.taken > _CENSUSES or self.looks > _LOOKS:
                 return
         self.busy = True
         collecting = gc.isenabled()
@@ -490,6 +492,7 @@ class _Census:
         self.getters = {}
         # Tensors by their id: the address of the block.
         self.addresses = {}
+        self.sizes = {}
         # The best label of each block and of each tensor.
         self.best = {}
         self.of_tensor = {}
@@ -518,6 +521,7 @@ class _Census:
             address = self._address(tensor)
             if address:
                 self.addresses[id(tensor)] = address
+                self.sizes[id(tensor)] = tensor.untyped_storage().nbytes()
         if not self.addresses:
             return
         self._names(by_kind)
@@ -633,6 +637,21 @@ class _Census:
             if id(trace) not in self.labels:
                 self._traceback(trace, "", kept)
         self._descend(kept)
+        # Models without a name: most often one that the running line is making.
+        file, line = self.working or ("", None)
+        scope = _Scope("", file, None, line, True)
+        inside = self._parts_of_models(by_kind[_MODEL])
+        roots = [one for one in by_kind[_MODEL] if id(one) not in self.labels and id(one) not in inside]
+        roots += by_kind[_OPTIMIZER]
+        self._descend([(one, _Label("variable", type(one).__name__, scope)) for one in roots])
+
+    def _parts_of_models(self, models):
+        """The modules that are part of another one."""
+        inside = set()
+        for model in models:
+            children = dict(self._attributes(model)).get("_modules") or {}
+            inside.update(map(id, dict.values(children)))
+        return inside
 
     def _globals(self, own):
         modules = dict(sys.modules)
@@ -984,13 +1003,17 @@ class _Census:
 
     def _climb(self, objects, kinds):
         """Finds what holds the tensors that no name led to."""
-        below = {}
+        unknown, known = {}, 0
+        below = set()
         for number, address in self.addresses.items():
-            if address not in self.best:
-                below[number] = number
-        if not below:
+            if address in self.best:
+                known += self.sizes[number]
+            else:
+                below.add(number)
+                unknown[address] = self.sizes[number]
+        # It costs a pass over all objects for each step.
+        if sum(unknown.values()) <= known // _WORTH_A_CLIMB:
             return
-        # What a tensor is wanted for; and the object above each thing, as far as it is known.
         wanted = set(below)
         above = {}
         passed = {kind for kind, sort in self.kinds.items() if sort not in (_ATOM, _FRAME, _CLASS)}
@@ -1104,10 +1127,7 @@ class _Census:
 
     def _tell_models(self, models, optimizers):
         """Says of each model whether anything trains it."""
-        inside = set()
-        for model in models:
-            children = dict(self._attributes(model)).get("_modules") or {}
-            inside.update(map(id, dict.values(children)))
+        inside = self._parts_of_models(models)
         trained = set()
         for optimizer in optimizers:
             for group in dict(self._attributes(optimizer)).get("param_groups") or ():
