@@ -7,8 +7,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use tonnage_core::explain::{
-    Candidate, Explanation, Finding, Fix, Holder, Moment, Need, OnDevice, Outcome, Proof, codes,
-    explain, gpus_that_hold,
+    Explanation, Finding, Fix, Holder, Moment, Need, OnDevice, Outcome, Proof, codes, explain,
 };
 use tonnage_core::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
@@ -16,7 +15,6 @@ use tonnage_core::holdings::{
 };
 use tonnage_core::replay::{Job, Options};
 use tonnage_core::words::{bytes, count};
-use tonnage_gpus::Catalogue;
 
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use crate::arguments::ExplainOptions;
@@ -71,23 +69,9 @@ fn answer(recording: &Recording, first: &Holdings) -> Result<Option<Explanation>
     let job = Job::load(|| recording.furthest(), &Options::default()).ok();
     let mut explanation = explain(first, whole.as_ref(), job.as_ref());
     if let Some(need) = explanation.as_mut().and_then(|one| one.need.as_mut()) {
-        need.gpus = catalogued(need);
+        need.gpus = super::gpus::that_hold(need.bytes, need.on_device.context.unwrap_or(0));
     }
     Ok(explanation)
-}
-
-/// The GPUs of the catalogue that hold the job.
-fn catalogued(need: &Need) -> Vec<String> {
-    let catalogue = Catalogue::embedded();
-    let supported = catalogue.gpus().iter().filter(|gpu| gpu.supported);
-    let candidates: Vec<Candidate<'_>> = supported
-        .map(|gpu| Candidate {
-            id: &gpu.id,
-            bytes: gpu.total_memory.value,
-            context: gpu.context.value,
-        })
-        .collect();
-    gpus_that_hold(need.bytes, need.on_device.context.unwrap_or(0), &candidates)
 }
 
 /// Reads the lifetime of every block.

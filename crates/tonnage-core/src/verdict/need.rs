@@ -15,9 +15,6 @@ use super::{Facts, Rows, VerdictError, margin};
 use crate::facts;
 use crate::replay::Alloc;
 
-/// The setting that wastes least in most jobs.
-const EXPANDABLE: &str = "expandable_segments:True";
-
 /// What a job takes that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -83,8 +80,7 @@ pub(super) fn find<R: Read>(
     let smallest = margin::smallest(open, &totals, &Alloc::Recorded);
     let least = least.saturating_add(others);
     let bytes = smallest.unwrap_or(least);
-    let expandable = format!("torch:{EXPANDABLE}").parse().ok();
-    let expandable = expandable.and_then(|alloc| margin::smallest(open, &totals, &alloc));
+    let expandable = margin::smallest(open, &totals, &Alloc::expandable());
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
     let complete = facts.ending == "exit 0" && stopped.is_none();
     // A run that did not get beyond the failure says nothing but that more is needed.

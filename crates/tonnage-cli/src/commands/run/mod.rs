@@ -113,7 +113,7 @@ pub(crate) fn dry_run(options: &RunOptions, output: &Path) -> Result<(Verdict, C
     if let Some(need) = &mut verdict.need
         && need.known != "unknown"
     {
-        need.gpus = gpus_that_hold(&catalogue, need.bytes, verdict.context.bytes);
+        need.gpus = super::gpus::that_hold(need.bytes, verdict.context.bytes);
     }
     Ok((verdict, collected))
 }
@@ -130,19 +130,6 @@ fn judge(recording: &Path) -> Result<Verdict> {
         None => verdict(|| open_at(0)),
     };
     judged.with_context(|| format!("cannot read the recording {}", recording.display()))
-}
-
-/// The GPUs of the catalogue that hold a job: those with room for what it needs beside their own context.
-fn gpus_that_hold(catalogue: &Catalogue, need: u64, context: u64) -> Vec<String> {
-    let mut holding: Vec<(&Gpu, u64)> = catalogue
-        .gpus()
-        .iter()
-        .filter(|gpu| gpu.supported)
-        .map(|gpu| (gpu, gpu.total_memory.value))
-        .filter(|(gpu, total)| need.saturating_sub(context) + gpu.context.value <= *total)
-        .collect();
-    holding.sort_by_key(|(gpu, total)| (*total, gpu.id.clone()));
-    holding.into_iter().map(|(gpu, _)| gpu.id.clone()).collect()
 }
 
 /// What the NVIDIA driver puts on a machine with a device.
