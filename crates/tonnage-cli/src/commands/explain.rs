@@ -160,10 +160,10 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         );
     }
     // What the headline says need not be said again.
-    let causes = explanation.findings.iter().filter(|finding| {
-        finding.code != codes::SHORT
-            || explanation.findings.len() == 1 && explanation.need.is_none()
-    });
+    let causes = explanation
+        .findings
+        .iter()
+        .filter(|finding| finding.code != codes::SHORT || explanation.findings.len() == 1);
     for (index, finding) in causes.take(CAUSES).enumerate() {
         screen.line(if index == 0 { "because" } else { "" }, &found(finding));
     }
@@ -203,7 +203,11 @@ fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
     };
     if explanation.outcome == Outcome::OutOfMemory {
         let text = match cause {
-            Some(cause) if cause.code == codes::SHORT => short(explanation),
+            Some(cause) if cause.code == codes::SHORT => {
+                let holds = cause.headline.as_ref();
+                let holds = holds.map_or_else(String::new, |text| format!(": {}", plain(text)));
+                format!("{}{holds}", short(explanation))
+            }
             Some(cause) => named(cause),
             None => "a request was refused".to_owned(),
         };
@@ -229,14 +233,12 @@ fn short(explanation: &Explanation) -> String {
         (Some(need), _) => {
             let least = if need.complete { "" } else { "at least " };
             format!(
-                "the job needs {least}{}, {} more than the GPU has ({code})",
-                bytes(need.bytes),
+                "the job needs {least}{} more than the GPU has ({code})",
                 bytes(need.short)
             )
         }
         (None, Some(request)) if request.short > 0 => format!(
-            "{} ({code}): {} short at this request",
-            codes::SHORT.title,
+            "the job needs at least {} more than the GPU has ({code})",
             bytes(request.short)
         ),
         _ => format!("{} ({code})", codes::SHORT.title),
@@ -245,8 +247,13 @@ fn short(explanation: &Explanation) -> String {
 
 fn needs(screen: &mut Screen<'_>, need: &Need) {
     let least = if need.complete { "" } else { "at least " };
-    let more = match need.on_device.capacity {
-        Some(capacity) if need.short > 0 => format!(
+    let more = match (need.on_device.capacity, need.expandable) {
+        (Some(capacity), Some(packed)) if packed <= capacity && need.short > 0 => format!(
+            " as its blocks are placed, {} with expandable segments; the GPU has {}",
+            bytes(packed),
+            bytes(capacity)
+        ),
+        (Some(capacity), _) if need.short > 0 => format!(
             ", {} more than the GPU has ({})",
             bytes(need.short),
             bytes(capacity)

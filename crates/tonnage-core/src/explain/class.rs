@@ -7,12 +7,13 @@
 //! the GPU has.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::case::{Case, at, counted};
 use super::codes::{Code, code};
 use super::need::Need;
 use super::{Finding, outside};
-use crate::holdings::{Known, Place, site};
+use crate::holdings::{HeldBy, Known, Place, site};
 use crate::words::bytes;
 
 /// Too little memory.
@@ -102,28 +103,31 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
     };
     if slack.stream > slack.hard && serves(slack.stream) {
         let pins = pins(case, |stream| stream != failure.stream);
-        let sentence = format!(
-            "{} are free in segments of other streams, which a request on this one cannot use{}",
-            bytes(slack.stream),
-            pins.as_ref().map_or("", |(text, _)| text),
+        let headline = format!(
+            "{} are free in segments of other streams",
+            bytes(slack.stream)
         );
-        let mut found = found(STRANDED, slack.stream, None, sentence);
-        found.place = pins.map(|(_, place)| place).or(found.place);
-        return Some(found);
+        let sentence = format!("{headline}, which a request on this one cannot use");
+        let found = found(STRANDED, slack.stream, Some(headline), sentence);
+        return Some(pinned(found, pins));
     }
     if serves(slack.hard) || need.is_some() {
         let pins = pins(case, |stream| stream == failure.stream);
+        let headline = format!(
+            "{} are free in {}, {} were asked for",
+            bytes(slack.hard),
+            counted(slack.holes as usize, "hole", "holes"),
+            bytes(failure.requested),
+        );
         let sentence = format!(
-            "{} are free in {} between live blocks, the largest {}; {} were asked for{}",
+            "{} are free in {} between live blocks, the largest {}; {} were asked for",
             bytes(slack.hard),
             counted(slack.holes as usize, "hole", "holes"),
             bytes(slack.largest_hole),
             bytes(failure.requested),
-            pins.as_ref().map_or("", |(text, _)| text),
         );
-        let mut found = found(FRAGMENTED, slack.hard, None, sentence);
-        found.place = pins.map(|(_, place)| place).or(found.place);
-        return Some(found);
+        let found = found(FRAGMENTED, slack.hard, Some(headline), sentence);
+        return Some(pinned(found, pins));
     }
     let sentence = format!(
         "{} alive and {} asked for would fit to the byte, but not in segments of the sizes that the allocator obtains",
@@ -133,46 +137,69 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
     Some(found(SHORT, 0, None, sentence))
 }
 
-/// The line whose blocks keep most of the holes from being given back, and a clause that says so.
-fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(String, Place)> {
+/// What keeps memory from being given back: a line, and what holds its blocks.
+type Pin = (Option<Place>, Option<HeldBy>);
+
+/// A finding with what keeps the free memory from being given back.
+fn pinned(mut finding: Finding, pins: Option<(Pin, u64, usize)>) -> Finding {
+    let Some(((made_at, held), free, blocks)) = pins else {
+        return finding;
+    };
+    let blocks = counted(blocks, "block", "blocks");
+    let made = at(made_at.as_ref());
+    let by = match held.as_ref().filter(|held| !held.name.is_empty()) {
+        Some(held) => format!(
+            "{blocks} of {} ({}), made at {made},",
+            held.said(),
+            at(held.place.as_ref())
+        ),
+        None => format!("{blocks} made at {made}"),
+    };
+    let _ = write!(
+        finding.sentence,
+        "; {by} keep {} from being given back",
+        bytes(free)
+    );
+    let place = held.as_ref().and_then(|held| held.place.clone());
+    finding.place = place.or(made_at).or(finding.place);
+    finding.held_by = held;
+    finding
+}
+
+/// The blocks that keep most of the free bytes in segments of some streams from being given back: their line and
+/// holder, those bytes, and how many blocks.
+fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(Pin, u64, usize)> {
     let mut live: BTreeMap<u64, usize> = BTreeMap::new();
     let alive: Vec<_> = case.alive().collect();
     for (at, block) in alive.iter().enumerate() {
         live.insert(block.block.address, at);
     }
-    // Free bytes of each segment go to the lines that have blocks in it; of several, to the one
-    // with the fewest bytes there: what is smallest is easiest to put elsewhere.
-    let mut pinned: BTreeMap<Place, (u64, usize)> = BTreeMap::new();
+    // Free bytes of each segment go to those that have blocks in it; of several, to the one with
+    // the fewest bytes there: what is smallest is easiest to put elsewhere.
+    let mut pinned: BTreeMap<Pin, (u64, usize)> = BTreeMap::new();
     for span in &case.track.segments {
         if span.born > case.row || case.row >= span.died || !of(span.stream) {
             continue;
         }
         let end = span.address.saturating_add(span.bytes);
-        let mut lines: BTreeMap<Place, (u64, usize)> = BTreeMap::new();
+        let mut inside: BTreeMap<Pin, (u64, usize)> = BTreeMap::new();
         let mut used = 0;
         for (_, &at) in live.range(span.address..end) {
             let block = alive[at].block;
             used += block.bytes;
-            if let Some(place) = case.site(block) {
-                let line = lines.entry(place).or_default();
-                line.0 += block.bytes;
-                line.1 += 1;
-            }
+            let pin = (case.site(block), alive[at].held.cloned());
+            let sum = inside.entry(pin).or_default();
+            sum.0 += block.bytes;
+            sum.1 += 1;
         }
         let free = span.bytes.saturating_sub(used);
-        let smallest = lines.into_iter().min_by_key(|(_, (bytes, _))| *bytes);
-        if let Some((place, (_, blocks))) = smallest.filter(|_| free > 0) {
-            let line = pinned.entry(place).or_default();
-            line.0 += free;
-            line.1 += blocks;
+        let smallest = inside.into_iter().min_by_key(|(_, (bytes, _))| *bytes);
+        if let Some((pin, (_, blocks))) = smallest.filter(|_| free > 0) {
+            let sum = pinned.entry(pin).or_default();
+            sum.0 += free;
+            sum.1 += blocks;
         }
     }
-    let (place, (free, blocks)) = pinned.into_iter().max_by_key(|(_, (free, _))| *free)?;
-    let text = format!(
-        "; {} made at {} keep {} from being given back",
-        counted(blocks, "block", "blocks"),
-        at(Some(&place)),
-        bytes(free)
-    );
-    Some((text, place))
+    let most = pinned.into_iter().max_by_key(|(_, (free, _))| *free);
+    most.map(|(pin, (free, blocks))| (pin, free, blocks))
 }

@@ -318,9 +318,9 @@ fn conclude<'a>(
         case
     };
     let mut causes = causes(judged, need.map_or(known_short, |need| need.short));
-    // What fits otherwise is not failing because of what it must hold.
+    // What fits otherwise does not fail because of what it holds.
     if class.is_some() && !short {
-        causes.retain(|cause| cause.mistake);
+        causes.retain(|cause| cause.finding.code == codes::LONG_SAMPLE);
     }
     let mut findings = Vec::new();
     for cause in causes {
@@ -346,11 +346,41 @@ fn conclude<'a>(
     });
     findings.extend(outside);
     match class {
-        Some(class) if short => findings.push(class),
+        Some(mut class) if short => {
+            if findings.is_empty() {
+                name_holder(judged, &mut class);
+            }
+            findings.push(class);
+        }
         Some(class) => findings.insert(0, class),
         None => {}
     }
     (findings, fixes)
+}
+
+/// Where nothing else was found, what holds most is worth a name.
+fn name_holder(case: &Case<'_>, class: &mut Finding) {
+    let mut sums: BTreeMap<&HeldBy, (u64, usize)> = BTreeMap::new();
+    for live in case.alive() {
+        if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
+            let sum = sums.entry(held).or_default();
+            sum.0 += live.block.bytes;
+            sum.1 += 1;
+        }
+    }
+    let Some((held, (sum, blocks))) = sums.into_iter().max_by_key(|(_, (sum, _))| *sum) else {
+        return;
+    };
+    if !case.is_large(sum, case::LARGE_SHARE) {
+        return;
+    }
+    let tensors = case::counted(blocks, "tensor", "tensors");
+    let holds = format!("{} holds {} in {tensors}", held.said(), bytes(sum));
+    let line = case::at(held.place.as_ref());
+    class.sentence = format!("{}; {holds} ({line})", class.sentence);
+    class.headline = Some(holds);
+    class.place = held.place.clone().or_else(|| class.place.clone());
+    class.held_by = Some(held.clone());
 }
 
 /// Everything that makes the moment, the cause first.

@@ -38,7 +38,7 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
         return None;
     }
     let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
-    let helps = after.completes() && (before_fails || saved * 50 > before.peak_reserved);
+    let helps = after.completes() && (before_fails || saved * 20 >= before.peak_reserved);
     helps.then(|| Fix {
         code: FRAGMENTED.code,
         advice: "turn on expandable segments".to_owned(),
@@ -91,7 +91,12 @@ pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
     let whole_job = need.is_some_and(|need| need.complete);
     Some(Fix {
         code: SHORT.code,
-        advice: format!("a GPU with at least {}", bytes(smallest)),
+        advice: if bytes(smallest) == bytes(failed_on) {
+            // By so little that the two are written alike.
+            format!("a GPU with {} more", bytes(smallest - failed_on))
+        } else {
+            format!("a GPU with at least {}", bytes(smallest))
+        },
         paste: Some(format!("--capacity {smallest}")),
         proof: Proof::Replayed,
         shown: if whole_job {

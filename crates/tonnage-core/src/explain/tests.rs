@@ -413,3 +413,289 @@ fn tn209_two_blocks_of_one_name() {
 fn tn210_checkpointing_is_on_and_the_step_makes_the_peak() {
     assert_eq!(codes(&adam(true)), ["TN204", "TN210"]);
 }
+
+impl Script {
+    /// Python is asked: block, `SORT PLACE`, name.
+    fn census(&mut self, reason: &str, answers: &[(u64, &str, &str)]) {
+        self.note(Kind::Mark, reason, "census", 0);
+        for (at, name, text) in answers {
+            self.note(Kind::Holder, name, text, *at);
+        }
+    }
+
+    fn recording(&self) -> Recording {
+        let bytes = self.trace.write(Vec::new()).expect("writes");
+        read(bytes.as_slice()).expect("reads")
+    }
+
+    /// With the whole job behind it, which can be replayed.
+    fn explain_with(&self, whole: &Self) -> Explanation {
+        let bytes = whole.trace.write(Vec::new()).expect("writes");
+        let options = crate::replay::Options::default();
+        let job = Job::load(|| Ok(bytes.as_slice()), &options).expect("requests");
+        explain(&self.recording(), Some(&whole.recording()), Some(&job)).expect("has blocks")
+    }
+}
+
+#[test]
+fn tn101_by_the_need_of_the_whole_job_although_the_first_request_would_fit_in_holes() {
+    // A hole of 60 beside 40 alive, and a request of 50 that would have been served by it.
+    let begin = || {
+        let mut script = Script::bare(100);
+        script.segment(0, 90);
+        script.alloc_at(0, 10, &[line(1)]);
+        script.alloc_at(40, 10, &[line(1)]);
+        script
+    };
+    let mut failed = begin();
+    failed.oom(60, &[line(3)]);
+    assert_eq!(first(&failed.explain()).0, "TN102");
+    let mut whole = begin();
+    whole.segment(100, 60);
+    whole.alloc_at(100, 60, &[line(3)]);
+    // As far as that it fits without holes, and what is said is that it is fragmented.
+    let explanation = failed.explain_with(&whole);
+    assert_eq!(explanation.failure_class, Some(codes::FRAGMENTED));
+    let fix = &explanation.fixes[0];
+    assert_eq!(
+        (fix.code, fix.fits, fix.whole_job),
+        ("TN102", Some(true), true)
+    );
+    // One more of those, and no setting helps.
+    whole.segment(200, 60);
+    whole.alloc_at(200, 60, &[line(4)]);
+    let explanation = failed.explain_with(&whole);
+    assert_eq!(explanation.failure_class, Some(codes::SHORT));
+    assert!(explanation.fixes.iter().all(|fix| fix.code != "TN102"));
+    let need = explanation.need.expect("what it needs");
+    assert!(
+        need.bytes >= 140 * MIB && need.short >= 40 * MIB,
+        "{need:?}"
+    );
+    assert_eq!(need.allocated, 140 * MIB);
+    let over = need.over.expect("moments above the device");
+    assert_eq!((over.requests, over.of), (1, 4));
+}
+
+#[test]
+fn tn201_what_a_list_holds_is_a_fact_and_its_line_is_the_one_that_fills_it() {
+    let mut script = Script::new(1000);
+    script.alloc(20, &[line(1)]);
+    let mut kept = Vec::new();
+    for _ in 0..10 {
+        kept.push(script.alloc(10, &[line(7)]));
+    }
+    let answers: Vec<_> = kept
+        .iter()
+        .map(|&at| (at, "kept (collect)", "list /home/me/train.py:8"))
+        .collect();
+    script.census("peak", &answers);
+    let explanation = script.explain();
+    // In a loop without a model.
+    assert_eq!(first(&explanation), ("TN201", Some(8), 100));
+    let finding = &explanation.findings[0];
+    assert_eq!(finding.known, Known::Exact);
+    let held = finding.held_by.as_ref().expect("a holder");
+    assert_eq!(
+        (held.name.as_str(), held.function.as_deref()),
+        ("kept", Some("collect"))
+    );
+    let headline = finding.headline.as_deref();
+    assert_eq!(
+        headline,
+        Some("`kept` in collect() holds 100.00 MiB in 10 tensors")
+    );
+    // Each goes when the next is made.
+    assert_eq!(promised(&explanation, "TN201"), Some((120, 30)));
+}
+
+/// A loop over forward passes of three layers; `keeper` is what Python says of their blocks.
+fn passes(script: &mut Script, number: u64, mark: Option<&str>) -> Vec<u64> {
+    let mut blocks = Vec::new();
+    for _ in 0..number {
+        if let Some(mark) = mark {
+            script.note(Kind::Mark, "Model", mark, 0);
+        }
+        script.phase("forward", |script| {
+            for layer in 0..3 {
+                let module = format!("layers.{layer}");
+                script.note(Kind::MarkStart, &module, "module", 0);
+                for number in [7, 8] {
+                    blocks.push(script.alloc(10, &[line(number)]));
+                }
+                script.note(Kind::MarkEnd, &module, "module", 0);
+            }
+        });
+    }
+    blocks
+}
+
+/// The answers of Python to a census of these blocks.
+fn graph_of<'a>(blocks: &[u64], name: &'a str) -> Vec<(u64, &'a str, &'static str)> {
+    let answer = |&at: &u64| (at, name, "graph /home/me/train.py:12");
+    blocks.iter().map(answer).collect()
+}
+
+#[test]
+fn tn211_graphs_that_a_variable_keeps_and_no_backward_pass_uses() {
+    let mut script = Script::new(1000);
+    let blocks = passes(&mut script, 5, None);
+    script.census("peak", &graph_of(&blocks, "total"));
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN211", Some(12), 240));
+    let fix = &explanation.fixes[0];
+    assert!(fix.advice.contains(".item()"), "{}", fix.advice);
+    assert!(!fix.changes_result);
+    // A state that is carried on is large itself, and must not become a number.
+    let mut script = Script::new(1000);
+    let blocks = passes(&mut script, 5, None);
+    let state = script.alloc(10, &[line(9)]);
+    let mut answers = graph_of(&blocks, "h");
+    answers.push((state, "h", "variable /home/me/train.py:12"));
+    script.census("peak", &answers);
+    let explanation = script.explain();
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN211");
+    let fix = fix.expect("a proposal");
+    assert!(fix.advice.contains("`h = h.detach()`"), "{}", fix.advice);
+    assert!(!fix.advice.contains(".item()") && fix.changes_result);
+}
+
+#[test]
+fn tn213_losses_that_one_backward_pass_uses_are_no_leak() {
+    let mut script = Script::new(1000);
+    let blocks = passes(&mut script, 4, None);
+    script.census("peak", &graph_of(&blocks, "loss"));
+    script.phase("backward", |script| {
+        for &block in blocks.iter().rev() {
+            script.free(block);
+        }
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN213", Some(12), 240));
+    let fix = &explanation.fixes[0];
+    assert!(
+        fix.advice.contains("`backward()` for each micro-batch"),
+        "{}",
+        fix.advice
+    );
+    assert_eq!((fix.peak_before / MIB, fix.peak_after / MIB), (240, 60));
+}
+
+#[test]
+fn tn212_a_model_in_evaluation_mode_keeps_what_no_backward_pass_uses() {
+    let mut script = Script::new(1000);
+    passes(&mut script, 1, Some("grad_in_eval"));
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN212", Some(8), 60));
+    assert_eq!(explanation.findings[0].known, Known::Exact);
+    // At most two of the three layers at once.
+    assert_eq!(promised(&explanation, "TN212"), Some((60, 40)));
+    // Without the mark it is a forward pass like any other.
+    let mut script = Script::new(1000);
+    passes(&mut script, 1, None);
+    assert_eq!(first(&script.explain()).0, "TN213");
+}
+
+#[test]
+fn tn213_checkpointing_leaves_the_outputs_and_one_layer() {
+    let mut script = Script::new(1000);
+    let blocks = passes(&mut script, 1, None);
+    script.phase("backward", |script| {
+        for &block in blocks.iter().rev() {
+            script.free(block);
+        }
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN213", Some(8), 60));
+    // Three outputs of 10 and one inner result of 10.
+    assert_eq!(promised(&explanation, "TN213"), Some((60, 40)));
+    let fix = &explanation.fixes[0];
+    assert!(fix.estimate && fix.advice.contains("`layers.*`"), "{fix:?}");
+}
+
+#[test]
+fn tn214_matrices_of_tokens_by_tokens_are_told_by_their_shape() {
+    let mut script = Script::new(4000);
+    let mut answers = Vec::new();
+    script.phase("forward", |script| {
+        for _ in 0..4 {
+            let scores = script.alloc(256, &[line(5)]);
+            answers.push((
+                scores,
+                "loss",
+                "graph /home/me/train.py:9\tSoftmaxBackward0\tfloat32[1, 4, 4096, 4096]",
+            ));
+            script.alloc(8, &[line(6)]);
+        }
+    });
+    script.census("peak", &answers);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN214", Some(5), 1024));
+    assert_eq!(explanation.findings[0].known, Known::Exact);
+    assert_eq!(promised(&explanation, "TN214"), Some((1056, 32)));
+}
+
+/// Two models of two layers, each held by a variable.
+fn two_models(states: &[&str]) -> Explanation {
+    let mut script = Script::new(1000);
+    let mut answers = Vec::new();
+    for (name, number) in [("policy", 3), ("ref", 4)] {
+        for layer in 0..2 {
+            let weight = script.alloc(50, &[line(number)]);
+            script.own(weight, "weights", &format!("{layer}.weight"));
+            answers.push((weight, name, "module /home/me/train.py:4"));
+        }
+    }
+    script.census("peak", &answers);
+    for state in states {
+        script.note(Kind::Mark, state, "model", 0);
+    }
+    script.explain()
+}
+
+#[test]
+fn tn215_a_reference_model_is_named_and_not_called_superfluous() {
+    let explanation = two_models(&["trained policy", "frozen ref"]);
+    let codes = codes(&explanation);
+    assert!(
+        codes.contains(&"TN215") && !codes.contains(&"TN209"),
+        "{codes:?}"
+    );
+    let found = explanation.findings.iter().find(|f| f.code.code == "TN215");
+    let held = found.and_then(|found| found.held_by.as_ref());
+    assert_eq!(held.map(|held| held.name.as_str()), Some("ref"));
+    // Nobody said that anything is trained: two models are two models.
+    let explanation = two_models(&[]);
+    let codes = self::codes(&explanation);
+    assert!(
+        !codes.contains(&"TN215") && !codes.contains(&"TN209"),
+        "{codes:?}"
+    );
+}
+
+#[test]
+fn tn209_is_not_said_of_layers_without_a_common_model() {
+    let mut script = Script::new(1000);
+    for _ in 0..8 {
+        let weight = script.alloc(50, &[line(3)]);
+        script.own(weight, "weights", "weight");
+    }
+    assert_eq!(codes(&script.explain()), ["TN217"]);
+}
+
+#[test]
+fn tn216_clones_after_the_step_are_no_copies_of_the_optimizer() {
+    let mut script = Script::new(1000);
+    let weights: Vec<u64> = (0..6).map(|_| script.alloc(20, &[line(1)])).collect();
+    train(&mut script, 2, |_, _| ());
+    for (number, &weight) in weights.iter().enumerate() {
+        script.own(weight, "weights", &format!("{number}.weight"));
+    }
+    for _ in 0..6 {
+        script.alloc(20, &[line(9)]);
+    }
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN216", Some(9), 120));
+    assert_eq!(promised(&explanation, "TN216"), Some((240, 120)));
+    assert_eq!(explanation.moment.phase, Phase::Other);
+}

@@ -74,7 +74,8 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
         // A process that only opened a context holds memory too.
         .filter(|builder| {
             let out = &builder.out;
-            !out.blocks.is_empty() || out.failure.is_some() || out.context > 0
+            let direct = builder.direct.is_empty() && builder.refused.is_none();
+            !out.blocks.is_empty() || out.failure.is_some() || out.context > 0 || !direct
         })
         .map(|builder| builder.finish(row, &all))
         .collect();
@@ -118,6 +119,11 @@ struct Builder {
     outside: u64,
     /// Bytes of other processes on the device, where rows say.
     others: Option<u64>,
+    /// What the program obtained from the driver, for one that has no allocator in between.
+    direct: Vec<Holding>,
+    direct_live: HashMap<u64, u32>,
+    direct_bytes: u64,
+    refused: Option<Failure>,
 }
 
 impl Builder {
@@ -145,6 +151,10 @@ impl Builder {
             final_states: Vec::new(),
             outside: 0,
             others: None,
+            direct: Vec::new(),
+            direct_live: HashMap::new(),
+            direct_bytes: 0,
+            refused: None,
         }
     }
 
@@ -152,6 +162,7 @@ impl Builder {
         if let (Some(charged), Some(in_use)) = (event.charged, event.in_use) {
             self.others = Some(in_use.saturating_sub(charged).min(ABSURD));
         }
+        self.direct(event, row);
         match event.kind {
             Kind::Alloc => self.alloc(event, row, stacks, hints),
             Kind::FreeRequested => self.given_back(event, row),
@@ -217,6 +228,60 @@ impl Builder {
                     last: true,
                 });
                 self.out.failures += 1;
+            }
+            _ => {}
+        }
+    }
+
+    /// Blocks of a program that asks the driver itself: with PyTorch these are segments, and are not looked at.
+    fn direct(&mut self, event: &Event, row: u32) {
+        match event.kind {
+            _ if !self.out.blocks.is_empty() => {}
+            Kind::DriverMalloc | Kind::PoolMalloc => {
+                let bytes = event.size.min(ABSURD.saturating_sub(self.direct_bytes));
+                self.direct_bytes += bytes;
+                let index = self.direct.len() as u32;
+                self.direct.push(Holding {
+                    born: row,
+                    died: Holding::ALIVE,
+                    address: event.address,
+                    bytes,
+                    requested: event.requested.clamp(0, bytes),
+                    stream: event.stream,
+                    stack: event.stack,
+                    module: None,
+                    name: None,
+                    shape: None,
+                    step: 0,
+                    category: Category::Other,
+                    known: Known::Inferred,
+                    phase: Phase::Load,
+                });
+                self.direct_live.insert(event.address, index);
+                self.refused = None;
+            }
+            Kind::DriverFree | Kind::PoolFree => {
+                if let Some(index) = self.direct_live.remove(&event.address) {
+                    let block = &mut self.direct[index as usize];
+                    block.died = row;
+                    self.direct_bytes = self.direct_bytes.saturating_sub(block.bytes);
+                }
+            }
+            Kind::DriverOom => {
+                self.refused = Some(Failure {
+                    row,
+                    requested: event.size.min(ABSURD),
+                    free: event.free.min(ABSURD),
+                    stack: event.stack,
+                    stream: event.stream,
+                    phase: Phase::Load,
+                    step: 0,
+                    module: None,
+                    allocated: self.direct_bytes,
+                    outside: 0,
+                    others: self.others,
+                    last: true,
+                });
             }
             _ => {}
         }
@@ -581,7 +646,15 @@ impl Builder {
     fn finish(mut self, rows: u32, all: &[Meta]) -> Holdings {
         self.end_phase(rows);
         self.adopt_final_state();
-        if self.out.unseen_births > 0 {
+        let direct = self.out.blocks.is_empty() && self.out.failure.is_none();
+        if direct {
+            self.out.blocks = std::mem::take(&mut self.direct);
+            self.lives = vec![(0, 0); self.out.blocks.len()];
+            self.out.failure = self.refused;
+            self.out.outside_at_peak = 0;
+            self.out.others_at_peak = self.others;
+        }
+        if self.out.unseen_births > 0 || direct {
             self.find_peak();
         }
         if self.unseen_segments {

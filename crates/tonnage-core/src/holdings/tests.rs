@@ -229,3 +229,50 @@ fn absurd_sizes_do_not_overflow_any_sum() {
     assert!(told.on_device.allocated > 0);
     assert!(crate::diff::Summary::of(&recording, "").is_some());
 }
+
+#[test]
+fn a_phase_ends_when_it_says_so_and_a_loss_belongs_to_its_pass() {
+    let mut script = training();
+    script.alloc(48 * MIB, MIB, MIB); // after the step
+    script.note(Kind::MarkStart, "eval", "phase", 0);
+    script.note(Kind::MarkEnd, "eval", "phase", 0);
+    script.alloc(50 * MIB, MIB, MIB); // after the evaluation
+    // An exception skipped the end of this one.
+    script.note(Kind::MarkStart, "step", "phase", 0);
+    script.note(Kind::MarkStart, "step", "phase", 0);
+    script.note(Kind::MarkEnd, "step", "phase", 0);
+    script.alloc(52 * MIB, MIB, MIB);
+    let recording = script.read();
+    let blocks = &recording.tracks[0].blocks;
+    let after = |index: usize| blocks[blocks.len() - index].phase;
+    assert_eq!([after(3), after(2), after(1)], [Phase::Other; 3]);
+    // The loss, made when the model had returned.
+    assert_eq!(blocks[3].phase, Phase::Forward);
+}
+
+#[test]
+fn the_nearest_census_says_who_holds_a_block_and_what_it_does_not_repeat_stays() {
+    let mut script = Script::new();
+    script.alloc(0, MIB, MIB);
+    script.alloc(MIB, MIB, MIB);
+    script.note(Kind::Mark, "peak", "census", 0);
+    script.note(Kind::Holder, "x (f)", "variable a.py:1", 0);
+    script.note(Kind::Holder, "kept", "list a.py:2", MIB);
+    script.alloc(2 * MIB, MIB, MIB);
+    script.note(Kind::Mark, "end", "census", 0);
+    script.note(Kind::Holder, "late", "list a.py:3", MIB);
+    let recording = script.read();
+    let track = &recording.tracks[0];
+    let names = |row: u32| {
+        let holders = track.holders_near(row, &recording.stacks);
+        let name = |index: u32| {
+            holders
+                .get(&index)
+                .map_or("", |held| held.name.as_str())
+                .to_owned()
+        };
+        [name(0), name(1), name(2)]
+    };
+    assert_eq!(names(1), ["x", "kept", ""]);
+    assert_eq!(names(7), ["x", "late", ""]);
+}

@@ -551,3 +551,30 @@ fn a_plan_stands_beside_the_allocators_and_needs_no_more_than_is_alive() {
         "{less:?}"
     );
 }
+
+#[test]
+fn a_changed_program_is_served_with_its_other_lifetimes() {
+    let mut hand = Hand::dry_run(70);
+    hand.0.events = simple().0.events;
+    let job = hand.job();
+    let replayed = |changes: &[(u32, Change)], taken: u64| {
+        let changes: Changes = changes.iter().cloned().collect();
+        let replayed = job.replay_changed(0, 0, &changes, taken * MIB);
+        let replayed = replayed.expect("the process");
+        (replayed.completes(), replayed.peak_allocated / MIB)
+    };
+    assert_eq!(replayed(&[], 0), (false, 60));
+    // The second block is never made, is smaller, or ends before the last comes.
+    assert_eq!(replayed(&[(1, vec![])], 0), (true, 50));
+    assert_eq!(
+        replayed(&[(1, vec![(1, u32::MAX, 20 * MIB)])], 0),
+        (true, 70)
+    );
+    assert_eq!(replayed(&[(1, vec![(1, 4, 30 * MIB)])], 0), (true, 60));
+    // It goes and comes back, and keeps the segment in which it then lies from being given back.
+    let back = vec![(1, 2, 30 * MIB), (4, u32::MAX, 10 * MIB)];
+    assert_eq!(replayed(&[(1, back)], 0), (false, 60));
+    // What others hold is not there for it.
+    assert_eq!(replayed(&[(1, vec![])], 30), (false, 30));
+    assert!(job.replay_changed(1, 0, &Changes::new(), 0).is_none());
+}
