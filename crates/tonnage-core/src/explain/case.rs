@@ -101,7 +101,7 @@ impl<'a> Case<'a> {
             slack: track.slack_at(row, stream),
             wanted: failure.map(|failure| wanted(track, failure)),
             job,
-            holders: track.holders_near(row, &recording.stacks),
+            holders: holders(recording, track, row),
             staying: staying(track, row),
             claimed: HashSet::new(),
             passes: passes(recording, track),
@@ -348,6 +348,45 @@ impl<'a> Case<'a> {
         };
         (device.allocated + request).saturating_sub(room)
     }
+}
+
+/// Who holds each block at a row: as Python said, or, of blocks made after it was last asked, what holds most of those
+/// that the same stack made before in the same module.
+fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, HeldBy> {
+    let mut holders = track.holders_near(row, &recording.stacks);
+    if holders.is_empty() {
+        return holders;
+    }
+    let mut by_line: HashMap<_, BTreeMap<HeldBy, u64>> = HashMap::new();
+    for (index, block) in (0..).zip(&track.blocks) {
+        if let (Some(held), Some(stack)) = (holders.get(&index), block.stack)
+            && held.sort != Sort::Nothing
+            && !held.name.is_empty()
+        {
+            let known = by_line.entry((stack, block.module)).or_default();
+            *known.entry(held.clone()).or_default() += 1;
+        }
+    }
+    let most = |known: &BTreeMap<HeldBy, u64>| {
+        // Arguments of a call that was running say nothing of blocks of other calls.
+        let lasting = known.iter().filter(|(held, _)| held.sort != Sort::Variable);
+        let most = lasting.max_by_key(|(_, count)| **count);
+        most.map(|(held, _)| held.clone())
+    };
+    for (index, block) in (0..).zip(&track.blocks) {
+        let asked = holders
+            .get(&index)
+            .is_some_and(|held| held.sort != Sort::Nothing);
+        if !asked
+            && block.alive_at(row)
+            && let Some(stack) = block.stack
+            && let Some(known) = by_line.get(&(stack, block.module))
+            && let Some(held) = most(known)
+        {
+            holders.insert(index, held);
+        }
+    }
+    holders
 }
 
 /// The number of the pass a row is in, from 1; 0 before the first.

@@ -57,7 +57,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     for live in &kept {
         *names.entry(live.held).or_default() += live.block.bytes;
     }
-    let held = names.into_iter().max_by_key(|(_, bytes)| *bytes)?.0;
+    let named = |held: Option<&HeldBy>| held.is_some_and(|held| !held.name.is_empty());
+    let held = names
+        .into_iter()
+        .max_by_key(|(held, bytes)| (named(*held), *bytes))?
+        .0;
     let passes: BTreeSet<usize> = kept
         .iter()
         .map(|live| case.pass_of(live.block.born))

@@ -9,13 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 
-use tonnage_trace::StackId;
+use tonnage_trace::{StackId, TextId};
 
 use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, computed, sized, unchanged, until};
+use super::graphs::is_used_later;
 use super::{Finding, Found};
-use crate::holdings::{HeldBy, Holding, Known, Phase, Sort, changes};
+use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
 use crate::words::bytes;
 
 /// Memory that grows.
@@ -48,13 +49,20 @@ The peak without the collected outputs is computed from the recording.",
 /// Moments at which the bytes of a line are looked at, to see whether they only increase.
 const SAMPLES: usize = 8;
 
+/// What makes blocks of one sort: a stack, in a module, because layers share their stacks.
+type Line = (Option<StackId>, Option<TextId>);
+
+fn line(block: &Holding) -> Line {
+    (block.stack, block.module)
+}
+
 /// What one holder, or one line, has piled up.
 #[derive(Default)]
 struct Pile<'a> {
     held: Option<&'a HeldBy>,
     bytes: u64,
     blocks: Vec<u32>,
-    stacks: BTreeSet<Option<StackId>>,
+    lines: BTreeSet<Line>,
     passes: BTreeSet<usize>,
     /// Bytes made in passes without gradients, or right after one.
     eval: u64,
@@ -64,21 +72,22 @@ struct Pile<'a> {
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Owner<'a> {
     Held(&'a HeldBy),
-    Stack(Option<StackId>),
+    Line(Line),
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut piles: BTreeMap<Owner<'_>, Pile<'_>> = BTreeMap::new();
-    for live in case.unexplained().filter(may_pile_up) {
-        let owner = match live.held {
+    for live in case.unexplained().filter(|live| may_pile_up(case, live)) {
+        let held = live.held.filter(|held| held.sort != Sort::Nothing);
+        let owner = match held {
             Some(held) => Owner::Held(held),
-            None => Owner::Stack(live.block.stack),
+            None => Owner::Line(line(live.block)),
         };
         let pile = piles.entry(owner).or_default();
-        pile.held = live.held;
+        pile.held = held;
         pile.bytes += live.block.bytes;
         pile.blocks.push(live.index);
-        pile.stacks.insert(live.block.stack);
+        pile.lines.insert(line(live.block));
         pile.passes.insert(case.pass_of(live.block.born));
         if after_eval(case, live.block) {
             pile.eval += live.block.bytes;
@@ -96,15 +105,21 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     Some(found(case, &growing, sum))
 }
 
-fn may_pile_up(live: &Live<'_>) -> bool {
+fn may_pile_up(case: &Case<'_>, live: &Live<'_>) -> bool {
     if is_kept(live.block) || is_kept_by(live.held) {
         return false;
     }
-    // What only a graph keeps is another finding's; what nothing holds is in the middle of something.
-    live.held.is_none_or(|held| {
-        held.sort.is_container()
-            || matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other)
-    })
+    // What only a graph keeps is another finding's.
+    if let Some(held) = live.held.filter(|held| held.sort != Sort::Nothing) {
+        return held.sort.is_container()
+            || matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other);
+    }
+    // Of what nobody was asked about, scratch memory and what a backward pass will use is no pile.
+    !matches!(
+        live.block.category,
+        Category::Temporaries | Category::Workspaces
+    ) && !matches!(live.block.phase, Phase::Step | Phase::Backward)
+        && !is_used_later(case, live.block)
 }
 
 fn after_eval(case: &Case<'_>, block: &Holding) -> bool {
@@ -131,23 +146,23 @@ fn grows(case: &Case<'_>, pile: &Pile<'_>) -> bool {
     }
     // In a loop without a model only what is made over and over by a line counts, and what a
     // comprehension makes is made at once.
-    let made_at_once = |stack: &Option<StackId>| {
+    let made_at_once = |stack: Option<StackId>| {
         let functions = ["<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>"];
-        case.has_function(*stack, &functions)
+        case.has_function(stack, &functions)
     };
     pile.passes
         .iter()
         .all(|&pass| pass == case.pass_of(case.row))
         && pile
-            .stacks
+            .lines
             .iter()
-            .all(|stack| stack.is_some() && !made_at_once(stack))
+            .all(|&(stack, _)| stack.is_some() && !made_at_once(stack))
         && only_increases(case, pile)
 }
 
 /// Whether the bytes of the pile's lines increase from their first block to the moment.
 fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
-    let of = |block: &&Holding| pile.stacks.contains(&block.stack) && block.born <= case.row;
+    let of = |block: &&Holding| pile.lines.contains(&line(block)) && block.born <= case.row;
     let blocks: Vec<&Holding> = case.track.blocks.iter().filter(of).collect();
     if blocks.len() < SAMPLES || blocks.iter().any(|block| block.phase == Phase::Forward) {
         return false;
@@ -172,7 +187,7 @@ fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
 
 /// Whether the holder replaces what it holds by something larger, rather than holding more things.
 fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
-    let of = |block: &&Holding| pile.stacks.contains(&block.stack) && block.born <= case.row;
+    let of = |block: &&Holding| pile.lines.contains(&line(block)) && block.born <= case.row;
     let made = case.track.blocks.iter().filter(of);
     let large = pile.bytes / pile.blocks.len().max(1) as u64 / 8;
     made.filter(|block| block.bytes > large).count() > 2 * pile.blocks.len()
@@ -264,9 +279,9 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
 
 /// Without what piled up: each block goes when the next of its line comes.
 fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool) -> Option<Fix> {
-    let stacks: HashSet<Option<StackId>> = growing
+    let lines: HashSet<Line> = growing
         .iter()
-        .flat_map(|pile| pile.stacks.iter().copied())
+        .flat_map(|pile| pile.lines.iter().copied())
         .collect();
     let place = at(finding.place.as_ref());
     let code = finding.code.code;
@@ -275,19 +290,19 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         let mut proposal = Proposal::new(code, advice, "for half as much of it");
         proposal.changes_result = true;
         return computed(case, proposal, |_, block| {
-            if stacks.contains(&block.stack) && !is_kept(block) {
+            if lines.contains(&line(block)) && !is_kept(block) {
                 sized(block, block.bytes / 2)
             } else {
                 unchanged(block)
             }
         });
     }
-    // The next birth of each stack after each block.
+    // The next birth of each line after each block.
     let mut next: HashMap<u32, u32> = HashMap::new();
-    let mut last: HashMap<Option<StackId>, u32> = HashMap::new();
+    let mut last: HashMap<Line, u32> = HashMap::new();
     for (index, block) in (0_u32..).zip(&case.track.blocks) {
-        if stacks.contains(&block.stack)
-            && let Some(before) = last.insert(block.stack, index)
+        if lines.contains(&line(block))
+            && let Some(before) = last.insert(line(block), index)
         {
             next.insert(before, block.born);
         }
@@ -307,7 +322,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             return unchanged(block);
         };
         let outlives = block.died > case.round_end(block.born, true);
-        let again_and_again = outlives && stacks.contains(&block.stack) && !is_kept(block);
+        let again_and_again = outlives && lines.contains(&line(block)) && !is_kept(block);
         if !(piled.contains(&index) || again_and_again) {
             return unchanged(block);
         }
@@ -324,7 +339,8 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
                     row.unwrap_or_else(|| case.round_end(block.born, false)),
                 )
             }
-            Phase::Eval => until(block, case.round_end(block.born, false)),
+            // The variable that got it keeps it until the next one is made.
+            Phase::Eval => until(block, again.saturating_add(1)),
             _ => until(block, again),
         }
     })

@@ -5,7 +5,7 @@ use super::case::{Case, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::holdings::{Holding, Known, Phase};
+use crate::holdings::{Category, Holding, Known, Phase};
 use crate::words::bytes;
 
 /// Logits and loss.
@@ -100,14 +100,29 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         );
         let proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
         let most = blocks.iter().map(|live| live.block.requested).max().unwrap_or(0);
-        computed(case, proposal, |_, block| {
+        let mut fix = computed(case, proposal, |_, block| {
             let is_loss = block.requested >= most / 2 && block.requested <= most * 2 && !is_kept(block);
             if is_loss && block.known != Known::Exact {
                 sized(block, block.bytes / 8)
             } else {
                 unchanged(block)
             }
-        })
+        })?;
+        // Each chunk makes a gradient of the last layer's weight, beside the sum of those before.
+        let gradients = case.track.blocks.iter();
+        let gradients = gradients.filter(|block| block.category == Category::Gradients);
+        let extra = gradients.map(|block| block.bytes).max().unwrap_or(0);
+        let after = fix.peak_after.saturating_add(extra).min(fix.peak_before);
+        fix.shown = format!(
+            "{} - {} of logits and loss + {} for a gradient of each chunk = {}",
+            bytes(fix.peak_before),
+            bytes(fix.peak_before - fix.peak_after),
+            bytes(after - fix.peak_after),
+            bytes(after),
+        );
+        fix.peak_after = after;
+        fix.estimate = true;
+        Some(fix)
     });
     Some(Found {
         finding,
