@@ -135,6 +135,8 @@ pub struct Info {
     pub source: Option<String>,
     /// Whether its end is there.
     pub complete: bool,
+    /// From where on rows are missing because they could not be written down, and why.
+    pub incomplete: Option<String>,
     /// Bytes at the end that could not be used.
     pub dropped_bytes: u64,
     /// The command that was run.
@@ -223,7 +225,9 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let (producer, unknown_rows) = (reader.producer().to_owned(), reader.unknown_rows());
     let (stacks, facts) = reader.into_parts();
     let facts = Facts(&facts);
-    let origin = Origin::of(facts.run(meta::SOURCE).as_deref(), ending);
+    let incomplete = facts.any(facts::INCOMPLETE);
+    let stops_early = ending.is_truncated() || incomplete.is_some();
+    let origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
     let recorded: BTreeSet<u32> = account
         .iter()
         .filter(|(_, track)| !track.final_state().is_empty())
@@ -245,6 +249,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
         producer,
         format_version: format!("{major}.{minor}"),
         complete: !ending.is_truncated(),
+        incomplete,
         dropped_bytes: match ending {
             Ending::Truncated { dropped } => dropped,
             Ending::Complete => 0,
@@ -314,11 +319,11 @@ struct Origin {
 }
 
 impl Origin {
-    fn of(source: Option<&str>, ending: Ending) -> Self {
+    fn of(source: Option<&str>, stops_early: bool) -> Self {
         Self {
             is_own: source.is_none(),
             is_pytorch: Rounding::of_source(source) == Rounding::PyTorch,
-            is_truncated: ending.is_truncated(),
+            is_truncated: stops_early,
         }
     }
 }

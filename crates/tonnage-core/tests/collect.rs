@@ -405,6 +405,17 @@ fn a_recording_that_lost_entries_says_from_where_and_knows_the_most_all_the_same
         ["7 calls and blocks from event 4 on, because the disk was full"]
     );
     assert_eq!(verdict.devices_total[0].most_in_use, 400 * MIB);
+    let device = &verdict.devices[0];
+    assert_eq!(device.peak_used, 300 * MIB);
+    assert_eq!(device.peak_allocated, 50 * MIB);
+    assert!(
+        device.at_peak.used < device.peak_used,
+        "a moment that was recorded"
+    );
+    let info = tonnage_core::info::info(run.record().as_slice()).unwrap();
+    assert!(info.incomplete.is_some());
+    let peak = info.devices[0].peak_used.clone().unwrap();
+    assert_ne!(peak.known, tonnage_core::info::Known::Exact);
     let trace = run.trace();
     let fact = |name: &str| trace.fact(0, name).map(str::to_owned);
     assert_eq!(fact("device.0.peak_charged"), Some((300 * MIB).to_string()));

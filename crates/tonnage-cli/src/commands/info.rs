@@ -125,7 +125,11 @@ fn text(described: &Described) -> String {
 
 fn ending(info: &Info) -> String {
     if info.complete {
-        return "complete".to_owned();
+        let word = format!("{WARN}incomplete{WARN:#}");
+        return info
+            .incomplete
+            .as_ref()
+            .map_or_else(|| "complete".to_owned(), |_| word);
     }
     let lost = match info.dropped_bytes {
         0 => String::new(),

@@ -442,17 +442,28 @@ impl<R: Read> Rows<R> {
             let shown = failure.map_or_else(|| track.at_peak_used(), |failure| failure.moment);
             let peak_allocated = track.at_peak_allocated().breakdown.allocated;
             let peak_reserved = track.at_peak_reserved().reserved;
+            // Kept beside the rows of a process that lost some.
+            let kept = |name: String| {
+                let bytes = facts
+                    .fact(process, &name)
+                    .and_then(|text| text.parse().ok());
+                bytes.unwrap_or(0_u64)
+            };
             DeviceUse {
                 process,
                 rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
                 device,
                 peak: moment(shown.row, shown.time, self.first_time),
                 at_peak: shown.breakdown.into(),
-                peak_allocated,
-                peak_reserved,
+                peak_allocated: peak_allocated.max(kept(facts::peak_allocated(device))),
+                peak_reserved: peak_reserved.max(kept(facts::peak_reserved(device))),
                 // Blocks lie in segments: less reserved than handed out means that segments were not seen.
                 reserved_known: peak_reserved >= peak_allocated,
-                peak_used: track.at_peak_used().breakdown.used,
+                peak_used: track
+                    .at_peak_used()
+                    .breakdown
+                    .used
+                    .max(kept(facts::peak_charged(device))),
                 holders: Vec::new(),
                 ooms: track.ooms(),
                 refusals: track.refusals(),

@@ -315,11 +315,20 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         (Some(rank), _) => format!(" on GPU {} (rank {rank})", device.device),
         (None, _) => format!(" on GPU {}", device.device),
     };
+    // Where rows are missing, the largest moment may be one that is not there.
+    let recorded = verdict.incomplete.is_some();
+    let most = if recorded && device.out_of_memory.is_none() && device.peak_used > peak.used {
+        let most = bytes(device.peak_used);
+        format!(" of what was recorded ({most} in use at most)")
+    } else {
+        String::new()
+    };
     row(
         text,
         moment,
-        &format!("{}{whose}, {when}", bytes(peak.used)),
+        &format!("{}{whose}{most}, {when}", bytes(peak.used)),
     );
+    let exact = if recorded { "recorded" } else { "exact" };
     let mut part = |name: &str, value: u64, known: &str, what: &str| {
         let _ = writeln!(
             text,
@@ -330,10 +339,10 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     // A process that never used PyTorch's allocator has no figures of it.
     let is_torchs = device.peak_allocated > 0 || device.peak_reserved > 0;
     if is_torchs {
-        part("allocated", peak.allocated, "exact", "in PyTorch's blocks");
+        part("allocated", peak.allocated, exact, "in PyTorch's blocks");
     }
     if device.reserved_known && is_torchs {
-        part("cached", peak.cached, "exact", "cached by PyTorch");
+        part("cached", peak.cached, exact, "cached by PyTorch");
     }
     part(
         "context",
@@ -342,12 +351,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         "CUDA's own",
     );
     if device.reserved_known {
-        part("other", peak.other, "exact", "outside PyTorch's allocator");
+        part("other", peak.other, exact, "outside PyTorch's allocator");
     } else {
         part(
             "other",
             peak.cached + peak.other,
-            "exact",
+            exact,
             "cached by PyTorch or outside of it, which its history would tell",
         );
     }
@@ -355,7 +364,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         part(
             "managed",
             peak.managed,
-            "exact",
+            exact,
             "moves between host and device, no part of the sum",
         );
     }
@@ -363,7 +372,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         part(
             "others",
             peak.other_processes,
-            "exact",
+            exact,
             "in use by other processes of the run at that moment",
         );
     }
