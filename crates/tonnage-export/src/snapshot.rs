@@ -211,9 +211,6 @@ impl Survey {
             row += 1;
             let ranges = devices.entry(event.device).or_default();
             ranges.note(&change);
-            if event.kind == Kind::InitialSegment {
-                ranges.see_segments();
-            }
         }
         if wanted.is_none() && processes.len() > 1 {
             return Err(ExportError::SeveralProcesses {

@@ -63,13 +63,13 @@ impl Ranges {
             Change::Allocated { block, .. } if !self.knows_segments => {
                 self.cover(block.address, block.address.saturating_add(block.bytes));
             }
-            Change::Obtained { .. } => self.see_segments(),
+            Change::Obtained { .. } | Change::InitialSegment { .. } => self.see_segments(),
             _ => {}
         }
     }
 
     /// Notes that the recording has segments.
-    pub(crate) fn see_segments(&mut self) {
+    fn see_segments(&mut self) {
         self.knows_segments = true;
         self.ranges.clear();
     }

@@ -322,8 +322,6 @@ pub struct Holdings {
     pub unseen_births: u64,
     /// Blocks of which only the request is known: their bytes are at least what is said here.
     pub sizes_unknown: u64,
-    reserved: u64,
-    charged: u64,
 }
 
 /// A recording with all its holdings.

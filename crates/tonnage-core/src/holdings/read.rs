@@ -1,22 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Makes [`Holdings`] of the rows of a recording, one after the other.
+//!
+//! What is alive, held and charged at each row is what the [`Account`] says, which keeps the number of each live
+//! block; here lifetimes are made of it, with phases, modules and owners.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
 use thiserror::Error;
-use tonnage_trace::{Event, Kind, Meta, ReadError, Reader, StackId, StackTable, TextId, meta};
+use tonnage_trace::account::{self, ABSURD, BlockState, Change, Rounding, Segment};
+use tonnage_trace::{
+    Account, DeviceAccount, Event, Kind, Meta, ReadError, Reader, StackTable, TextId, meta,
+};
 
 use super::held::{Census, HolderRow, Model};
-use super::sites::{Hint, Hints};
+use super::sites::Hints;
 use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
 };
 use crate::facts;
 
-/// No sum of blocks is larger: what a hostile recording claims beyond it is not counted, so that
-/// no sum made of holdings can overflow.
-const ABSURD: u64 = 1 << 60;
+/// The account of a process and device, with the number of each live block.
+type Track = DeviceAccount<Option<u32>>;
+
+/// A block of it.
+type Block = account::Block<Option<u32>>;
 
 /// Why a recording could not be read.
 #[derive(Debug, Error)]
@@ -40,6 +48,7 @@ pub fn read<R: Read>(source: R) -> Result<Recording, HoldingsError> {
 
 /// Reads all that a reader has: the first recording of a file, or one behind it.
 pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsError> {
+    let mut account: Account<Option<u32>> = Account::new(Rounding::PyTorch);
     let mut tracks: BTreeMap<(u32, i32), Builder> = BTreeMap::new();
     let mut hints = Hints::default();
     let mut row = 0_u32;
@@ -57,10 +66,16 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
         }
         if event.device >= 0 && event.kind != Kind::Unmodelled {
             let key = (event.process, event.device);
+            let change = account.apply(&event, u64::from(row), reader.stacks());
             let builder = tracks
                 .entry(key)
                 .or_insert_with(|| Builder::new(key.0, key.1));
-            builder.row(&event, row, reader.stacks(), &mut hints);
+            if let Some(track) = account.get_mut(key.0, key.1) {
+                builder.change(&event, change, track, row, reader.stacks(), &mut hints);
+            }
+            if matches!(event.kind, Kind::MarkStart | Kind::MarkEnd | Kind::Mark) {
+                builder.mark(&event, row, reader.stacks());
+            }
         }
         row += 1;
     }
@@ -77,7 +92,10 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
             let direct = builder.direct.is_empty() && builder.refused.is_none();
             !out.blocks.is_empty() || out.failure.is_some() || out.context > 0 || !direct
         })
-        .map(|builder| builder.finish(row, &all))
+        .map(|builder| {
+            let track = account.get(builder.out.process, builder.out.device);
+            builder.finish(track, row, &all)
+        })
         .collect();
     Ok(Recording {
         tracks,
@@ -92,8 +110,8 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
 /// A block that lives: its index, and the phase and stack that decide its category when it dies.
 struct Builder {
     out: Holdings,
-    live: HashMap<u64, u32>,
-    segments: BTreeMap<u64, u32>,
+    /// The number of the span that is held at an address.
+    segments: HashMap<u64, u32>,
     /// Whether the recording tells phases itself.
     told: bool,
     phase: Phase,
@@ -103,8 +121,7 @@ struct Builder {
     open: Vec<(Phase, Phase)>,
     modules: Vec<TextId>,
     step: u32,
-    allocated: u64,
-    /// Bytes of blocks that were there before the first row.
+    /// Bytes of blocks and segments that were there before the first row.
     before: u64,
     /// Whether segments were there before the first row and became known later.
     unseen_segments: bool,
@@ -112,11 +129,6 @@ struct Builder {
     span: u32,
     /// The spans in which each block was born and died, while they are collected.
     lives: Vec<(u32, u32)>,
-    final_segments: Vec<(u64, u64, u64)>,
-    final_states: Vec<(u64, u64, u64, u64, Option<StackId>)>,
-    /// Bytes beside the allocator and the context when the allocator last did something: what a
-    /// request that fails has obtained and not yet told of is the allocator's.
-    outside: u64,
     /// Bytes of other processes on the device, where rows say.
     others: Option<u64>,
     /// What the program obtained from the driver, for one that has no allocator in between.
@@ -134,22 +146,17 @@ impl Builder {
                 device,
                 ..Holdings::default()
             },
-            live: HashMap::new(),
-            segments: BTreeMap::new(),
+            segments: HashMap::new(),
             told: false,
             phase: Phase::Load,
             phase_from: 0,
             open: Vec::new(),
             modules: Vec::new(),
             step: 0,
-            allocated: 0,
             before: 0,
             unseen_segments: false,
             span: 0,
             lives: Vec::new(),
-            final_segments: Vec::new(),
-            final_states: Vec::new(),
-            outside: 0,
             others: None,
             direct: Vec::new(),
             direct_live: HashMap::new(),
@@ -158,79 +165,102 @@ impl Builder {
         }
     }
 
-    fn row(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
-        if let (Some(charged), Some(in_use)) = (event.charged, event.in_use) {
-            self.others = Some(in_use.saturating_sub(charged).min(ABSURD));
-        }
-        self.direct(event, row);
-        match event.kind {
-            Kind::Alloc => self.alloc(event, row, stacks, hints),
-            Kind::FreeRequested => self.given_back(event, row),
-            Kind::SegmentAlloc | Kind::SegmentMap => {
-                self.segment(event.address, event.size, event.stream, row);
+    /// Takes what a row did to the account.
+    fn change(
+        &mut self,
+        event: &Event,
+        change: Change<Option<u32>>,
+        track: &mut Track,
+        row: u32,
+        stacks: &StackTable,
+        hints: &mut Hints,
+    ) {
+        match change {
+            Change::Allocated { block, replaced } => {
+                // A block where one is alive: the older one is taken as freed.
+                self.end(replaced, row);
+                self.alloc(&block, track, row, stacks, hints);
             }
-            Kind::SegmentFree | Kind::SegmentUnmap => {
-                self.segment_gone(event.address, event.size, event.stream, row);
-            }
-            // The final state stands in front of the rows that lead to it.
-            Kind::FinalSegment => {
-                self.final_segments
-                    .push((event.address, event.size, event.stream));
-            }
-            Kind::InitialSegment => self.segment(event.address, event.size, event.stream, 0),
-            Kind::InitialBlock => {
-                let state = event.name.map_or("", |name| stacks.text(name));
-                if state.starts_with("active_allocated") {
-                    self.born(event, 0, Phase::Load, None, stacks, hints);
+            Change::Freed { block, .. } => {
+                if block.tag.is_some() {
+                    self.end(Some(block), row);
+                } else if block.born.is_none() {
+                    // Its birth was not recorded: it was there from the start.
+                    self.there_before(&block, (row, self.span));
                 }
             }
-            Kind::FinalBlock => {
-                let state = event.name.map_or("", |name| stacks.text(name));
-                if state.starts_with("active_allocated") {
-                    let size = event.size.max(event.requested);
-                    let entry = (
-                        event.address,
-                        size,
-                        event.requested,
-                        event.stream,
-                        event.stack,
-                    );
-                    self.final_states.push(entry);
+            Change::Completed { block } => self.end(block, row),
+            Change::Obtained {
+                segment,
+                gone,
+                left,
+            } => {
+                self.cut(&gone, &left, row);
+                self.segment(&segment, row);
+                self.note_reserved(track, row);
+            }
+            Change::GivenBack { range, gone, left } => {
+                if gone.is_empty() {
+                    self.unseen_segments = true;
+                    let span = self.before_span(&range, row);
+                    self.out.segments.push(span);
+                }
+                self.cut(&gone, &left, row);
+            }
+            Change::OutOfMemory => self.failed(event, track, row),
+            Change::Charged | Change::Refused => {
+                self.charged(track);
+                self.direct(event, row);
+            }
+            Change::InitialSegment {
+                segment,
+                gone,
+                left,
+            } => {
+                self.cut(&gone, &left, 0);
+                self.segment(&segment, 0);
+                self.note_reserved(track, 0);
+            }
+            Change::InitialBlock { block, replaced } => {
+                self.end(replaced, 0);
+                if block.state == BlockState::Allocated {
+                    self.born(&block, track, 0, Phase::Load, stacks, hints);
                 }
             }
-            Kind::Owner => self.owner(event, stacks),
-            Kind::Holder => self.holder(event, row),
-            Kind::MarkStart | Kind::MarkEnd | Kind::Mark => self.mark(event, row, stacks),
-            Kind::DriverContext => {
-                self.out.context = self.out.context.saturating_add(event.size).min(ABSURD);
-            }
-            Kind::DriverMalloc | Kind::DriverCreate | Kind::PoolMalloc => {
-                let derived = self.out.charged.saturating_add(event.size);
-                self.charge(event, derived);
-            }
-            Kind::DriverFree | Kind::DriverRelease | Kind::PoolFree | Kind::PoolTrim => {
-                let derived = self.out.charged.saturating_sub(event.size);
-                self.charge(event, derived);
-            }
-            Kind::Oom => {
-                self.out.failure = Some(Failure {
-                    row,
-                    requested: event.size.min(ABSURD),
-                    free: event.free.min(ABSURD),
-                    stack: event.stack,
-                    stream: event.stream,
-                    phase: self.phase,
-                    step: self.step,
-                    module: self.modules.last().copied(),
-                    allocated: self.allocated,
-                    outside: self.outside,
-                    others: self.others,
-                    last: true,
-                });
-                self.out.failures += 1;
-            }
-            _ => {}
+            // The state after the last row is looked at when all rows are known.
+            Change::State | Change::Contradicted { .. } => {}
+            Change::Nothing => match event.kind {
+                Kind::Owner => self.owner(event, track, stacks),
+                Kind::Holder => self.holder(event, track, row),
+                _ => {}
+            },
         }
+    }
+
+    fn charged(&mut self, track: &Track) {
+        self.out.context = track.context();
+        let charged = track.charged().saturating_sub(track.context());
+        self.out.peak_charged = self.out.peak_charged.max(charged);
+        let others = |all: u64| all.saturating_sub(track.charged());
+        self.others = track.in_use().map(others).or(self.others);
+    }
+
+    fn failed(&mut self, event: &Event, track: &Track, row: u32) {
+        self.out.failure = Some(Failure {
+            row,
+            requested: event.size.min(ABSURD),
+            free: event.free.min(ABSURD),
+            stack: event.stack,
+            stream: event.stream,
+            phase: self.phase,
+            step: self.step,
+            module: self.modules.last().copied(),
+            allocated: track.allocated(),
+            outside: track.outside(),
+            others: self.others,
+            last: true,
+        });
+        self.out.failures += 1;
     }
 
     /// Blocks of a program that asks the driver itself: with PyTorch these are segments, and are not looked at.
@@ -287,26 +317,18 @@ impl Builder {
         }
     }
 
-    /// What the driver has charged this process after a call, without the context: as recorded,
-    /// or else what the sizes come to.
-    fn charge(&mut self, event: &Event, derived: u64) {
-        let recorded = event
-            .charged
-            .map(|charged| charged.saturating_sub(self.out.context));
-        self.out.charged = recorded.unwrap_or(derived).min(ABSURD);
-        self.out.peak_charged = self.out.peak_charged.max(self.out.charged);
-    }
-
-    fn note_outside(&mut self) {
-        self.outside = self.out.charged.saturating_sub(self.out.reserved);
-    }
-
-    fn alloc(&mut self, event: &Event, row: u32, stacks: &StackTable, hints: &mut Hints) {
-        self.note_outside();
+    fn alloc(
+        &mut self,
+        block: &Block,
+        track: &mut Track,
+        row: u32,
+        stacks: &StackTable,
+        hints: &mut Hints,
+    ) {
         if let Some(failure) = &mut self.out.failure {
             failure.last = false;
         }
-        let hint = event.stack.map(|stack| hints.of(stacks, stack));
+        let hint = block.stack.map(|stack| hints.of(stacks, stack));
         if !self.told
             && let Some(phase) = hint.and_then(|hint| hint.phase)
         {
@@ -318,42 +340,38 @@ impl Builder {
             }
         }
         let phase = self.phase;
-        self.born(event, row, phase, hint, stacks, hints);
-        if self.allocated > self.out.peak_allocated {
-            self.out.peak_allocated = self.allocated;
+        self.born(block, track, row, phase, stacks, hints);
+        if track.allocated() > self.out.peak_allocated {
+            self.out.peak_allocated = track.allocated();
             self.out.peak_row = row;
-            self.out.outside_at_peak = self.outside;
+            self.out.outside_at_peak = track.outside();
             self.out.others_at_peak = self.others;
         }
     }
 
     fn born(
         &mut self,
-        event: &Event,
+        block: &Block,
+        track: &mut Track,
         row: u32,
         phase: Phase,
-        hint: Option<Hint>,
         stacks: &StackTable,
         hints: &mut Hints,
     ) {
-        // A block where one lives already: the older one is taken as freed.
-        let _ = self.free(event.address, row);
-        let hint = hint.or_else(|| event.stack.map(|stack| hints.of(stacks, stack)));
-        let bytes = self.taken(event);
-        let requested = if event.requested > 0 {
-            event.requested.min(bytes)
-        } else {
-            bytes
+        let hint = block.stack.map(|stack| hints.of(stacks, stack));
+        let requested = match block.requested {
+            0 => block.bytes,
+            requested => requested.min(block.bytes),
         };
-        let index = self.out.blocks.len() as u32;
+        track.tag(block.address, Some(self.out.blocks.len() as u32));
         self.out.blocks.push(Holding {
             born: row,
             died: Holding::ALIVE,
-            address: event.address,
-            bytes,
+            address: block.address,
+            bytes: block.bytes,
             requested,
-            stream: event.stream,
-            stack: event.stack,
+            stream: block.stream,
+            stack: block.stack,
             module: self.modules.last().copied(),
             name: None,
             shape: None,
@@ -363,68 +381,31 @@ impl Builder {
             phase,
         });
         self.lives.push((self.span, self.span));
-        self.live.insert(event.address, index);
-        self.allocated += bytes;
     }
 
-    /// Bytes a block takes: as recorded, else the request rounded as PyTorch rounds at least.
-    fn taken(&mut self, event: &Event) -> u64 {
-        let room = ABSURD.saturating_sub(self.allocated);
-        if event.size > 0 {
-            return event.size.min(room);
-        }
-        self.out.sizes_unknown += 1;
-        event
-            .requested
-            .checked_next_multiple_of(512)
-            .unwrap_or(event.requested)
-            .min(room)
-    }
-
-    /// Ends the life of the block at an address, if one lives there.
-    fn free(&mut self, address: u64, row: u32) -> bool {
-        let Some(index) = self.live.remove(&address) else {
-            return false;
-        };
-        let block = &mut self.out.blocks[index as usize];
-        block.died = row;
-        self.lives[index as usize].1 = self.span;
-        self.allocated = self.allocated.saturating_sub(block.bytes);
-        true
-    }
-
-    /// A block that is given back and whose birth was not recorded was there from the start.
-    fn given_back(&mut self, event: &Event, row: u32) {
-        self.note_outside();
-        if self.free(event.address, row) {
+    /// Ends the lifetime of a block that the program had until this row.
+    fn end(&mut self, block: Option<Block>, row: u32) {
+        let had = block.filter(|block| block.state == BlockState::Allocated);
+        let Some(index) = had.and_then(|block| block.tag) else {
             return;
-        }
-        let bytes = self.taken(event);
-        let died = (row, self.span);
-        self.there_before(event.address, bytes, event.requested, event.stream, died);
+        };
+        self.out.blocks[index as usize].died = row;
+        self.lives[index as usize].1 = self.span;
     }
 
-    fn there_before(
-        &mut self,
-        address: u64,
-        bytes: u64,
-        requested: u64,
-        stream: u64,
-        died: (u32, u32),
-    ) {
+    fn there_before(&mut self, block: &Block, died: (u32, u32)) {
         self.out.unseen_births += 1;
         // These are not among the allocated bytes, so they have a bound of their own.
-        let bytes = bytes.min(ABSURD - self.before);
+        let bytes = block.bytes.min(ABSURD - self.before);
         self.before += bytes;
-        let requested = requested.min(bytes);
         self.out.blocks.push(Holding {
             born: 0,
             died: died.0,
-            address,
+            address: block.address,
             bytes,
-            requested,
-            stream,
-            stack: None,
+            requested: block.requested.min(bytes),
+            stream: block.stream,
+            stack: block.stack,
             module: None,
             name: None,
             shape: None,
@@ -436,71 +417,58 @@ impl Builder {
         self.lives.push((0, died.1));
     }
 
-    fn segment(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
-        let bytes = bytes.min(ABSURD.saturating_sub(self.out.reserved));
+    fn segment(&mut self, segment: &Segment, row: u32) {
         let index = self.out.segments.len() as u32;
         self.out.segments.push(SegmentSpan {
             born: row,
             died: Holding::ALIVE,
-            address,
-            bytes,
-            stream,
+            address: segment.address,
+            bytes: segment.bytes,
+            stream: segment.stream,
         });
-        self.out.reserved += bytes;
-        if self.out.reserved > self.out.peak_reserved {
-            self.out.peak_reserved = self.out.reserved;
+        self.segments.insert(segment.address, index);
+    }
+
+    fn note_reserved(&mut self, track: &Track, row: u32) {
+        if track.reserved() > self.out.peak_reserved {
+            self.out.peak_reserved = track.reserved();
             self.out.peak_reserved_row = row;
         }
-        self.segments.insert(address, index);
     }
 
-    /// Ends the spans of a range that went back, which may be several or parts of some.
-    fn segment_gone(&mut self, address: u64, bytes: u64, stream: u64, row: u32) {
-        let end = address.saturating_add(bytes);
-        let mut from = address;
-        // The span before may reach into the range.
-        if let Some((&start, &index)) = self.segments.range(..address).next_back()
-            && start.saturating_add(self.out.segments[index as usize].bytes) > address
-        {
-            from = start;
-        }
-        let inside: Vec<u64> = self
-            .segments
-            .range(from..end)
-            .map(|(&start, _)| start)
-            .collect();
-        if inside.is_empty() {
-            self.unseen_segments = true;
-            let bytes = bytes.min(ABSURD - self.before);
-            self.before += bytes;
-            self.out.segments.push(SegmentSpan {
-                born: 0,
-                died: row,
-                address,
-                bytes,
-                stream,
-            });
-        }
-        for start in inside {
-            let Some(index) = self.segments.remove(&start) else {
-                continue;
-            };
-            let span = self.out.segments[index as usize];
-            let stop = span.address.saturating_add(span.bytes);
-            self.out.segments[index as usize].died = row;
-            self.out.reserved = self.out.reserved.saturating_sub(span.bytes);
-            // What lies outside the range goes on.
-            if span.address < address {
-                self.segment(span.address, address - span.address, span.stream, row);
+    /// Ends the spans that went back, whole or in part; what is left of them goes on.
+    fn cut(&mut self, gone: &[Segment], left: &[Segment], row: u32) {
+        for segment in gone {
+            if let Some(index) = self.segments.remove(&segment.address) {
+                self.out.segments[index as usize].died = row;
             }
-            if stop > end {
-                self.segment(end, stop - end, span.stream, row);
-            }
+        }
+        for segment in left {
+            self.segment(segment, row);
         }
     }
 
-    fn owner(&mut self, event: &Event, stacks: &StackTable) {
-        let Some(&index) = self.live.get(&event.address) else {
+    /// A span that was there before the first row.
+    fn before_span(&mut self, segment: &Segment, died: u32) -> SegmentSpan {
+        let bytes = segment.bytes.min(ABSURD - self.before);
+        self.before += bytes;
+        SegmentSpan {
+            born: 0,
+            died,
+            address: segment.address,
+            bytes,
+            stream: segment.stream,
+        }
+    }
+
+    /// The number of the block that the program has at an address.
+    fn live(track: &Track, address: u64) -> Option<u32> {
+        let block = track.block(address)?;
+        block.tag.filter(|_| block.state == BlockState::Allocated)
+    }
+
+    fn owner(&mut self, event: &Event, track: &Track, stacks: &StackTable) {
+        let Some(index) = Self::live(track, event.address) else {
             return;
         };
         let text = event.text.map_or("", |text| stacks.text(text));
@@ -519,11 +487,11 @@ impl Builder {
         block.shape = event.text.filter(|_| !shape.is_empty());
     }
 
-    fn holder(&mut self, event: &Event, row: u32) {
+    fn holder(&mut self, event: &Event, track: &Track, row: u32) {
         let (Some(name), Some(text)) = (event.name, event.text) else {
             return;
         };
-        if let Some(&block) = self.live.get(&event.address) {
+        if let Some(block) = Self::live(track, event.address) {
             self.out.holders.push(HolderRow {
                 row,
                 block,
@@ -643,9 +611,12 @@ impl Builder {
         }
     }
 
-    fn finish(mut self, rows: u32, all: &[Meta]) -> Holdings {
+    fn finish(mut self, track: Option<&Track>, rows: u32, all: &[Meta]) -> Holdings {
         self.end_phase(rows);
-        self.adopt_final_state();
+        if let Some(track) = track {
+            self.adopt_final_state(track);
+            self.out.sizes_unknown = track.sizes_unknown();
+        }
         let direct = self.out.blocks.is_empty() && self.out.failure.is_none();
         if direct {
             self.out.blocks = std::mem::take(&mut self.direct);
@@ -702,22 +673,23 @@ impl Builder {
     }
 
     /// Segments and blocks of the final state that no row obtained were there from the start.
-    fn adopt_final_state(&mut self) {
-        for (address, bytes, stream) in std::mem::take(&mut self.final_segments) {
-            let end = address.saturating_add(bytes);
-            if self.segments.range(address..end).next().is_none() {
-                self.unseen_segments = true;
-                self.segment(address, bytes, stream, 0);
-            }
+    fn adopt_final_state(&mut self, track: &Track) {
+        let finally = track.final_state().iter().map(|state| state.segment);
+        for segment in finally.filter(|segment| !track.holds_any(segment)) {
+            self.unseen_segments = true;
+            let span = self.before_span(&segment, Holding::ALIVE);
+            self.out.segments.push(span);
         }
-        for (address, bytes, requested, stream, stack) in std::mem::take(&mut self.final_states) {
-            if self.live.contains_key(&address) {
-                continue;
-            }
-            let first = self.out.blocks.len();
-            let died = (Holding::ALIVE, 0);
-            self.there_before(address, bytes, requested, stream, died);
-            self.out.blocks[first].stack = stack;
+        for block in track.untouched() {
+            let block = Block {
+                address: block.address,
+                bytes: block.bytes,
+                requested: block.requested,
+                stream: block.stream,
+                stack: block.stack,
+                ..Block::default()
+            };
+            self.there_before(&block, (Holding::ALIVE, 0));
         }
     }
 }

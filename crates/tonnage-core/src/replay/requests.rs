@@ -244,10 +244,10 @@ impl Builder {
                     burst.refused = true;
                 }
             }
+            Change::InitialSegment { .. } => self.segment_state(event, track, texts),
+            Change::InitialBlock { .. } => self.block_state(event, track, texts),
             Change::State => match event.kind {
-                Kind::InitialSegment | Kind::FinalSegment => {
-                    self.segment_state(event, track, texts);
-                }
+                Kind::FinalSegment => self.segment_state(event, track, texts),
                 _ => self.block_state(event, track, texts),
             },
             Change::Charged => match event.kind {

@@ -197,6 +197,22 @@ pub enum Change<T = ()> {
     OutOfMemory,
     /// The driver refused a request.
     Refused,
-    /// Part of the state before the first row or after the last.
+    /// A segment of the state before the first row.
+    InitialSegment {
+        /// The segment.
+        segment: Segment,
+        /// Segments that held its range, as in [`Change::Obtained`].
+        gone: Vec<Segment>,
+        /// What is left of those.
+        left: Vec<Segment>,
+    },
+    /// A block of the state before the first row that is in use.
+    InitialBlock {
+        /// The block.
+        block: Block<T>,
+        /// The one that had this address.
+        replaced: Option<Block<T>>,
+    },
+    /// Part of the state after the last row, or a block before the first that is not in use.
     State,
 }

@@ -130,6 +130,12 @@ impl<T: Copy + Default> DeviceAccount<T> {
         self.segments.get(&address)
     }
 
+    /// Whether a segment that is held begins in the range of this one.
+    pub fn holds_any(&self, segment: &Segment) -> bool {
+        let range = segment.address..segment.end();
+        self.segments.range(range).next().is_some()
+    }
+
     /// The segments with the mapped parts of expandable segments joined, as PyTorch shows them.
     pub fn merged_segments(&self) -> Vec<Segment> {
         let mut merged: Vec<Segment> = Vec::with_capacity(self.segments.len());
@@ -529,7 +535,8 @@ impl<T: Copy + Default> DeviceAccount<T> {
     fn initial(&mut self, event: &Event, stacks: &StackTable) -> Change<T> {
         let word = event.name.map_or("", |name| stacks.text(name));
         if event.kind == Kind::InitialSegment {
-            self.cut(event.address, event.address.saturating_add(event.size));
+            let end = event.address.saturating_add(event.size);
+            let (gone, left) = self.cut(event.address, end);
             let segment = self.hold(Segment {
                 is_large: word == "large",
                 is_expandable: event.text.is_some(),
@@ -537,7 +544,11 @@ impl<T: Copy + Default> DeviceAccount<T> {
             });
             let sum = self.initial_reserved.get_or_insert(0);
             *sum = sum.saturating_add(segment.bytes).min(ABSURD);
-            return Change::State;
+            return Change::InitialSegment {
+                segment,
+                gone,
+                left,
+            };
         }
         let state = BlockState::of(word);
         if state == BlockState::Inactive {
@@ -559,7 +570,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             self.initial_allocated = self.initial_allocated.saturating_add(bytes).min(ABSURD);
         }
         self.blocks.insert(event.address, block);
-        Change::State
+        Change::InitialBlock { block, replaced }
     }
 
     fn finally(&mut self, event: &Event, stacks: &StackTable) -> Change<T> {
