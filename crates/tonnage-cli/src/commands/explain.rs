@@ -131,7 +131,9 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         screen.line("needs", &text);
     }
     screen.line("when", &when(explanation));
-    screen.line("on device", &on_device(&explanation.on_device));
+    let failed = explanation.outcome == Outcome::OutOfMemory;
+    let title = if failed { "at failure" } else { "on device" };
+    screen.line(title, &on_device(&explanation.on_device));
     if let Some(unused) = unused(explanation) {
         screen.line("unused", &unused);
     }
@@ -144,6 +146,13 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
             &explanation.holders,
         ),
     };
+    if let Some(need) = explanation.need.as_ref().filter(|_| is_short(explanation)) {
+        let whole = on_device(&need.on_device);
+        screen.line(
+            "at peak",
+            &format!("{whole}, of the whole job without a limit"),
+        );
+    }
     by_kind(&mut screen, categories, rounding);
     for (index, holder) in holders.iter().take(HOLDERS).enumerate() {
         screen.line(if index == 0 { "held by" } else { "" }, &held(holder));
@@ -172,7 +181,7 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         proposed(&mut screen, fix, explanation, shown == 0);
         shown += 1;
     }
-    if shown == 0 {
+    if shown == 0 && failed {
         screen.line(
             "what helps",
             "nothing that could be proved on this recording",
@@ -223,7 +232,11 @@ fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
         .capacity
         .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
     let cause = cause.map_or_else(String::new, |cause| format!("; {}", named(cause)));
-    screen.title(&format!("{GOOD}peak{GOOD:#} {}{of}{cause}", bytes(used)));
+    let peak = explanation.peak_used.unwrap_or(0).max(used);
+    screen.title(&format!(
+        "{GOOD}peak{GOOD:#} {} in use{of}{cause}",
+        bytes(peak)
+    ));
 }
 
 /// The headline of a job of which nothing else was found.
@@ -315,16 +328,22 @@ fn when(explanation: &Explanation) -> String {
             format!("asking for {}, ", bytes(request.bytes))
         });
     let moment = &explanation.moment;
+    // A plain script has no steps.
+    let plain_script = moment.phase == Phase::Load && moment.phase_known == Known::Inferred;
+    let step = if plain_script {
+        String::new()
+    } else {
+        format!("step {}, ", moment.step)
+    };
     format!(
-        "{asked}step {}, {}; event {} of {}",
-        moment.step,
-        whereabouts(moment),
+        "{asked}{step}{}; event {} of {}",
+        whereabouts(moment, plain_script),
         count(u64::from(moment.row) + 1),
         count(u64::from(moment.rows)),
     )
 }
 
-fn whereabouts(moment: &Moment) -> String {
+fn whereabouts(moment: &Moment, plain_script: bool) -> String {
     let module = moment
         .module
         .as_ref()
@@ -334,7 +353,12 @@ fn whereabouts(moment: &Moment) -> String {
         (None, Some(place)) => format!(" called at {}", located(place)),
         (None, None) => " without a Python line".to_owned(),
     };
-    format!("{}{module}{place}", doing(moment.phase))
+    let doing = if plain_script {
+        ""
+    } else {
+        doing(moment.phase)
+    };
+    format!("{doing}{module}{place}").trim_start().to_owned()
 }
 
 fn on_device(device: &OnDevice) -> String {
@@ -454,7 +478,7 @@ fn found(finding: &Finding) -> String {
 
 fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first: bool) {
     screen.line(if first { "what helps" } else { "" }, &plain(&fix.advice));
-    if let Some(paste) = &fix.paste {
+    if let Some(paste) = fix.paste.as_ref().filter(|_| fix.code != codes::SHORT.code) {
         screen.paste(&format!("{HINT}{}{HINT:#}", plain(paste)));
     }
     let proof = match fix.proof {

@@ -111,8 +111,10 @@ fn may_pile_up(case: &Case<'_>, live: &Live<'_>) -> bool {
     }
     // What only a graph keeps is another finding's.
     if let Some(held) = live.held.filter(|held| held.sort != Sort::Nothing) {
-        return held.sort.is_container()
+        let holds = held.sort.is_container()
             || matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other);
+        // The copies of a step are in lists of the optimizer's own, which have no name.
+        return holds && !held.name.is_empty() && live.block.phase != Phase::Step;
     }
     // Of what nobody was asked about, scratch memory and what a backward pass will use is no pile.
     !matches!(

@@ -223,6 +223,8 @@ pub struct Explanation {
     pub request: Option<Request>,
     /// What was on the device.
     pub on_device: OnDevice,
+    /// Most bytes of the device that were in use at any moment, where the recording shows the driver's calls.
+    pub peak_used: Option<u64>,
     /// The bytes by kind; categories without bytes are left out.
     pub categories: Vec<CategoryBytes>,
     /// What was held and not used.
@@ -282,6 +284,8 @@ pub fn explain(
         moment: moment(&case),
         request: case.request(),
         on_device: case.on_device.clone(),
+        peak_used: (track.peak_charged > 0)
+            .then(|| track.peak_charged.saturating_add(track.context)),
         categories: categories(&case),
         slack: case.slack,
         holders: holders(&case),

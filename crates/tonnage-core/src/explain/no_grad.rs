@@ -53,7 +53,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         known: if told { Known::Exact } else { Known::Inferred },
         held_by: None,
     };
-    let units = repeats::find(case);
+    // With no backward pass after it, what a pass keeps need not look like activations.
+    let units = repeats::find_among(case, |block| is_kept_in_evaluation(case, block));
     let advice = format!("evaluate under `with torch.no_grad():` at {line}");
     let mut proposal = Proposal::new(NO_GRAD.code, advice, "kept for a backward pass");
     proposal.estimate = true;

@@ -60,9 +60,14 @@ fn unit_of(path: &str) -> Option<(String, &str)> {
 
 /// Finds the units; none if the model has no repeated blocks.
 pub(super) fn find(case: &Case<'_>) -> Option<Repeats> {
+    find_among(case, is_kept_for_backward)
+}
+
+/// The units of some blocks.
+pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Option<Repeats> {
     let kept: Vec<u32> = (0_u32..)
         .zip(&case.track.blocks)
-        .filter(|(_, block)| is_kept_for_backward(block) && case.pass_of(block.born) > 0)
+        .filter(|(_, block)| of(block) && case.pass_of(block.born) > 0)
         .map(|(index, _)| index)
         .collect();
     let (family, units) = by_module(case, &kept).or_else(|| by_stack(case, &kept))?;
