@@ -74,6 +74,31 @@ fn answer(recording: &Recording, first: &Holdings) -> Result<Option<Explanation>
     Ok(explanation)
 }
 
+/// Why a job does not fit, in a few words.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct Cause {
+    /// `TN204`.
+    pub(crate) code: &'static str,
+    /// What it says in a few words.
+    pub(crate) title: &'static str,
+    /// What was found, in one sentence.
+    pub(crate) sentence: String,
+}
+
+/// The cause that `tonnage explain` names first; none if it finds nothing but that memory is short.
+pub(crate) fn cause(path: &Path) -> Option<Cause> {
+    let recording = Recording::open(path).ok()?;
+    let first = read(&recording, path).ok()?;
+    let explanation = answer(&recording, &first).ok()??;
+    let found = explanation.findings.into_iter().next()?;
+    (found.code != codes::SHORT).then_some(Cause {
+        code: found.code.code,
+        title: found.code.title,
+        sentence: found.sentence,
+    })
+}
+
 /// Reads the lifetime of every block.
 pub(crate) fn read(recording: &Recording, path: &Path) -> Result<Holdings> {
     holdings::read(recording.trace()?).map_err(|error| match error {

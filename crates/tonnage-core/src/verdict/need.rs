@@ -34,7 +34,8 @@ pub struct Need {
     pub least: u64,
     /// Largest sum of blocks.
     pub peak_allocated: u64,
-    /// Bytes by which the GPU is too small; 0 if only the placement of blocks is to blame.
+    /// Bytes by which the GPU is too small; 0 if the job fits on it with expandable segments, which place blocks
+    /// otherwise.
     pub short: u64,
     /// Whether the job was seen to its end; else it takes at least this much.
     pub complete: bool,
@@ -81,6 +82,7 @@ pub(super) fn find<R: Read>(
     let least = least.saturating_add(others);
     let bytes = smallest.unwrap_or(least);
     let expandable = margin::smallest(open, &totals, &Alloc::expandable());
+    let expandable = expandable.filter(|&less| smallest.is_some() && less < bytes);
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
     let complete = facts.ending == "exit 0" && stopped.is_none();
     // A run that did not get beyond the failure says nothing but that more is needed.
@@ -94,10 +96,14 @@ pub(super) fn find<R: Read>(
         bytes,
         known: known.to_owned(),
         most_in_use: fullest.most_in_use,
-        expandable: expandable.filter(|&less| smallest.is_some() && less < bytes),
+        expandable,
         least,
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
-        short: bytes.saturating_sub(capacity),
+        // Blocks that fit when they lie otherwise are not too many.
+        short: match expandable {
+            Some(less) if less <= capacity => 0,
+            _ => bytes.saturating_sub(capacity),
+        },
         complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),
         above,

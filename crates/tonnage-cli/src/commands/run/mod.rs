@@ -29,6 +29,7 @@ use tonnage_trace::{Writer, meta, second_recording};
 
 use crate::PRODUCER;
 use crate::arguments::{AddressOrder, RunOptions};
+use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
 use crate::output::{Answer, DIM, Form, Reply, hinted, tell};
 
@@ -53,14 +54,16 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
         Outcome::DoesNotFit => Answer::No,
         Outcome::Interrupted | Outcome::Failed => Answer::Failed,
     };
+    let fails = verdict.outcome == Outcome::DoesNotFit;
     let judged = Judged {
         verdict,
+        cause: fails.then(|| super::explain::cause(&output)).flatten(),
         recording: output.to_string_lossy().into_owned(),
     };
     let reply = Reply::new(form, answer, &judged, |judged| {
         // The script's own output may have ended without a line break.
         tell("");
-        render::text(&judged.verdict, &collected, &output)
+        render::text(&judged.verdict, judged.cause.as_ref(), &collected, &output)
     });
     Ok(reply?)
 }
@@ -71,6 +74,8 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
 pub(crate) struct Judged {
     #[serde(flatten)]
     verdict: Verdict,
+    /// Why it does not fit, as `tonnage explain` says it.
+    cause: Option<Cause>,
     /// The file with the recording.
     recording: String,
 }

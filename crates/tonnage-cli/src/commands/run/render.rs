@@ -7,6 +7,7 @@ use std::path::Path;
 use tonnage_core::collect::Collected;
 use tonnage_core::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
 
+use crate::commands::explain::Cause;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
 
 /// How many holders the text lists; the JSON has more.
@@ -18,8 +19,16 @@ const GPUS: usize = 5;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
-pub(crate) fn text(verdict: &Verdict, collected: &Collected, output: &Path) -> String {
+pub(crate) fn text(
+    verdict: &Verdict,
+    cause: Option<&Cause>,
+    collected: &Collected,
+    output: &Path,
+) -> String {
     let mut text = headline(verdict);
+    if let Some(cause) = cause {
+        let _ = write!(text, "; {} ({})", cause.title, cause.code);
+    }
     text.push('\n');
     if let Some(margin) = &verdict.margin {
         distance(&mut text, margin);
@@ -117,8 +126,15 @@ fn short(need: Option<&Need>) -> String {
         return ": how much it needs is not known".to_owned();
     }
     if need.short == 0 {
-        // The same requests were served on less: where blocks lie is to blame, or a program that asks what is free.
-        return format!(": it needs {least}{}, placed otherwise", bytes(need.bytes));
+        return format!(
+            ": it needs {least}{} as its blocks lie, {} if they lay otherwise",
+            bytes(need.bytes),
+            bytes(need.expandable.unwrap_or(need.least))
+        );
+    }
+    // Where both round to the same figure, only the difference says something.
+    if need.short < need.bytes / 1000 {
+        return format!(": it needs {least}{} more", bytes(need.short));
     }
     format!(
         ": it needs {least}{}, {} too much",
@@ -614,7 +630,17 @@ mod tests {
             processes: 1,
             events: 5000,
         };
-        let styled = text(verdict, &collected, Path::new("train.tonnage"));
+        let cause = (verdict.outcome == Outcome::DoesNotFit).then(|| Cause {
+            code: "TN204",
+            title: "the optimizer makes the peak",
+            sentence: String::new(),
+        });
+        let styled = text(
+            verdict,
+            cause.as_ref(),
+            &collected,
+            Path::new("train.tonnage"),
+        );
         anstream::adapter::strip_str(&styled).to_string()
     }
 
