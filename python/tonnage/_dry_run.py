@@ -104,8 +104,8 @@ def _words(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list
         word = os.fspath(command)
         if isinstance(command, str) and len(command.split()) > 1 and not (Path(cwd or ".") / command).exists():
             # A whole line: it would be taken for the name of one file.
-            words = ", ".join(json.dumps(part) for part in command.split())
-            raise Error(f"there is no file called {command!r}", f"use a list of words: dry_run([{words}])")
+            listed = ", ".join(json.dumps(part) for part in command.split())
+            raise Error(f"there is no file called {command!r}", f"use a list of words: dry_run([{listed}])")
         return [word]
     if callable(command):
         name = getattr(command, "__name__", "it")

@@ -72,7 +72,15 @@ def _run_dry(item: pytest.Function, mark: pytest.Mark) -> None:
     words += [f"--rootdir={root}", *_inherited(item.config), item.nodeid]
     try:
         verdict = tonnage.dry_run(
-            words, **options, output=output, force=True, stop_at_oom=True, capture=True, progress=False, cwd=root, env={_INSIDE: "1"}
+            words,
+            **options,
+            output=output,
+            force=True,
+            stop_at_oom=True,
+            capture=True,
+            progress=False,
+            cwd=root,
+            env={_INSIDE: "1"},
         )
     except tonnage.Error as error:
         pytest.fail(str(error), pytrace=False)

@@ -110,7 +110,7 @@ def test_tables_of_arrow(verdict):
 
 
 def test_what_is_no_command_says_what_to_do(job):
-    with pytest.raises(tonnage.Error, match="there is no file called 'python train.py 64'") as caught:
+    with pytest.raises(tonnage.Error, match=r"there is no file called 'python train\.py 64'") as caught:
         tonnage.dry_run("python train.py 64", cwd=job)
     assert caught.value.hint == 'use a list of words: dry_run(["python", "train.py", "64"])'
 
@@ -125,7 +125,8 @@ def test_what_is_no_command_says_what_to_do(job):
 
 def test_a_cell_on_a_gpu_that_is_not_there_is_told_without_a_traceback(capsys):
     class Shell:
-        user_ns = {}
+        def __init__(self):
+            self.user_ns = {}
 
         def register_magic_function(self, magic, kind, name):
             self.magic = magic

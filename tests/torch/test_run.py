@@ -90,7 +90,7 @@ def test_the_words_of_a_verdict(tonnage):
     run = tonnage("llama_8b.py", options=["--gpu", "a100-40gb"], json=False)
     assert run.code == 1
     first = run.out.splitlines()[0]
-    # Weights, gradients and two states of 8.03 billion parameters, the step's copies, logits: 77 to 79 GiB and a context.
+    # Weights, gradients, two states of 8.03 billion parameters, copies of the step, logits: 77 to 79 GiB and a context.
     found = re.fullmatch(
         r"does not fit on NVIDIA A100-SXM4-40GB \(39\.39 GiB\): it needs ([0-9.]+) GiB, ([0-9.]+) GiB too much; "
         r"the optimizer makes the peak \(TN204\)",
