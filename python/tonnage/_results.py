@@ -430,7 +430,7 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> str:
-        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory) or "no_device" (CUDA was not used)."""
+        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory) or "no_device" (no use of CUDA)."""
         return self._data["outcome"]
 
     @property
