@@ -76,6 +76,8 @@ def test_each_holder_is_named_with_its_line(tonnage):
         (37, "grad", "policy", place["policy"]): 1,
         (37, "optimizer", "optimizer", place["optimizer"]): 1,
         (37, "module", "reference", place["reference"]): 1,
+        (42, "variable", "pair", place["pair"]): 2,
+        (44, "variable", "frozen", place["frozen"]): 1,
         (43, "dict", "outputs (evaluate)", place["outputs"]): 1,
         (47, "variable", "local (evaluate)", place["local"]): 1,
     }

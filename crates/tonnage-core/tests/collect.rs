@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use tonnage_capture::blocks::{self, Block};
+use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{self, DeviceWord, ProcessWord, SharedWord};
 use tonnage_capture::log::{CallKind, DriverCall, Record, Start, encode};
 use tonnage_core::collect::collect;
@@ -76,7 +76,12 @@ impl Run {
         }
     }
 
-    fn process(&self, slot: u32, records: &[Record<'_>], entries: &[Block]) {
+    fn process(&self, slot: u32, records: &[Record<'_>], blocks: &[Block]) {
+        let entries: Vec<Entry> = blocks.iter().copied().map(Entry::Block).collect();
+        self.process_with_notes(slot, records, &entries);
+    }
+
+    fn process_with_notes(&self, slot: u32, records: &[Record<'_>], entries: &[Entry]) {
         let start = Start {
             slot,
             pid: 100 + slot,
@@ -104,9 +109,7 @@ impl Run {
                 .join(format!("{prefix}{slot:03}-{}", 100 + slot))
         };
         std::fs::write(name(tonnage_capture::LOG_PREFIX), log).unwrap();
-        let words = entries
-            .iter()
-            .flat_map(|block| blocks::Entry::Block(*block).to_words());
+        let words = entries.iter().flat_map(|entry| entry.to_words());
         let mut bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         bytes.resize(bytes.len() + blocks::ENTRY, 0);
         std::fs::write(name(blocks::PREFIX), bytes).unwrap();
@@ -285,6 +288,69 @@ fn out_of_memory_ends_a_run_only_if_it_ended_the_run() {
         [Kind::DriverOom; 2],
         "refusals stand before it"
     );
+}
+
+#[test]
+fn what_held_the_memory_at_a_failure_stands_before_it() {
+    let run = Run::new();
+    let story = history(&[
+        ("segment_alloc", BASE, 20 * MIB, 4),
+        ("alloc", BASE, 3_000_000, 4),
+        ("oom", 3 * MIB, 64 * MIB, 6),
+        ("alloc", BASE + 4 * MIB, 1_000_000, 7),
+    ]);
+    let note = |time, kind, address, text| {
+        Entry::Note(Note {
+            kind,
+            device: 0,
+            time,
+            address,
+            text,
+        })
+    };
+    run.process_with_notes(
+        0,
+        &[
+            call(CallKind::Context, 1, 0, 100 * MIB),
+            call(CallKind::Malloc, 2, BASE, 20 * MIB),
+            Record::Text("phase\tstep"),
+            Record::Text("census\toom"),
+            Record::Text("list\tkept\ttrain.py:4"),
+            Record::Text("census_end\toom"),
+            call(CallKind::Refused, 4, CallKind::Malloc as u64, 64 * MIB),
+            Record::Torch(story.as_bytes()),
+        ],
+        &[
+            Entry::Block(block(3, BASE, 3_000_320)),
+            note(4, NoteKind::Start, 0, 0),
+            note(5, NoteKind::Moment, 0, 1),
+            note(6, NoteKind::Holder, BASE, 2),
+            note(7, NoteKind::Moment, 0, 3),
+            note(8, NoteKind::End, 0, 0),
+            Entry::Block(block(9, BASE + 4 * MIB, 1_000_448)),
+        ],
+    );
+    let trace = run.trace();
+    let kinds: Vec<Kind> = trace.events.iter().map(|event| event.kind).collect();
+    assert_eq!(
+        kinds[3..],
+        [
+            Kind::Alloc,
+            Kind::DriverOom,
+            Kind::MarkStart,
+            Kind::Mark,
+            Kind::Holder,
+            Kind::Mark,
+            Kind::Oom,
+            Kind::MarkEnd,
+            Kind::Alloc,
+        ]
+    );
+    let held = trace.events.iter().find(|event| event.kind == Kind::Holder);
+    let text = |id: Option<_>| trace.stacks.text(id.unwrap());
+    let held = held.unwrap();
+    assert_eq!((held.address, text(held.name)), (BASE, "kept"));
+    assert_eq!(text(held.text), "list train.py:4");
 }
 
 #[test]

@@ -9,6 +9,7 @@ import gc
 
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 gc.disable()
@@ -116,6 +117,10 @@ optimizer = torch.optim.SGD(policy.parameters(), lr=0.1, momentum=0.9)  # optimi
 policy(torch.ones(1, 1024, device="cuda")).sum().backward()
 optimizer.step()
 
+# A tensor that is made of others, as those of distributed jobs are; and one that the collector does not know of.
+pair = TwoTensor(torch.ones(42 << 18, device="cuda"), torch.ones(42 << 18, device="cuda"))  # pair
+frozen = block(44)  # frozen
+gc.freeze()
 recomputed = 0
 
 

@@ -395,7 +395,7 @@ class Holders:
         walked = False
         census = None
         try:
-            with self.torch._C.DisableTorchFunctionSubclass():
+            with self.torch._C.DisableTorchFunction():
                 census = _Census(self, not backward)
                 census.ask()
                 walked = not backward
@@ -493,6 +493,8 @@ class _Census:
         # Tensors by their id: the address of the block.
         self.addresses = {}
         self.sizes = {}
+        # Tensors that the collector does not know of.
+        self.hidden = []
         # The best label of each block and of each tensor.
         self.best = {}
         self.of_tensor = {}
@@ -518,13 +520,10 @@ class _Census:
             by_kind[self.kinds[type(thing)]].append(thing)
         tensors = by_kind[_TENSOR]
         for tensor in tensors:
-            address = self._address(tensor)
-            if address:
-                self.addresses[id(tensor)] = address
-                self.sizes[id(tensor)] = tensor.untyped_storage().nbytes()
-        if not self.addresses:
-            return
+            address = self.addresses[id(tensor)] = self._address(tensor)
+            self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
         self._names(by_kind)
+        tensors += self.hidden
         self._gradients(tensors)
         if self.graphs:
             self._graphs(tensors)
@@ -621,11 +620,7 @@ class _Census:
         self._globals(own)
         self._stacks(own, foreign)
         for generator in by_kind[_GENERATOR]:
-            for name in ("gi_frame", "cr_frame", "ag_frame"):
-                member = _members(type(generator)).get(name)
-                frame = member.__get__(generator) if member is not None else None
-                if frame is not None:
-                    self._frame(frame, own, foreign)
+            self._generator(generator, own, foreign)
         self._descend(own)
         last = [("sys.last_exc", "last_exc"), ("sys.last_value", "last_value")]
         scope = _Scope("", "", None, None, True)
@@ -716,6 +711,13 @@ class _Census:
             names.append((value, _Label(sort, name, scope)))
         return line
 
+    def _generator(self, generator, own, foreign):
+        for name in ("gi_frame", "cr_frame", "ag_frame"):
+            member = _members(type(generator)).get(name)
+            frame = member.__get__(generator) if member is not None else None
+            if frame is not None:
+                self._frame(frame, own, foreign)
+
     def _traceback(self, trace, name, found):
         line = None
         while trace is not None and id(trace) not in self.labels:
@@ -754,6 +756,11 @@ class _Census:
         if known is None or order < known.order():
             self.of_tensor[id(tensor)] = label
         address = self.addresses.get(id(tensor))
+        if address is None:
+            # `gc.freeze` hides objects from the collector, not from their names.
+            address = self.addresses[id(tensor)] = self._address(tensor)
+            self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
+            self.hidden.append(tensor)
         if address:
             known = self.best.get(address)
             if known is None or order < known.order():
@@ -801,6 +808,8 @@ class _Census:
             for key, value in self._attributes(thing):
                 deeper.append((value, self._attribute(thing, label, key)))
             deeper.append((thing.args, label))
+        elif sort == _GENERATOR:
+            self._generator(thing, deeper, deeper)
         elif sort == _TRACEBACK:
             # Its label was set just now, so that it would not be followed.
             del self.labels[id(thing)]
@@ -1006,6 +1015,8 @@ class _Census:
         unknown, known = {}, 0
         below = set()
         for number, address in self.addresses.items():
+            if not address:
+                continue
             if address in self.best:
                 known += self.sizes[number]
             else:

@@ -55,6 +55,8 @@ if True:
             told.set_eval_frame(hold)
 """
 _CALLED = ("_compiled_call_impl", "_call_impl")
+# Where `self.` of a call stands in torch's text, after `return`.
+_COLUMN = 19
 
 
 def _code_of_calls(old):
@@ -75,8 +77,8 @@ def _code_of_calls(old):
     for node in ast.walk(tree):
         if type(node) in (ast.Return, ast.Assign) and type(node.value) is ast.Call:
             name = getattr(node.value.func, "attr", None)
-            # `result =` is two characters longer than `return`.
-            shift = 2 if type(node) is ast.Assign else 0
+            # The columns too, which tracebacks underline.
+            shift = node.value.col_offset - _COLUMN
             for part in ast.walk(node) if name in lines else ():
                 if hasattr(part, "lineno"):
                     part.lineno = part.end_lineno = lines[name]
