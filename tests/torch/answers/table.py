@@ -453,6 +453,7 @@ PROGRAMS = [
         also=("TN213", "TN202", "TN101"),
         wrong=(LEAK, FRAGMENTED, DROP_MODEL),
         fixes=(Fix("TN213", CHECKPOINT, None, False), Fix("TN202", r"", None, False)),
+        same_without_limit=False,
     ),
     Program(
         "accumulation",
