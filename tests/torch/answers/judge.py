@@ -151,7 +151,8 @@ class Judge:
         context = verdict["context"]["bytes"]
         least = program.live + context
         row.hold("need", need >= least * (1 - NEAR), f"{size(need)}, by its shapes at least {size(least)}")
-        row.hold("need", need <= least * 1.35, f"{size(need)}, by its shapes about {size(least)}")
+        if short:
+            row.hold("need", need <= least * 1.35, f"{size(need)}, by its shapes about {size(least)}")
         if not self.thorough or not program.same_without_limit:
             return
         self.try_sizes(row, "need", need, folder)

@@ -10,7 +10,6 @@ with torch.device("cuda"):
     cell = nn.GRUCell(2048, 2048)
     state = torch.zeros(8192, 2048)
 for _ in range(40):
-    before = state.detach() if os.environ.get("FIXED") else state
-    state = cell(torch.randn(8192, 2048, device="cuda"), before)  # <- here
-    del before
+    batch = torch.randn(8192, 2048, device="cuda")
+    state = cell(batch, state.detach() if os.environ.get("FIXED") else state)  # <- here
     loss = state.mean()
