@@ -20,6 +20,8 @@ UNLIMITED = 1 << 40
 NEAR = 0.01
 # Lines of what explain prints, at 100 columns.
 SCREEN = 45
+# Advice that changes what a program computes.
+OTHER_RESULT = r"halve|cap the|split or cap|truncates"
 COLUMNS = ("verdict", "need", "cause", "headline", "holder", "advice", "fix")
 
 
@@ -183,6 +185,8 @@ class Judge:
             row.hold("cause", code in allowed, f"{code} is not true: {sentence_of(told, code)}")
         # What is said of the cause: its finding and the proposals that answer it.
         said = [first, [fix for fix in told["fixes"] if first and fix["code"] == first["code"]]]
+        if first and first["code"] == "TN101":
+            said += told["holders"][:1]
         if program.holder:
             words = json.dumps(said)
             named = any(re.search(rf"\b{re.escape(name)}\b", words) for name in program.holder)
@@ -215,6 +219,8 @@ class Judge:
             if not row.hold("advice", known or device or saves, f"not known to be right: {words}"):
                 continue
             met |= {id(known) for known in known}
+            if self.version > 1 and re.search(OTHER_RESULT, fix["advice"]):
+                row.hold("advice", fix["changes_result"], f"does not say that it changes the result: {words}")
             if program.recording:
                 continue
             if not fix.get("whole_job", True):
@@ -288,7 +294,9 @@ def figure(verdict, measure):
 
 
 def answers(known, fix):
-    return re.fullmatch(known.code, fix["code"]) and re.search(known.words, fix["advice"] + str(fix.get("paste")), re.I)
+    return re.fullmatch(known.code, fix["code"]) and re.search(
+        known.words, fix["advice"] + (fix.get("paste") or ""), re.I
+    )
 
 
 def sentence_of(told, code):
