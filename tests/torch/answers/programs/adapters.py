@@ -20,7 +20,7 @@ class Adapted(nn.Module):
         self.up = nn.Linear(rank, outputs, bias=False)
 
     def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
+        return self.base(x) + self.up(self.down(x))  # <- here
 
 
 class Block(nn.Module):
