@@ -250,7 +250,7 @@ def test_an_interrupt_ends_the_script_and_is_reported(tmp_path):
     process.terminate()
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert '"outcome": "failed"' in out
+    assert '"outcome": "interrupted"' in out
     assert read_table(recording).num_rows > 0
 
 
@@ -260,7 +260,7 @@ def test_the_scripts_own_failure_is_not_out_of_memory(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(script)], json=False)
     assert run.code == 2
     assert run.out.startswith(
-        "failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not for want of GPU memory: the script ended with exit code 1"
+        "failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not because of GPU memory: the script ended with exit code 1"
     )
     assert re.search(r"raised +builtins\.ValueError at .*broken\.py:3 in <module>: my own mistake", run.out)
 
