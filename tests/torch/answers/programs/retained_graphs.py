@@ -18,7 +18,7 @@ for _ in range(60):
         loss.backward()
     else:
         outputs.append(output)  # <- here
-        total = total + loss
+        total = total + loss  # <- here
         loss.backward(retain_graph=True)
     optimizer.step()
     optimizer.zero_grad()
