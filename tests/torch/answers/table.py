@@ -496,7 +496,7 @@ PROGRAMS = [
         ["--capacity", "6GiB"],
         causes=("TN202", "TN208"),
         wrong=(FRAGMENTED, NO_GRAD, AS_NUMBER, LENGTHS),
-        fixes=(Fix("TN202|TN208", r"batch|half|parts|smaller|samples"), DEVICE),
+        fixes=(Fix("TN202|TN208", r"batch|half|parts|smaller|samples", again=True), DEVICE),
         live=2 * 131072 * 8192 * 4 + 512 * MIB,
     ),
     Program(

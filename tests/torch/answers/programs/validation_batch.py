@@ -16,5 +16,5 @@ for _ in range(3):
 model.eval()
 with torch.no_grad():
     batch = torch.randn(131072, 1024, device="cuda")
-    for part in batch.split(4096) if os.environ.get("FIXED") else [batch]:
+    for part in batch.chunk(2) if os.environ.get("FIXED") else [batch]:
         model(part).mean().item()  # <- here
