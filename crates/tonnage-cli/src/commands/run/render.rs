@@ -127,7 +127,7 @@ fn short(need: Option<&Need>) -> String {
     }
     if need.short == 0 {
         return format!(
-            ": it needs {least}{} as its blocks lie, {} if they lay otherwise",
+            ": it needs {least}{} as its blocks are placed, {} with expandable segments",
             bytes(need.bytes),
             bytes(need.expandable.unwrap_or(need.least))
         );
