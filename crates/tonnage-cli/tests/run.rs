@@ -70,6 +70,26 @@ fn a_second_recording_of_a_script_takes_the_next_name() {
     }
 }
 
+#[test]
+fn a_script_that_makes_a_file_of_the_same_name_costs_no_recording() {
+    let folder = TempDir::new().unwrap();
+    let words = [
+        "run",
+        "--",
+        "sh",
+        "-c",
+        "echo mine > train.tonnage",
+        "train.py",
+    ];
+    let (code, out, told) = said(tonnage(folder.path(), &words));
+    assert_eq!(code, Some(0), "{told}");
+    assert!(out.contains("train-2.tonnage"), "{out}");
+    assert_eq!(
+        std::fs::read(folder.path().join("train.tonnage")).unwrap(),
+        b"mine\n"
+    );
+}
+
 /// Sends the signal to the command alone, as a supervisor does, and waits for its end.
 fn interrupted(script: &str) -> (Option<i32>, String) {
     let folder = TempDir::new().unwrap();

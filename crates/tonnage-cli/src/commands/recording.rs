@@ -242,6 +242,13 @@ impl Output {
         }
     }
 
+    /// Gives the file another name than it was created for.
+    pub(crate) fn rename(&mut self, to: &Path) {
+        if let Self::File { path, .. } = self {
+            to.clone_into(path);
+        }
+    }
+
     /// A buffered way to write to it.
     pub(crate) fn writer(&self) -> Result<BufWriter<Box<dyn Write>>> {
         let writer: Box<dyn Write> = match self {

@@ -39,7 +39,7 @@ use self::watch::{Showing, Watched};
 pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
     let path = output_file(options);
-    let output = Output::create(&path, options.force)?;
+    let mut output = Output::create(&path, options.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
             format!("{} is no file", path.display()),
@@ -47,6 +47,12 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
         ));
     };
     let (verdict, collected) = dry_run(options, written)?;
+    let mut path = path;
+    if !options.force && path.exists() {
+        // The script itself made a file of this name meanwhile, and a recording is not to be lost.
+        path = next_free(&path);
+        output.rename(&path);
+    }
     output.finish()?;
     let output = path;
     let answer = match verdict.outcome {
@@ -169,19 +175,25 @@ fn output_file(options: &RunOptions) -> PathBuf {
     let stem = script
         .and_then(Path::file_stem)
         .unwrap_or(OsStr::new("run"));
-    let free = PathBuf::from(stem).with_extension("tonnage");
-    if options.force || !free.exists() {
-        return free;
+    let path = PathBuf::from(stem).with_extension("tonnage");
+    if options.force || !path.exists() {
+        return path;
     }
+    next_free(&path)
+}
+
+/// The name with the first number behind it that no file has.
+fn next_free(path: &Path) -> PathBuf {
     let numbered = |number: u32| {
-        let mut name = stem.to_owned();
-        name.push(format!("-{number}.tonnage"));
-        PathBuf::from(name)
+        let mut name = path.file_stem().unwrap_or(OsStr::new("run")).to_owned();
+        name.push(format!("-{number}."));
+        name.push(path.extension().unwrap_or(OsStr::new("tonnage")));
+        path.with_file_name(name)
     };
     (2..=u32::MAX)
         .map(numbered)
         .find(|path| !path.exists())
-        .unwrap_or(free)
+        .unwrap_or_else(|| path.to_owned())
 }
 
 fn record(

@@ -140,8 +140,10 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// How long a script has to end after an interrupt before it is passed on, in case it reached only this process.
+/// How long a script that ignores interrupts has to end after one before it is asked in another way.
 const GRACE: Duration = Duration::from_millis(1500);
+/// How much longer one has that hears them, before it is taken to have heard none: it may be tidying up.
+const TIDYING: Duration = Duration::from_millis(8500);
 
 /// Ctrl-C at a terminal reaches the script by itself. Without one it may not: it was sent to this process alone, or the
 /// script was started with interrupts ignored, as shells start what runs in the background. So an interrupt is passed
@@ -161,10 +163,15 @@ fn outlive(child: &Child) -> Option<Listening> {
     std::thread::spawn(move || {
         for signal in signals.forever() {
             let again = interrupted.swap(true, Ordering::Relaxed);
-            if signal == SIGINT && !again {
+            if signal == SIGINT && !again && std::io::stdin().is_terminal() {
+                // It reached the script, too.
+            } else if signal == SIGINT && !again {
                 let ended = Arc::clone(&ended);
                 std::thread::spawn(move || {
                     std::thread::sleep(GRACE);
+                    if gentlest(pid) == Signal::INT {
+                        std::thread::sleep(TIDYING);
+                    }
                     // Its number may be another's once it has ended.
                     if !ended.load(Ordering::Relaxed) {
                         let _ = kill_process(pid, gentlest(pid));
