@@ -162,3 +162,21 @@ fn what_cannot_be_explained() {
     }
     assert_snapshot!("explain_errors", text);
 }
+
+/// A recording that was made when the format was 1.1: without what the device charged, holders and the whole job.
+#[test]
+fn a_recording_of_an_older_format_is_read_and_explained() {
+    let folder = TempDir::new().unwrap();
+    let old = include_bytes!("data/format-1.1.tonnage");
+    std::fs::write(folder.path().join("old.tonnage"), old).unwrap();
+    let info = tonnage(folder.path(), "info old.tonnage");
+    assert!(info.contains("trace format 1.1"), "{info}");
+    assert!(info.contains("21.35 GiB allocated exact"), "{info}");
+    let explained = tonnage(folder.path(), "explain old.tonnage");
+    assert!(explained.contains("exit code 1"), "{explained}");
+    assert!(explained.contains("(TN102)"), "{explained}");
+    // Nobody has seen what comes after the failure.
+    assert!(explained.contains("what follows is unknown"), "{explained}");
+    let replayed = tonnage(folder.path(), "replay old.tonnage --alloc recorded");
+    assert!(replayed.contains("reproduced: all"), "{replayed}");
+}
