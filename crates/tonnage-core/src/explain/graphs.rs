@@ -212,7 +212,7 @@ fn fix(
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
     let state = held.is_some_and(|held| is_state(case, held));
     let assigned = !state && is_assigned_anew(case, held);
-    computed(case, proposal, |index, block| {
+    let fix = computed(case, proposal, |index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -235,7 +235,39 @@ fn fix(
             case.round_end(block.born, assigned)
         };
         until(block, row)
+    });
+    fix.map(|mut fix| {
+        if let Some(other) = also_keeps(case, held) {
+            // Without its graph the named one alone may free nothing, so nothing is promised.
+            fix.fits = None;
+            fix.estimate = true;
+            let _ = write!(
+                fix.advice,
+                "; {} holds results of the same passes, and their graphs unless they are detached",
+                other.said()
+            );
+        }
+        fix
     })
+}
+
+/// A container with results of several passes, whose graphs nobody asked about: a block has one holder.
+fn also_keeps<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Option<&'a HeldBy> {
+    let keeper = held.map(|held| held.name.as_str());
+    let mut passes: BTreeMap<&HeldBy, BTreeSet<usize>> = BTreeMap::new();
+    for live in case.alive() {
+        let container = live.held.filter(|held| {
+            matches!(held.sort, Sort::List | Sort::Dict | Sort::Tuple | Sort::Set)
+                && Some(held.name.as_str()) != keeper
+                && !held.name.is_empty()
+        });
+        if let Some(container) = container.filter(|_| live.block.phase == Phase::Forward) {
+            let born = case.pass_of(live.block.born);
+            passes.entry(container).or_default().insert(born);
+        }
+    }
+    let several = passes.into_iter().filter(|(_, born)| born.len() >= PASSES);
+    several.map(|(held, _)| held).next()
 }
 
 /// Whether a variable that is assigned in each round holds the last result as well.
