@@ -27,7 +27,7 @@ SHOWS = {
     "recording.explain()": ("out of memory: memory is fragmented (TN102)", "[replayed]"),
     "recording.replay()": ("<table", "expandable_segments:True", "out of memory"),
     "%%tonnage": ("<svg", "optimizer state", "fits on NVIDIA GeForce RTX 4090"),
-    "print(verdict": ("peak", "what helps"),
+    "print(verdict": ("peak", "because"),
 }
 
 
