@@ -126,10 +126,12 @@ fn short(need: Option<&Need>) -> String {
         return ": how much it needs is not known".to_owned();
     }
     if need.short == 0 {
+        let packed = need.expandable.map_or_else(String::new, |less| {
+            format!(", {} with expandable segments", bytes(less))
+        });
         return format!(
-            ": it needs {least}{} as its blocks are placed, {} with expandable segments",
-            bytes(need.bytes),
-            bytes(need.expandable.unwrap_or(need.least))
+            ": it needs {least}{} as its blocks are placed{packed}",
+            bytes(need.bytes)
         );
     }
     // Where both round to the same figure, only the difference says something.
