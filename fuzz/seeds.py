@@ -70,7 +70,7 @@ def main():
     write("plan_csv", "everything", b"\x14a,0,9,8,4,3-6,4\nb,-3,9,4,4,,\nc,3,6,6,2,4-5 5-5,0\n")
     write("plan_csv", "own-header", b"\x00\xef\xbb\xbfbuffer, start,end ,\"size\",size,odd\nx,0,3,,7,z\n\n")
     write("plan_csv", "last-moments", b"\x1d0,0-1,512,5,9223372036854775807,-9223372036854775808,a\n")
-    for model in sorted((CORPUS.parents[1] / "crates/tonnage-core/tests/onnx").glob("*.onnx")):
+    for model in sorted((CORPUS.parents[1] / "crates/tonnage-analysis/tests/onnx").glob("*.onnx")):
         write("plan_onnx", model.stem, model.read_bytes())
     files = {
         "pickle": pickle.dumps(whole, 4),

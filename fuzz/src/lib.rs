@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What each fuzz target does with its bytes: plain functions that panic where a promise is broken.
 //!
-//! They need no fuzzer, so that a test of tonnage-core runs the kept corpus through them with the stable
+//! They need no fuzzer, so that a test of tonnage-analysis runs the kept corpus through them with the stable
 //! compiler; it includes this file by its path.
 #![forbid(unsafe_code)]
 

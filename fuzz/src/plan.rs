@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tonnage_core::plan::{PlanError, Problems, Wanted, csv, onnx, plan};
+use tonnage_analysis::plan::{PlanError, Problems, Wanted, csv, onnx, plan};
 use tonnage_plan::{Buffer, Options};
 
 use super::Bytes;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Trace files: what can be read can be summed up, written again and read again, the same.
 
-use tonnage_core::diff::Summary;
-use tonnage_core::explain::explain;
-use tonnage_core::{holdings, info::info, verdict::verdict};
+use tonnage_analysis::diff::Summary;
+use tonnage_analysis::explain::explain;
+use tonnage_analysis::{holdings, info::info, verdict::verdict};
 use tonnage_trace::{Event, Reader, Trace};
 
 /// Reads the bytes as a trace.

@@ -288,7 +288,7 @@ pub(crate) struct ReplayOptions {
     /// placement of one who knows all lives; may be repeated
     /// [default: all of them, with PyTorch's defaults and with expandable segments].
     #[arg(long, value_name = "ALLOCATOR")]
-    pub(crate) alloc: Vec<tonnage_core::replay::Alloc>,
+    pub(crate) alloc: Vec<tonnage_analysis::replay::Alloc>,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Do not look for the smallest device.

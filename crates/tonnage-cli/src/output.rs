@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-pub(crate) use tonnage_core::words::{bytes, count};
+pub(crate) use tonnage_analysis::words::{bytes, count};
 
 /// What a command answers; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
-use tonnage_core::{diff, explain, plan, replay, tune};
+use tonnage_analysis::{diff, explain, plan, replay, tune};
 
 use crate::commands;
 

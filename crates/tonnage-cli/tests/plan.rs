@@ -104,16 +104,16 @@ c,3,6,6,2,,
 const MODELS: [(&str, &[u8]); 3] = [
     (
         "net.onnx",
-        include_bytes!("../../tonnage-core/tests/onnx/net.onnx"),
+        include_bytes!("../../tonnage-analysis/tests/onnx/net.onnx"),
     ),
     (
         "symbolic.onnx",
-        include_bytes!("../../tonnage-core/tests/onnx/symbolic.onnx"),
+        include_bytes!("../../tonnage-analysis/tests/onnx/symbolic.onnx"),
     ),
     // Known by how it begins.
     (
         "branches.model",
-        include_bytes!("../../tonnage-core/tests/onnx/branches.onnx"),
+        include_bytes!("../../tonnage-analysis/tests/onnx/branches.onnx"),
     ),
 ];
 

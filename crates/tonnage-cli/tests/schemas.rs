@@ -12,10 +12,10 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tonnage_core::check::{Budget, CommandLine, Limits, judge};
-use tonnage_core::diff::Summary;
-use tonnage_core::holdings;
-use tonnage_core::verdict::verdict;
+use tonnage_analysis::check::{Budget, CommandLine, Limits, judge};
+use tonnage_analysis::diff::Summary;
+use tonnage_analysis::holdings;
+use tonnage_analysis::verdict::verdict;
 use tonnage_trace::{Event, Kind, Meta, Pool, StackId, Trace, meta};
 
 const MIB: u64 = 1 << 20;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use tonnage_core::check::{Config, Lock};
+use tonnage_analysis::check::{Config, Lock};
 
 use crate::schema::Named;
 

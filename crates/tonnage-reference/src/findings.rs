@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tonnage_core::explain::codes;
+use tonnage_analysis::explain::codes;
 
 /// Every code with its page.
 pub(crate) fn page() -> String {

@@ -10,8 +10,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use tonnage_core::holdings::{Category, Holding, Known, Phase, PhaseSpan, SegmentSpan};
-use tonnage_core::plan::{Arena, Packing, Place};
+use tonnage_analysis::holdings::{Category, Holding, Known, Phase, PhaseSpan, SegmentSpan};
+use tonnage_analysis::plan::{Arena, Packing, Place};
 use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_report::{
     Fact, Finding, Moment, MomentKind, Options, Picture, Planned, Racer, Story, Subject, Tone,

@@ -6,7 +6,7 @@
 //! life, because area is what a picture of addresses over time shows. What is not kept is counted, and its share of
 //! the address space is a coarse grid: a hole on the page is then a hole, and not a place where the page is silent.
 
-use tonnage_core::holdings::{Holding, SegmentSpan};
+use tonnage_analysis::holdings::{Holding, SegmentSpan};
 
 use crate::input::{MomentKind, Subject};
 use crate::moments::{Found, span_at};
@@ -298,7 +298,7 @@ mod tests {
     use super::*;
     use crate::input::Moment;
     use crate::timeline::Levels;
-    use tonnage_core::holdings::{Category, Known, Phase};
+    use tonnage_analysis::holdings::{Category, Known, Phase};
     use tonnage_trace::StackTable;
 
     fn block(born: u32, died: u32, address: u64, bytes: u64) -> Holding {

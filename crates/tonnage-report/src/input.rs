@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a report is made of: borrowed lists of what lived when, and the words around them.
 //!
-//! The lists are those of `tonnage_core::holdings`; the words are plain texts, so that whoever knows the answer (the
+//! The lists are those of `tonnage_analysis::holdings`; the words are plain texts, so that whoever knows the answer (the
 //! verdict, the findings, the replays) says it, and this crate only sets it.
 
 use serde::Serialize;
-use tonnage_core::holdings::{Holding, PhaseSpan, SegmentSpan};
-use tonnage_core::plan::Packing;
+use tonnage_analysis::holdings::{Holding, PhaseSpan, SegmentSpan};
+use tonnage_analysis::plan::Packing;
 use tonnage_trace::StackTable;
 
 /// One process on one device, from the first row of its recording to the last.

@@ -5,7 +5,7 @@
 //! of another phase than the first, because equal steps have equal peaks and tell nothing. Without phases it is the
 //! highest one that a valley of a tenth of the peak sets apart.
 
-use tonnage_core::holdings::PhaseSpan;
+use tonnage_analysis::holdings::PhaseSpan;
 
 use crate::input::{Moment, MomentKind, Subject};
 use crate::timeline::{Changes, Levels, Stretch, starts};
@@ -159,7 +159,7 @@ fn step_peaks(phases: &[PhaseSpan], stretches: &[Stretch]) -> (Vec<(u32, Levels)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_core::holdings::{Category, Holding, Known, Phase};
+    use tonnage_analysis::holdings::{Category, Holding, Known, Phase};
     use tonnage_trace::StackTable;
 
     fn block(born: u32, died: u32, bytes: u64) -> Holding {

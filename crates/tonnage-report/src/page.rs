@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
-use tonnage_core::holdings::{Category, Known, Phase, SegmentSpan};
-use tonnage_core::plan::{Packing, Place};
+use tonnage_analysis::holdings::{Category, Known, Phase, SegmentSpan};
+use tonnage_analysis::plan::{Packing, Place};
 use tonnage_trace::{StackId, StackTable, TextId};
 
 use crate::blocks::{Cells, Chosen, Lying, Range, Rest, choose, ranges, sum_up};
@@ -788,7 +788,7 @@ mod tests {
 
     use super::*;
     use crate::input::Fact;
-    use tonnage_core::holdings::{Holding, PhaseSpan};
+    use tonnage_analysis::holdings::{Holding, PhaseSpan};
 
     const HOSTILE: &str = "</script><img src=x onerror=alert(1)>";
 
@@ -943,7 +943,7 @@ mod tests {
             bytes: 512,
         };
         let mut packing = Packing {
-            arenas: vec![tonnage_core::plan::Arena {
+            arenas: vec![tonnage_analysis::plan::Arena {
                 pool: None,
                 base: 0,
                 peak: 5120,

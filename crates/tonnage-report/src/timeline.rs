@@ -5,7 +5,7 @@
 //! moment of the recording and not a mean of many, and the true peak survives any number of stretches. Coarser levels
 //! follow from finer ones by picking, which the page does as it zooms.
 
-use tonnage_core::holdings::{Category, Holding, SegmentSpan};
+use tonnage_analysis::holdings::{Category, Holding, SegmentSpan};
 
 /// Categories that are told apart.
 pub(crate) const CATEGORIES: usize = Category::ALL.len();
@@ -163,7 +163,7 @@ pub(crate) fn starts(rows: u32, even: u32, near: &[(u32, u32)]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_core::holdings::{Known, Phase};
+    use tonnage_analysis::holdings::{Known, Phase};
 
     pub(crate) fn block(born: u32, died: u32, bytes: u64, category: Category) -> Holding {
         Holding {

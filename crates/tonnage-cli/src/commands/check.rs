@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use serde::Serialize;
-use tonnage_core::check::{
+use tonnage_analysis::check::{
     Answer as Held, Budget, Checked, CommandLine, Config, Figure, Limits, Lock, SCHEMA_VERSION,
     Size, judge,
 };
-use tonnage_core::diff::Summary;
-use tonnage_core::holdings;
-use tonnage_core::verdict::Outcome;
-use tonnage_core::words::bytes;
+use tonnage_analysis::diff::Summary;
+use tonnage_analysis::holdings;
+use tonnage_analysis::verdict::Outcome;
+use tonnage_analysis::words::bytes;
 
 use super::diff::{named, row, signed};
 use super::recording::{Output, plain};
@@ -607,7 +607,7 @@ fn github(all: &[Checked], config: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use insta::assert_snapshot;
-    use tonnage_core::diff::Diff;
+    use tonnage_analysis::diff::Diff;
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use tonnage_core::diff::{Change, Diff, Summary};
-use tonnage_core::holdings::own_folder;
-use tonnage_core::words::bytes;
+use tonnage_analysis::diff::{Change, Diff, Summary};
+use tonnage_analysis::holdings::own_folder;
+use tonnage_analysis::words::bytes;
 
 use super::explain::read;
 use super::recording::{Recording, plain, without};

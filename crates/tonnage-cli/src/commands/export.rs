@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use tonnage_core::info::info;
+use tonnage_analysis::info::info;
 use tonnage_export::{DEFAULT_MIN_BLOCK, ExportError, Level, PerfettoOptions, perfetto, snapshot};
 
 use crate::arguments::{ExportFormat, ExportOptions};

@@ -5,7 +5,7 @@ use std::fmt::{Display, Write as _};
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_core::explain::{Candidate, gpus_that_hold};
+use tonnage_analysis::explain::{Candidate, gpus_that_hold};
 use tonnage_gpus::{Catalogue, Figure, Gpu};
 
 use crate::arguments::GpusOptions;

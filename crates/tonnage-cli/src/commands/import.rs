@@ -4,7 +4,7 @@
 use std::io::Write as _;
 
 use anyhow::{Context as _, Result};
-use tonnage_core::info::info;
+use tonnage_analysis::info::info;
 
 use crate::arguments::ImportOptions;
 use crate::commands::recording::{

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_core::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
+use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
 
 use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};

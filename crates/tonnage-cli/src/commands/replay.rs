@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Result;
-use tonnage_core::replay::{
+use tonnage_analysis::replay::{
     Alloc, Assumption, Comparison, Fidelity, Gaps, Job, Options, Outcome, ReplayError, Replayed,
     Report, Seen, TrackReport,
 };

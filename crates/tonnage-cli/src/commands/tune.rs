@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tonnage_core::tune::{Advice, Trial, Tuned};
+use tonnage_analysis::tune::{Advice, Trial, Tuned};
 
 use crate::arguments::TuneOptions;
 use crate::commands::replay::{load, plural, track_remarks};

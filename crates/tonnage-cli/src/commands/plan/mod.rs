@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use signal_hook::consts::SIGINT;
-use tonnage_core::plan::{
+use tonnage_analysis::plan::{
     GroupReport, PlanError, Report, Wanted, csv,
     onnx::{self, GraphFacts},
     plan, problems,

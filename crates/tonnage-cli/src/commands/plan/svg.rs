@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use tonnage_core::plan::{GroupReport, Placement, Report};
+use tonnage_analysis::plan::{GroupReport, Placement, Report};
 
 use crate::commands::recording::plain;
 use crate::output::{bytes, count};

@@ -15,11 +15,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tonnage_core::explain::{Explanation, explain};
-use tonnage_core::facts;
-use tonnage_core::holdings::{self, Category, Holdings, HoldingsError, Recording as Held};
-use tonnage_core::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
-use tonnage_core::verdict::{self, verdict, verdict_of_whole};
+use tonnage_analysis::explain::{Explanation, explain};
+use tonnage_analysis::facts;
+use tonnage_analysis::holdings::{self, Category, Holdings, HoldingsError, Recording as Held};
+use tonnage_analysis::replay::{Alloc, Fidelity, Job, Options as ReplayOn, Outcome, Replayed};
+use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
     Fact, Finding, Levels, Moment, MomentKind, Options, Picture, Racer, Story, Stretch, Subject,
     Tone, WriteError, Written,

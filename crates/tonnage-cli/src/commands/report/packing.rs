@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tonnage_core::holdings::Holdings;
-use tonnage_core::plan::{Packing, PackingError, packing};
+use tonnage_analysis::holdings::Holdings;
+use tonnage_analysis::plan::{Packing, PackingError, packing};
 use tonnage_report::Planned;
 
 use crate::arguments::{Race, ReportOptions};
@@ -124,7 +124,7 @@ fn planned(packed: &Packing, track: &Holdings, command: &str) -> Planned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_core::plan::Arena;
+    use tonnage_analysis::plan::Arena;
 
     #[test]
     fn what_is_left_out_can_be_asked_for() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use tonnage_core::holdings::{Category, Holding, Holdings, Phase, Recording};
+use tonnage_analysis::holdings::{Category, Holding, Holdings, Phase, Recording};
 use tonnage_report::{Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, own_line};
 
 use crate::commands::recording::plain;

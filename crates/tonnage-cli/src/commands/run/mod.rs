@@ -21,9 +21,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tonnage_core::collect::{Collected, collect};
-use tonnage_core::facts;
-use tonnage_core::verdict::{Outcome, Verdict, verdict, verdict_of_whole};
+use tonnage_analysis::collect::{Collected, collect};
+use tonnage_analysis::facts;
+use tonnage_analysis::verdict::{Outcome, Verdict, verdict, verdict_of_whole};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_trace::{Writer, meta, second_recording};
 

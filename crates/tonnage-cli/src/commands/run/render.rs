@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tonnage_core::collect::Collected;
-use tonnage_core::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
+use tonnage_analysis::collect::Collected;
+use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
 
 use crate::commands::explain::Cause;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
@@ -519,7 +519,7 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tonnage_core::verdict::{
+    use tonnage_analysis::verdict::{
         Above, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment, OutOfMemory,
         SCHEMA_VERSION, Uncounted, Unmodelled,
     };

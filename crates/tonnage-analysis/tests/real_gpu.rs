@@ -4,8 +4,8 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use tonnage_core::explain::{Outcome, explain};
-use tonnage_core::holdings;
+use tonnage_analysis::explain::{Outcome, explain};
+use tonnage_analysis::holdings;
 use tonnage_trace::Writer;
 
 const MIB: f64 = 1024.0 * 1024.0;

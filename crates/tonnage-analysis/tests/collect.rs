@@ -7,12 +7,12 @@
 
 use std::path::Path;
 
+use tonnage_analysis::collect::collect;
+use tonnage_analysis::facts;
+use tonnage_analysis::verdict::{Outcome, Verdict, verdict};
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{self, DeviceWord, ProcessWord, SharedWord};
 use tonnage_capture::log::{CallKind, DriverCall, Record, Start, encode};
-use tonnage_core::collect::collect;
-use tonnage_core::facts;
-use tonnage_core::verdict::{Outcome, Verdict, verdict};
 use tonnage_trace::{Event, Kind, Trace, Writer, meta};
 
 const MIB: u64 = 1 << 20;
@@ -478,10 +478,10 @@ fn a_recording_that_lost_entries_says_from_where_and_knows_the_most_all_the_same
         device.at_peak.used < device.peak_used,
         "a moment that was recorded"
     );
-    let info = tonnage_core::info::info(run.record().as_slice()).unwrap();
+    let info = tonnage_analysis::info::info(run.record().as_slice()).unwrap();
     assert!(info.incomplete.is_some());
     let peak = info.devices[0].peak_used.clone().unwrap();
-    assert_ne!(peak.known, tonnage_core::info::Known::Exact);
+    assert_ne!(peak.known, tonnage_analysis::info::Known::Exact);
     let trace = run.trace();
     let fact = |name: &str| trace.fact(0, name).map(str::to_owned);
     assert_eq!(fact("device.0.peak_charged"), Some((300 * MIB).to_string()));

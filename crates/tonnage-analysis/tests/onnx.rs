@@ -3,7 +3,7 @@
 //!
 //! `onnx/make.py` made the models and printed the numbers that stand here.
 
-use tonnage_core::plan::{Name, Problems, Wanted, onnx, plan};
+use tonnage_analysis::plan::{Name, Problems, Wanted, onnx, plan};
 use tonnage_plan::Options;
 
 const NET: &[u8] = include_bytes!("onnx/net.onnx");
