@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A training that never ran, as long as asked for: as a page or as a recording.
 //!
-//! `synthetic page EVENTS FILE.html` and `synthetic recording EVENTS FILE.tonnage`. For measuring how long reports take
-//! and how the page behaves with millions of events; the same arguments give the same file. The model is a transformer:
+//! `synthetic page EVENTS FILE.html`, `synthetic comparison EVENTS FILE.html` and `synthetic recording EVENTS
+//! FILE.tonnage`. For measuring how long reports take and how the page behaves with millions of events; the same
+//! arguments give the same file. The model is a transformer:
 //! weights first, then steps of forward, backward and optimizer whose activations vary with the length of samples, an
 //! evaluation now and then, and one long sample that makes the peak.
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a tool for tests")]
@@ -10,11 +11,14 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use tonnage_analysis::holdings::{Category, Holding, Known, Phase, PhaseSpan, SegmentSpan};
+use tonnage_analysis::holdings::{
+    Category, HeldBy, Holding, Known, Phase, PhaseSpan, SegmentSpan, Sort,
+};
 use tonnage_analysis::plan::{Arena, Packing, Place};
 use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_report::{
-    Fact, Finding, Moment, MomentKind, Options, Picture, Planned, Racer, Story, Subject, Tone,
+    Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment, MomentKind,
+    Options, Pane, Picture, Planned, Proposal, Racer, Story, Subject, Tone, Words, write,
 };
 use tonnage_trace::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 
@@ -417,11 +421,7 @@ fn pack(run: &Training) -> Packing {
     }
 }
 
-fn story(run: &Training, packing: &Packing) -> Story {
-    let fact = |name: &str, text: &str| Fact {
-        name: name.to_owned(),
-        text: text.to_owned(),
-    };
+fn racers(run: &Training) -> Vec<Racer> {
     let racer = |allocator: &str, reserved: u64, recorded: bool, exact: bool| Racer {
         allocator: allocator.to_owned(),
         recorded,
@@ -442,36 +442,18 @@ fn story(run: &Training, packing: &Packing) -> Story {
             .map(|n| (n * (run.row / 200), reserved * u64::from(n.min(50)) / 50))
             .collect(),
     };
-    Story {
-        title: "train.py".to_owned(),
-        verdict: "Fits: 61.32 GiB of 79.18 GiB at most, in backward of step 833.".to_owned(),
-        tone: Tone::Good,
-        facts: vec![
-            fact("command", "python /home/alice/project/train.py --steps 1000"),
-            fact("recording", "/home/alice/project/train.tonnage"),
-            fact("device", "NVIDIA H100 80GB HBM3, 79.18 GiB"),
-            fact("allocator", "PyTorch 2.15.0, defaults"),
-            fact("tensor named <b>&amp;", "</script><script>throw 1</script>"),
-        ],
-        findings: vec![
-            Finding {
-                code: "TN107".to_owned(),
-                title: "one long sample makes the peak".to_owned(),
-                text: "Step 833 has 2304 tokens where others have 1536 at most; without it the peak is 12.40 GiB lower."
-                    .to_owned(),
-            },
-            Finding {
-                code: "TN103".to_owned(),
-                title: "logits take 1.10 GiB".to_owned(),
-                text: "float32[2304, 128256] at model.py:140.".to_owned(),
-            },
-        ],
-        race: vec![
-            racer("torch", 61 << 30, true, true),
-            racer("torch:expandable_segments:True", 59 << 30, false, true),
-            racer("cuda-malloc-async", 60 << 30, false, false),
-            racer("bfc", 81 << 30, false, false),
-        ],
+    vec![
+        racer("torch", 61 << 30, true, true),
+        racer("torch:expandable_segments:True", 59 << 30, false, true),
+        racer("cuda-malloc-async", 60 << 30, false, false),
+        racer("bfc", 81 << 30, false, false),
+    ]
+}
+
+fn words(run: &Training, packing: &Packing) -> Words {
+    Words {
+        name: "rank 0, GPU 0".to_owned(),
+        race: racers(run),
         plan: Some(Planned {
             sentence: "proved: no plan has a lower peak".to_owned(),
             done: true,
@@ -483,14 +465,138 @@ fn story(run: &Training, packing: &Packing) -> Story {
             pools: vec![String::new()],
         }),
         unknown: vec!["the stacks of 3 allocations and frees".to_owned()],
+    }
+}
+
+fn fact(name: &str, text: &str) -> Fact {
+    Fact {
+        name: name.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+fn answer() -> Answer {
+    let figure = |name: &str, gib: u64, bad: bool| Figure {
+        name: name.to_owned(),
+        bytes: gib << 30,
+        bad,
+    };
+    Answer {
+        headline: "out of memory: memory is fragmented (TN102): 3.10 GiB are free in 41 holes"
+            .to_owned(),
+        figures: vec![
+            figure("needs", 84, false),
+            figure("the GPU has", 79, false),
+            figure("short by", 5, true),
+        ],
+        lines: vec![
+            fact("needs", "84.00 GiB as its blocks are placed"),
+            fact("", "fits on h200, b200"),
+            fact("when", "step 833, forward pass at model.py:140"),
+        ],
+        fixes: vec![
+            Proposal {
+                advice: "turn on expandable segments".to_owned(),
+                paste: Some("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_owned()),
+                proof: "every request is served [replayed]; the whole job then fits".to_owned(),
+            },
+            Proposal {
+                advice: "a name that means harm: <img src=x onerror=alert(2)>".to_owned(),
+                paste: Some("</script><img src=x onerror=alert(3)>".to_owned()),
+                proof: "none".to_owned(),
+            },
+        ],
+    }
+}
+
+/// The largest blocks of a category at a row.
+fn largest(run: &Training, row: u32, category: Category, most: usize) -> Vec<u32> {
+    let mut blocks: Vec<u32> = (0_u32..)
+        .zip(&run.blocks)
+        .filter(|(_, block)| block.alive_at(row) && block.category == category)
+        .map(|(index, _)| index)
+        .collect();
+    blocks.sort_by_key(|&index| std::cmp::Reverse(run.blocks[index as usize].bytes));
+    blocks.truncate(most);
+    blocks
+}
+
+fn story(run: &Training, peak: u32) -> Story {
+    Story {
+        title: "train.py".to_owned(),
+        verdict: "Fits: 61.32 GiB of 79.18 GiB at most, in backward of step 833.".to_owned(),
+        tone: Tone::Bad,
+        answer: Some(answer()),
+        facts: vec![
+            fact("command", "python /home/alice/project/train.py --steps 1000"),
+            fact("recording", "/home/alice/project/train.tonnage"),
+            fact("device", "NVIDIA H100 80GB HBM3, 79.18 GiB"),
+            fact("allocator", "PyTorch 2.15.0, defaults"),
+            fact("tensor named <b>&amp;", "</script><script>throw 1</script>"),
+        ],
+        findings: vec![
+            Finding {
+                code: "TN102".to_owned(),
+                title: "memory is fragmented".to_owned(),
+                text: "3.10 GiB are free in 41 holes; 12 blocks of `state` keep them from being given back"
+                    .to_owned(),
+                pane: 0,
+                blocks: largest(run, peak, Category::OptimizerState, 12),
+                pins: true,
+            },
+            Finding {
+                code: "TN202".to_owned(),
+                title: "one long sample makes the peak".to_owned(),
+                text: "step 833 has 2304 tokens where others have 1536 at most; without it the peak is 12.40 GiB lower"
+                    .to_owned(),
+                pane: 0,
+                blocks: largest(run, peak, Category::Activations, 40),
+                pins: false,
+            },
+        ],
+        comparison: None,
         producer: concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+/// The words of a page that compares.
+fn compared() -> Story {
+    let row = |what: &str, before: u64, after: u64| Difference {
+        what: what.to_owned(),
+        before: before << 20,
+        after: after << 20,
+    };
+    let group = |title: &str, rows: Vec<Difference>| Differences {
+        title: title.to_owned(),
+        rows,
+    };
+    Story {
+        title: "before.tonnage → after.tonnage".to_owned(),
+        verdict: "The peak is 10.00 GiB lower.".to_owned(),
+        comparison: Some(Comparison {
+            groups: vec![
+                group(
+                    "totals",
+                    vec![
+                        row("peak of blocks", 61_000, 51_000),
+                        row("<img src=x onerror=alert(4)>", 61_000, 61_000),
+                    ],
+                ),
+                group(
+                    "by category, at the peak",
+                    vec![row("activations", 20_000, 9_000)],
+                ),
+            ],
+        }),
+        producer: concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ..Story::default()
     }
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, what, events, file] = arguments.as_slice() else {
-        eprintln!("usage: synthetic page|recording EVENTS FILE");
+        eprintln!("usage: synthetic page|comparison|recording EVENTS FILE");
         return;
     };
     let mut run = train(events.parse().unwrap());
@@ -508,9 +614,6 @@ fn main() {
     // A name that tries to break out of the page.
     let hostile = run.text("</script><img src=x onerror=alert(1)>");
     run.blocks[0].name = Some(hostile);
-    let times: Vec<(u32, u64)> = (0..=100)
-        .map(|n| (run.row / 100 * n, u64::from(n) * 3_000_000_000))
-        .collect();
     let mark = [Moment {
         row: run.row / 3,
         kind: MomentKind::Mark,
@@ -525,7 +628,21 @@ fn main() {
         packing.lower_bound()
     );
     let started = Instant::now();
-    let picture = Picture::draw(Subject {
+    let held = HeldBy {
+        sort: Sort::Optimizer,
+        name: "state<img src=x onerror=alert(5)>".to_owned(),
+        function: None,
+        place: None,
+        operation: None,
+        shape: None,
+        also: None,
+    };
+    let holders: HashMap<u32, HeldBy> = (0_u32..)
+        .zip(&run.blocks)
+        .filter(|(_, block)| block.category == Category::OptimizerState)
+        .map(|(index, _)| (index, held.clone()))
+        .collect();
+    let subject = Subject {
         blocks: &run.blocks,
         segments: &run.segments,
         phases: &run.phases,
@@ -533,14 +650,42 @@ fn main() {
         rows: run.row,
         capacity: Some(85_017_493_504),
         context: 545_259_520,
-        times: &times,
+        times: &[],
         moments: &mark,
         packing: Some(&packing),
-    });
+        holders: Some(&holders),
+    };
+    let first = Picture::draw(subject);
+    let peak = first
+        .moments()
+        .find(|(moment, _)| moment.kind == MomentKind::Peak)
+        .map_or(0, |(moment, _)| moment.row);
+    let another = Pane {
+        picture: Picture::draw(Subject {
+            packing: None,
+            ..subject
+        }),
+        words: Words {
+            name: "rank 1, GPU 1".to_owned(),
+            ..Words::default()
+        },
+    };
+    let (story, words) = if what == "comparison" {
+        let name = "before.tonnage".to_owned();
+        let words = Words {
+            name,
+            ..Words::default()
+        };
+        (compared(), words)
+    } else {
+        (story(&run, peak), words(&run, &packing))
+    };
+    let first = Pane {
+        picture: first,
+        words,
+    };
     let mut page = Vec::new();
-    let written = picture
-        .write(&story(&run, &packing), &Options::default(), &mut page)
-        .unwrap();
+    let written = write(&story, &[first, another], &Options::default(), &mut page).unwrap();
     eprintln!("{written:?} in {:.2} s", started.elapsed().as_secs_f64());
     std::fs::write(file, page).unwrap();
 }

@@ -297,28 +297,9 @@ pub(crate) fn sum_up(
 mod tests {
     use super::*;
     use crate::input::Moment;
+    use crate::testing::{block, subject};
     use crate::timeline::Levels;
-    use tonnage_analysis::holdings::{Category, Known, Phase};
     use tonnage_trace::StackTable;
-
-    fn block(born: u32, died: u32, address: u64, bytes: u64) -> Holding {
-        Holding {
-            born,
-            died,
-            address,
-            bytes,
-            requested: bytes,
-            stream: 0,
-            stack: None,
-            module: None,
-            name: None,
-            shape: None,
-            step: 0,
-            category: Category::Other,
-            known: Known::Inferred,
-            phase: Phase::Load,
-        }
-    }
 
     #[test]
     fn ranges_join_what_touches() {
@@ -356,18 +337,7 @@ mod tests {
         let mut blocks = vec![block(0, 100, 0, 1000)];
         blocks.extend((0..40).map(|n| block(49, 51, 1000 + n * 10, 10)));
         blocks.extend((0..100).map(|n| block(n, n + 60, 2000 + u64::from(n), 1)));
-        let subject = Subject {
-            blocks: &blocks,
-            segments: &[],
-            phases: &[],
-            stacks: &stacks,
-            rows: 100,
-            capacity: None,
-            context: 0,
-            times: &[],
-            packing: None,
-            moments: &[],
-        };
+        let subject = subject(&blocks, &stacks, 100);
         let peak = Found {
             moment: Moment {
                 row: 50,

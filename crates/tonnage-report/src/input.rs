@@ -4,8 +4,10 @@
 //! The lists are those of `tonnage_analysis::holdings`; the words are plain texts, so that whoever knows the answer (the
 //! verdict, the findings, the replays) says it, and this crate only sets it.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
-use tonnage_analysis::holdings::{Holding, PhaseSpan, SegmentSpan};
+use tonnage_analysis::holdings::{HeldBy, Holding, PhaseSpan, SegmentSpan};
 use tonnage_analysis::plan::Packing;
 use tonnage_trace::StackTable;
 
@@ -30,8 +32,10 @@ pub struct Subject<'a> {
     pub times: &'a [(u32, u64)],
     /// Moments that only the recording knows, such as an out-of-memory.
     pub moments: &'a [Moment],
-    /// Where the blocks would lie if their lives had been known beforehand, if that was planned.
+    /// Where the blocks would lie if their lifetimes had been known beforehand, if that was planned.
     pub packing: Option<&'a Packing>,
+    /// Who holds a block, by its index, where Python was asked.
+    pub holders: Option<&'a HashMap<u32, HeldBy>>,
 }
 
 /// A moment worth looking at: just after a row.
@@ -63,7 +67,7 @@ pub enum MomentKind {
     StepPeak,
 }
 
-/// The words of a report.
+/// The words of a page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Story {
     /// What the page is about: the script's or the recording's name.
@@ -72,18 +76,91 @@ pub struct Story {
     pub verdict: String,
     /// Whether the verdict is good news.
     pub tone: Tone,
+    /// Why, what it needs and what helps.
+    pub answer: Option<Answer>,
     /// Command, recording, device, policy, versions: name and text each.
     pub facts: Vec<Fact>,
-    /// What is wrong, and what helps.
+    /// What was found, the cause first.
     pub findings: Vec<Finding>,
+    /// What two recordings differ in, where the page compares two.
+    pub comparison: Option<Comparison>,
+    /// The program that wrote the page.
+    pub producer: String,
+}
+
+/// Why, what it needs and what helps, in the words of `tonnage explain`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Answer {
+    /// The cause in one line.
+    pub headline: String,
+    /// The figures that decide: what it needs, what there is, what is missing.
+    pub figures: Vec<Figure>,
+    /// More about it: name and text each. A text without a name belongs to the one before.
+    pub lines: Vec<Fact>,
+    /// What would help, the cheapest first.
+    pub fixes: Vec<Proposal>,
+}
+
+/// A number of bytes with a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Figure {
+    /// What it is.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether it is the bad news.
+    pub bad: bool,
+}
+
+/// Something that would help.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Proposal {
+    /// What to do.
+    pub advice: String,
+    /// What to paste, where it is a line.
+    pub paste: Option<String>,
+    /// How it was proved, and what comes of it.
+    pub proof: String,
+}
+
+/// What two recordings differ in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Comparison {
+    /// Groups of differences, such as those by category.
+    pub groups: Vec<Differences>,
+}
+
+/// Differences of one sort.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Differences {
+    /// What they are differences of.
+    pub title: String,
+    /// Each of them, the largest first.
+    pub rows: Vec<Difference>,
+}
+
+/// One thing that differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// What.
+    pub what: String,
+    /// Bytes before.
+    pub before: u64,
+    /// Bytes after.
+    pub after: u64,
+}
+
+/// What is said of one process on one device.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Words {
+    /// Its name among the others of the page.
+    pub name: String,
     /// What other allocators would have made of it.
     pub race: Vec<Racer>,
-    /// What the blocks would take if their lives had been known beforehand.
+    /// What the blocks would take if their lifetimes had been known beforehand.
     pub plan: Option<Planned>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
-    /// The program that wrote the page.
-    pub producer: String,
 }
 
 /// Whether a verdict is good news.
@@ -115,8 +192,20 @@ pub struct Finding {
     pub code: String,
     /// The finding in one line.
     pub title: String,
-    /// What follows from it.
+    /// What was found, in one sentence.
     pub text: String,
+    /// The pane of the page that shows its blocks.
+    pub pane: usize,
+    /// Its blocks, by their index in the subject of that pane. The page holds their number, and where they are drawn.
+    #[serde(serialize_with = "number")]
+    pub blocks: Vec<u32>,
+    /// Whether these blocks keep free memory beside them from being given back.
+    pub pins: bool,
+}
+
+#[expect(clippy::ptr_arg, reason = "serde hands over what the field is")]
+fn number<S: serde::Serializer>(blocks: &Vec<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(blocks.len() as u64)
 }
 
 /// One allocator's run through the recording.
@@ -148,7 +237,7 @@ pub struct Racer {
     pub series: Vec<(u32, u64)>,
 }
 
-/// What the blocks would take if their lives had been known beforehand.
+/// What the blocks would take if their lifetimes had been known beforehand.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Planned {
     /// What is known about the plan, or why there is none and how to get it, in a sentence.

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A recording as pictures: one HTML file that needs no network.
 //!
-//! [`Picture::draw`] boils a recording down to what a screen can show; [`Picture::write`] puts that into a page.
+//! [`Picture::draw`] boils one process on one device down to what a screen can show; [`write`] puts any number of these
+//! into a page.
 //!
 //! * `timeline` keeps the highest and the lowest moment of every stretch of rows, each with its exact parts, so that no
 //!   peak is lost however long the recording is;
 //! * `moments` finds the moments worth looking at: the peak, the one behind it, that of every step;
 //! * `blocks` chooses the blocks that are drawn one by one, and sums up the others;
 //! * `names` shortens paths, so that a report can be shown to others;
+//! * `palette` is the colours, for every picture;
 //! * `columns` and `page` are the file: compressed columns inside HTML.
 //!
 //! The page itself is written in TypeScript (`ui/`); its built form is in `assets/` so that building tonnage needs no
@@ -23,9 +25,16 @@ mod input;
 mod moments;
 mod names;
 mod page;
+mod palette;
+#[cfg(test)]
+mod testing;
 mod timeline;
 
-pub use input::{Fact, Finding, Moment, MomentKind, Planned, Racer, Story, Subject, Tone};
+pub use input::{
+    Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment, MomentKind,
+    Planned, Proposal, Racer, Story, Subject, Tone, Words,
+};
 pub use names::own_line;
-pub use page::{Options, Picture, WriteError, Written};
+pub use page::{Options, Pane, Picture, WriteError, Written, write};
+pub use palette::colour;
 pub use timeline::{Levels, Stretch};

@@ -159,26 +159,12 @@ fn step_peaks(phases: &[PhaseSpan], stretches: &[Stretch]) -> (Vec<(u32, Levels)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_analysis::holdings::{Category, Holding, Known, Phase};
+    use crate::testing::{self, subject};
+    use tonnage_analysis::holdings::{Holding, Phase};
     use tonnage_trace::StackTable;
 
     fn block(born: u32, died: u32, bytes: u64) -> Holding {
-        Holding {
-            born,
-            died,
-            address: 0,
-            bytes,
-            requested: bytes,
-            stream: 0,
-            stack: None,
-            module: None,
-            name: None,
-            shape: None,
-            step: 0,
-            category: Category::Other,
-            known: Known::Inferred,
-            phase: Phase::Load,
-        }
+        testing::block(born, died, 0, bytes)
     }
 
     fn rows_of(subject: &Subject<'_>) -> Vec<(MomentKind, u32, u64)> {
@@ -218,16 +204,9 @@ mod tests {
             label: "out of memory".to_owned(),
         }];
         let subject = Subject {
-            blocks: &blocks,
-            segments: &[],
             phases: &phases,
-            stacks: &stacks,
-            rows: 20,
-            capacity: None,
-            context: 0,
-            times: &[],
-            packing: None,
             moments: &oom,
+            ..subject(&blocks, &stacks, 20)
         };
         assert_eq!(
             rows_of(&subject),

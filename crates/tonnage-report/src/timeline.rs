@@ -163,24 +163,12 @@ pub(crate) fn starts(rows: u32, even: u32, near: &[(u32, u32)]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_analysis::holdings::{Known, Phase};
+    use crate::testing;
 
-    pub(crate) fn block(born: u32, died: u32, bytes: u64, category: Category) -> Holding {
+    fn block(born: u32, died: u32, bytes: u64, category: Category) -> Holding {
         Holding {
-            born,
-            died,
-            address: 0,
-            bytes,
-            requested: bytes,
-            stream: 0,
-            stack: None,
-            module: None,
-            name: None,
-            shape: None,
-            step: 0,
             category,
-            known: Known::Inferred,
-            phase: Phase::Load,
+            ..testing::block(born, died, 0, bytes)
         }
     }
 

@@ -140,12 +140,36 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
 /// What keeps memory from being given back: a line, and what holds its blocks.
 type Pin = (Option<Place>, Option<HeldBy>);
 
+/// The blocks of one pin.
+#[derive(Default)]
+struct Pinning {
+    /// Bytes of the blocks themselves.
+    bytes: u64,
+    /// Free bytes beside them that cannot be given back.
+    free: u64,
+    /// By index.
+    blocks: Vec<u32>,
+}
+
+/// The live blocks that keep free memory from being given back, where that is why the request failed.
+pub(super) fn pinning(case: &Case<'_>, class: Code) -> Vec<u32> {
+    let Some(failure) = case.track.failure.filter(|_| case.failed) else {
+        return Vec::new();
+    };
+    let pins = match class {
+        STRANDED => pins(case, |stream| stream != failure.stream),
+        FRAGMENTED => pins(case, |stream| stream == failure.stream),
+        _ => None,
+    };
+    pins.map_or_else(Vec::new, |(_, pinning)| pinning.blocks)
+}
+
 /// A finding with what keeps the free memory from being given back.
-fn pinned(mut finding: Finding, pins: Option<(Pin, u64, usize)>) -> Finding {
-    let Some(((made_at, held), free, blocks)) = pins else {
+fn pinned(mut finding: Finding, pins: Option<(Pin, Pinning)>) -> Finding {
+    let Some(((made_at, held), Pinning { free, blocks, .. })) = pins else {
         return finding;
     };
-    let blocks = counted(blocks, "block", "blocks");
+    let blocks = counted(blocks.len(), "block", "blocks");
     let made = at(made_at.as_ref());
     let by = match held.as_ref().filter(|held| !held.name.is_empty()) {
         Some(held) => format!(
@@ -166,9 +190,9 @@ fn pinned(mut finding: Finding, pins: Option<(Pin, u64, usize)>) -> Finding {
     finding
 }
 
-/// The blocks that keep most of the free bytes in segments of some streams from being given back: their line and
-/// holder, those bytes, and how many blocks.
-fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(Pin, u64, usize)> {
+/// The blocks that keep most of the free bytes in segments of some streams from being given back, with their line and
+/// holder.
+fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(Pin, Pinning)> {
     let mut live: BTreeMap<u64, usize> = BTreeMap::new();
     let alive: Vec<_> = case.alive().collect();
     for (at, block) in alive.iter().enumerate() {
@@ -176,30 +200,29 @@ fn pins(case: &Case<'_>, of: impl Fn(u64) -> bool) -> Option<(Pin, u64, usize)> 
     }
     // Free bytes of each segment go to those that have blocks in it; of several, to the one with
     // the fewest bytes there: what is smallest is easiest to put elsewhere.
-    let mut pinned: BTreeMap<Pin, (u64, usize)> = BTreeMap::new();
+    let mut pinned: BTreeMap<Pin, Pinning> = BTreeMap::new();
     for span in &case.track.segments {
         if span.born > case.row || case.row >= span.died || !of(span.stream) {
             continue;
         }
         let end = span.address.saturating_add(span.bytes);
-        let mut inside: BTreeMap<Pin, (u64, usize)> = BTreeMap::new();
+        let mut inside: BTreeMap<Pin, Pinning> = BTreeMap::new();
         let mut used = 0;
         for (_, &at) in live.range(span.address..end) {
             let block = alive[at].block;
             used += block.bytes;
             let pin = (case.site(block), alive[at].held.cloned());
             let sum = inside.entry(pin).or_default();
-            sum.0 += block.bytes;
-            sum.1 += 1;
+            sum.bytes += block.bytes;
+            sum.blocks.push(alive[at].index);
         }
         let free = span.bytes.saturating_sub(used);
-        let smallest = inside.into_iter().min_by_key(|(_, (bytes, _))| *bytes);
-        if let Some((pin, (_, blocks))) = smallest.filter(|_| free > 0) {
+        let smallest = inside.into_iter().min_by_key(|(_, of)| of.bytes);
+        if let Some((pin, of)) = smallest.filter(|_| free > 0) {
             let sum = pinned.entry(pin).or_default();
-            sum.0 += free;
-            sum.1 += blocks;
+            sum.free += free;
+            sum.blocks.extend(of.blocks);
         }
     }
-    let most = pinned.into_iter().max_by_key(|(_, (free, _))| *free);
-    most.map(|(pin, (free, blocks))| (pin, free, blocks))
+    pinned.into_iter().max_by_key(|(_, of)| of.free)
 }

@@ -174,6 +174,17 @@ pub struct Finding {
     pub held_by: Option<HeldBy>,
 }
 
+/// The live blocks that a finding is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The finding.
+    pub code: Code,
+    /// Whether they are blocks of the whole job at its fullest moment, and not of the recording at its failure or peak.
+    pub whole: bool,
+    /// By their index among the blocks of the process and device.
+    pub blocks: Vec<u32>,
+}
+
 /// What a search for one finding yields.
 struct Found {
     finding: Finding,
@@ -242,6 +253,9 @@ pub struct Explanation {
     pub findings: Vec<Finding>,
     /// What would help, the cheapest first.
     pub fixes: Vec<Fix>,
+    /// The blocks that findings are about, for pictures.
+    #[serde(skip)]
+    pub claims: Vec<Claim>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
 }
@@ -267,7 +281,8 @@ pub fn explain(
         need::find(all, moment(all), categories, holders)
     });
     let class = class::find(&case, need.as_ref());
-    let (findings, fixes) = conclude(&mut case, all.as_mut(), need.as_ref(), class.as_ref());
+    let (findings, fixes, claims) =
+        conclude(&mut case, all.as_mut(), need.as_ref(), class.as_ref());
     let fact = |name: &str| recording.fact(track.process, name).map(str::to_owned);
     Some(Explanation {
         schema_version: SCHEMA_VERSION,
@@ -294,6 +309,7 @@ pub fn explain(
         failure_class: class.map(|class| class.code),
         findings,
         fixes,
+        claims,
         unknown: unknown(recording, track),
     })
 }
@@ -305,9 +321,21 @@ fn conclude<'a>(
     all: Option<&mut Case<'a>>,
     need: Option<&Need>,
     class: Option<&Finding>,
-) -> (Vec<Finding>, Vec<Fix>) {
+) -> (Vec<Finding>, Vec<Fix>, Vec<Claim>) {
     let short = class.is_some_and(|class| class.code == codes::SHORT);
     let mut fixes = Vec::new();
+    let mut claims = Vec::new();
+    if let Some(code) = class.map(|class| class.code) {
+        let blocks = class::pinning(case, code);
+        if !blocks.is_empty() {
+            claims.push(Claim {
+                code,
+                whole: false,
+                blocks,
+            });
+        }
+    }
+    let whole = short && all.is_some();
     // What fails because of holes is explained where it fails; what needs too much, where it needs most.
     let known_short = if short {
         class.map_or(0, |class| class.bytes.max(1))
@@ -329,6 +357,11 @@ fn conclude<'a>(
     let mut findings = Vec::new();
     for cause in causes {
         fixes.extend(cause.fixes);
+        claims.push(Claim {
+            code: cause.finding.code,
+            whole,
+            blocks: cause.claims,
+        });
         findings.push(cause.finding);
     }
     let outside = outside::find(judged);
@@ -359,7 +392,7 @@ fn conclude<'a>(
         Some(class) => findings.insert(0, class),
         None => {}
     }
-    (findings, fixes)
+    (findings, fixes, claims)
 }
 
 /// Where nothing else was found, what holds most is worth a name.

@@ -18,7 +18,7 @@ use tonnage_analysis::words::{bytes, count};
 
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use crate::arguments::ExplainOptions;
-use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, without_colour};
 use crate::wrapped::Screen;
 
 pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
@@ -67,11 +67,20 @@ fn answer(recording: &Recording, first: &Holdings) -> Result<Option<Explanation>
     let whole = whole.and_then(Result::ok);
     // What cannot be replayed can be explained all the same, without settings.
     let job = Job::load(|| recording.furthest(), &Options::default()).ok();
-    let mut explanation = explain(first, whole.as_ref(), job.as_ref());
+    Ok(explain_with_gpus(first, whole.as_ref(), job.as_ref()))
+}
+
+/// The explanation, with the GPUs of the catalogue that hold the job.
+pub(crate) fn explain_with_gpus(
+    first: &Holdings,
+    whole: Option<&Holdings>,
+    job: Option<&Job>,
+) -> Option<Explanation> {
+    let mut explanation = explain(first, whole, job);
     if let Some(need) = explanation.as_mut().and_then(|one| one.need.as_mut()) {
         need.gpus = super::gpus::that_hold(need.bytes, need.on_device.context.unwrap_or(0));
     }
-    Ok(explanation)
+    explanation
 }
 
 /// Why a job does not fit, in a few words.
@@ -147,11 +156,85 @@ const CAUSES: usize = 2;
 const GPUS: usize = 4;
 const GAPS: usize = 2;
 
+/// Where titled lines go: to the terminal, or to a page.
+trait Lines {
+    fn line(&mut self, title: &str, text: &str);
+}
+
+impl Lines for Screen<'_> {
+    fn line(&mut self, title: &str, text: &str) {
+        Screen::line(self, title, text);
+    }
+}
+
+impl Lines for Vec<(String, String)> {
+    fn line(&mut self, title: &str, text: &str) {
+        self.push((title.to_owned(), without_colour(text)));
+    }
+}
+
+/// What the terminal shows, as texts without colour for the page of `tonnage report`.
+pub(crate) struct Said {
+    pub(crate) headline: String,
+    /// Title and text; a line without a title belongs to the one before.
+    pub(crate) lines: Vec<(String, String)>,
+    pub(crate) fixes: Vec<Proposal>,
+}
+
+/// A proposal as texts.
+pub(crate) struct Proposal {
+    pub(crate) advice: String,
+    /// What is copied.
+    pub(crate) paste: Option<String>,
+    pub(crate) proof: String,
+}
+
+pub(crate) fn said(explanation: &Explanation) -> Said {
+    let mut lines = Vec::new();
+    facts(&mut lines, explanation);
+    let proposal = |fix: &Fix| Proposal {
+        advice: plain(&fix.advice),
+        paste: pasted(fix),
+        proof: proof(fix, explanation),
+    };
+    Said {
+        headline: without_colour(&headline(explanation)),
+        lines,
+        fixes: explanation.fixes.iter().take(FIXES).map(proposal).collect(),
+    }
+}
+
 fn text(explanation: &Explanation, folders: &[&str]) -> String {
     let mut screen = Screen::new(folders);
-    headline(&mut screen, explanation);
+    screen.title(&headline(explanation));
+    facts(&mut screen, explanation);
+    let mut shown = 0;
+    for fix in explanation.fixes.iter().take(FIXES) {
+        proposed(&mut screen, fix, explanation, shown == 0);
+        shown += 1;
+    }
+    if shown == 0 && explanation.outcome == Outcome::OutOfMemory {
+        screen.line(
+            "what helps",
+            "nothing that could be proved on this recording",
+        );
+    }
+    if !explanation.unknown.is_empty() {
+        let gaps = explanation.unknown.iter().take(GAPS);
+        let mut unknown: Vec<String> = gaps.map(|gap| plain(gap)).collect();
+        let more = explanation.unknown.len().saturating_sub(GAPS);
+        if more > 0 {
+            unknown.push(format!("and {more} more, see --json"));
+        }
+        screen.line("not known", &unknown.join("; "));
+    }
+    screen.finish()
+}
+
+/// What is needed, when, what was there, who held it, and why.
+fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     if let Some(need) = &explanation.need {
-        needs(&mut screen, need);
+        needs(screen, need);
     } else if let Some(text) = at_least(explanation) {
         screen.line("needs", &text);
     }
@@ -178,7 +261,7 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
             &format!("{whole}, of the whole job without a limit"),
         );
     }
-    by_kind(&mut screen, categories, rounding);
+    by_kind(screen, categories, rounding);
     for (index, holder) in holders.iter().take(HOLDERS).enumerate() {
         screen.line(if index == 0 { "held by" } else { "" }, &held(holder));
     }
@@ -201,34 +284,14 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
     for (index, finding) in causes.take(CAUSES).enumerate() {
         screen.line(if index == 0 { "because" } else { "" }, &found(finding));
     }
-    let mut shown = 0;
-    for fix in explanation.fixes.iter().take(FIXES) {
-        proposed(&mut screen, fix, explanation, shown == 0);
-        shown += 1;
-    }
-    if shown == 0 && failed {
-        screen.line(
-            "what helps",
-            "nothing that could be proved on this recording",
-        );
-    }
-    if !explanation.unknown.is_empty() {
-        let gaps = explanation.unknown.iter().take(GAPS);
-        let mut unknown: Vec<String> = gaps.map(|gap| plain(gap)).collect();
-        let more = explanation.unknown.len().saturating_sub(GAPS);
-        if more > 0 {
-            unknown.push(format!("and {more} more, see --json"));
-        }
-        screen.line("not known", &unknown.join("; "));
-    }
-    screen.finish()
 }
 
 fn is_short(explanation: &Explanation) -> bool {
     explanation.failure_class == Some(codes::SHORT)
 }
 
-fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
+/// The first line.
+fn headline(explanation: &Explanation) -> String {
     let cause = explanation.findings.first();
     let named = |finding: &Finding| {
         let headline = finding.headline.as_ref();
@@ -245,8 +308,7 @@ fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
             Some(cause) => named(cause),
             None => "a request was refused".to_owned(),
         };
-        screen.title(&format!("{BAD}out of memory{BAD:#}: {text}"));
-        return;
+        return format!("{BAD}out of memory{BAD:#}: {text}");
     }
     let device = &explanation.on_device;
     let used = device.allocated
@@ -258,10 +320,7 @@ fn headline(screen: &mut Screen<'_>, explanation: &Explanation) {
         .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
     let cause = cause.map_or_else(String::new, |cause| format!("; {}", named(cause)));
     let peak = explanation.peak_used.unwrap_or(0).max(used);
-    screen.title(&format!(
-        "{GOOD}peak{GOOD:#} {} in use{of}{cause}",
-        bytes(peak)
-    ));
+    format!("{GOOD}peak{GOOD:#} {} in use{of}{cause}", bytes(peak))
 }
 
 /// The headline of a job of which nothing else was found.
@@ -283,7 +342,7 @@ fn short(explanation: &Explanation) -> String {
     }
 }
 
-fn needs(screen: &mut Screen<'_>, need: &Need) {
+fn needs(screen: &mut impl Lines, need: &Need) {
     let least = if need.complete { "" } else { "at least " };
     let more = match (need.on_device.capacity, need.expandable) {
         (Some(capacity), Some(packed)) if packed <= capacity && need.short > 0 => format!(
@@ -424,7 +483,7 @@ fn unused(explanation: &Explanation) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-fn by_kind(screen: &mut Screen<'_>, categories: &[CategoryBytes], rounding: u64) {
+fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64) {
     let mut sorted: Vec<_> = categories.iter().collect();
     sorted.sort_by_key(|part| std::cmp::Reverse(part.bytes));
     let parts = sorted.iter().map(|part| {
@@ -503,9 +562,21 @@ fn found(finding: &Finding) -> String {
 
 fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first: bool) {
     screen.line(if first { "what helps" } else { "" }, &plain(&fix.advice));
-    if let Some(paste) = fix.paste.as_ref().filter(|_| fix.code != codes::SHORT.code) {
-        screen.paste(&format!("{HINT}{}{HINT:#}", plain(paste)));
+    if let Some(paste) = pasted(fix) {
+        screen.paste(&format!("{HINT}{paste}{HINT:#}"));
     }
+    screen.line("", &proof(fix, explanation));
+}
+
+/// The line to paste; a device is no line.
+fn pasted(fix: &Fix) -> Option<String> {
+    let paste = fix.paste.as_ref();
+    let paste = paste.filter(|_| fix.code != codes::SHORT.code);
+    paste.map(|paste| plain(paste))
+}
+
+/// How a proposal was proved, and what comes of it.
+fn proof(fix: &Fix, explanation: &Explanation) -> String {
     let proof = match fix.proof {
         Proof::Replayed => "replayed",
         Proof::Computed => "computed",
@@ -525,8 +596,5 @@ fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first
     } else {
         ""
     };
-    screen.line(
-        "",
-        &format!("{about}{} [{proof}]{then}{changes}", plain(&fix.shown)),
-    );
+    format!("{about}{} [{proof}]{then}{changes}", plain(&fix.shown))
 }

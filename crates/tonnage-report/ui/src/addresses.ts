@@ -9,7 +9,7 @@ import { upperBound, type Blocks, type Timeline } from "./data";
 import { Surface, type Palette, type Rgb } from "./dom";
 import { bytes } from "./format";
 import { drag } from "./pointer";
-import { LEFT, RIGHT } from "./timeline";
+import { LEFT, RIGHT } from "./axis";
 import type { Band, View } from "./view";
 
 const TOP = 4;
@@ -61,9 +61,10 @@ export class AddressPicture {
   /** When it was drawn last, and the timer of the finer picture. */
   private drawn = -1e9;
   private refining = 0;
-  /** Whether it is on the screen, and whether something changed while it was not. */
+  /** Whether it is on the screen, whether something changed while it was not, and the timer that then draws it. */
   private visible = false;
   private stale = true;
+  private waiting = 0;
 
   constructor(
     private readonly timeline: Timeline,
@@ -74,7 +75,7 @@ export class AddressPicture {
     label: string,
     private readonly band: Band = view,
   ) {
-    this.surface = new Surface(label, 360, () => this.draw());
+    this.surface = new Surface(label, 360, () => this.draw(true));
     this.surface.canvas.classList.add("main");
     new IntersectionObserver((entries) => {
       this.visible = entries.at(-1)?.isIntersecting ?? true;
@@ -103,7 +104,7 @@ export class AddressPicture {
     this.segmentDiedIn = stretches(blocks.segmentDied);
     this.position = blocks.address.map((address) => this.positionOf(address));
     this.segmentPosition = blocks.segmentAddress.map((address) => this.positionOf(address));
-    this.draw();
+    this.draw(true);
   }
 
   private positionOf(address: number): number {
@@ -126,7 +127,12 @@ export class AddressPicture {
   draw(always = false): void {
     if (this.surface.width <= LEFT + RIGHT) return;
     this.stale = !this.visible && !always;
-    if (this.stale) return;
+    clearTimeout(this.waiting);
+    if (this.stale) {
+      // Off the screen it can wait until nothing moves; pictures of the whole page show it, too.
+      this.waiting = window.setTimeout(() => this.draw(true), 500);
+      return;
+    }
     // While pictures follow each other quickly every other line will do; the full one comes when they rest.
     const now = performance.now();
     const moving = now - this.drawn < 120;
@@ -198,6 +204,7 @@ export class AddressPicture {
     context.imageSmoothingEnabled = false;
     context.drawImage(this.image, LEFT, TOP, plot, lines);
     this.outlines(context, blocks, lines, colors);
+    this.pins(context, blocks, lines, colors);
     this.axis(context, blocks, lines, colors);
   }
 
@@ -461,6 +468,37 @@ export class AddressPicture {
       context.fillText(name.length > room ? `…${name.slice(name.length - room + 1)}` : name, from + 5, at);
     });
     context.restore();
+  }
+
+  /** Marks blocks that keep holes from being given back: however thin they are, an arrow points at each. */
+  private pins(context: CanvasRenderingContext2D, blocks: Blocks, lines: number, colors: Palette): void {
+    const { view, band } = this;
+    if (this.band !== view) return;
+    const topBytes = band.top * this.whole;
+    const perByte = lines / ((band.bottom - band.top) * this.whole);
+    const right = this.surface.width - RIGHT;
+    for (const block of view.pins) {
+      const from = Math.max(LEFT, this.x(blocks.born[block]));
+      const to = Math.min(right, this.x(blocks.died[block]));
+      const upper = TOP + (this.position[block] - topBytes) * perByte;
+      const height = Math.max(2, blocks.bytes[block] * perByte);
+      if (to <= from || upper + height < TOP || upper > TOP + lines) continue;
+      context.strokeStyle = colors.warn;
+      context.lineWidth = 1.5;
+      context.strokeRect(from, upper, Math.max(2, to - from), height);
+      const middle = Math.min(TOP + lines - 4, Math.max(TOP + 4, upper + height / 2));
+      const tip = Math.max(LEFT + 9, from);
+      context.fillStyle = colors.warn;
+      context.strokeStyle = colors.background;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(tip, middle);
+      context.lineTo(tip - 9, middle - 4.5);
+      context.lineTo(tip - 9, middle + 4.5);
+      context.closePath();
+      context.fill();
+      context.stroke();
+    }
   }
 
   title(blocks: Blocks, block: number): string {

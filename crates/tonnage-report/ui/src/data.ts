@@ -27,6 +27,7 @@ export class Part<Facts> {
     }
   }
 
+  /** Reads what stands in an element of the page. */
   static async unpack<Facts>(id: string): Promise<Part<Facts>> {
     const text = document.getElementById(id)?.textContent ?? "";
     const binary = atob(text);
@@ -103,7 +104,7 @@ export interface Racer {
   series: [number, number][];
 }
 
-/** What the blocks would take if their lives had been known beforehand. */
+/** What the blocks would take if their lifetimes had been known beforehand. */
 export interface Planned {
   sentence: string;
   done: boolean;
@@ -115,21 +116,74 @@ export interface Planned {
   pools: string[];
 }
 
+export interface Fact {
+  name: string;
+  text: string;
+}
+
+/** Something that would help. */
+export interface Proposal {
+  advice: string;
+  paste: string | null;
+  proof: string;
+}
+
+/** Why, what it needs and what helps. */
+export interface Answer {
+  headline: string;
+  figures: { name: string; bytes: number; bad: boolean }[];
+  lines: Fact[];
+  fixes: Proposal[];
+}
+
+export interface Finding {
+  code: string;
+  title: string;
+  text: string;
+  /** The pane that shows its blocks. */
+  pane: number;
+  /** How many blocks it is about. */
+  blocks: number;
+  /** Whether its blocks keep free memory from being given back. */
+  pins: boolean;
+}
+
+export interface Difference {
+  what: string;
+  before: number;
+  after: number;
+}
+
+/** What is said of the whole page. */
 export interface Story {
   title: string;
   verdict: string;
   tone: "good" | "bad" | "plain";
-  facts: { name: string; text: string }[];
-  findings: { code: string; title: string; text: string }[];
+  answer: Answer | null;
+  facts: Fact[];
+  findings: Finding[];
+  comparison: { groups: { title: string; rows: Difference[] }[] } | null;
+  producer: string;
+}
+
+export interface PageFacts {
+  version: number;
+  story: Story;
+  /** The name of each pane. */
+  panes: string[];
+}
+
+/** What is said of one pane. */
+interface Words {
+  name: string;
   race: Racer[];
   plan: Planned | null;
   unknown: string[];
-  producer: string;
 }
 
 interface TimelineFacts {
   version: number;
-  story: Story;
+  words: Words;
   rows: number;
   capacity: number | null;
   context: number;
@@ -273,12 +327,18 @@ export class Timeline {
     return index >= 0 && row < this.phaseTo[index] ? index : -1;
   }
 
+  /** Whether the recording has steps and passes, which then are the axis. */
+  get hasPhases(): boolean {
+    return this.phase.some((phase) => phase !== 0);
+  }
+
   /** Where a row is in the program, in words. */
   place(row: number): string {
-    const phase = this.phaseAt(row);
+    const phase = this.hasPhases ? this.phaseAt(row) : -1;
     if (phase < 0) return "";
     const name = this.facts.phases[this.phase[phase]];
-    return name === "load" ? name : `${name}, step ${this.phaseStep[phase].toLocaleString("en-US")}`;
+    if (name === "load") return "loading";
+    return `step ${this.phaseStep[phase].toLocaleString("en-US")}, ${name === "other" ? "between passes" : name}`;
   }
 
   /** Nanoseconds since the start at which a row happened, or none without a clock. */
@@ -309,6 +369,8 @@ interface BlockFacts {
   segments_left_out: number;
   grid_columns: number;
   grid_lines: number;
+  /** Blocks of findings: so many of the column `marked` each, in order. */
+  marked: { finding: number; drawn: number; left_out: number }[];
 }
 
 /** A place in a program. */
@@ -340,7 +402,12 @@ export class Blocks {
   readonly module: Float64Array;
   readonly name: Float64Array;
   readonly shape: Float64Array;
+  /** Who holds it, and the line of that. */
+  readonly holder: Float64Array;
+  readonly holderLine: Float64Array;
   readonly stack: Float64Array;
+  /** The drawn blocks of each finding, by its number on the page. */
+  readonly marked: ReadonlyMap<number, number[]>;
   readonly streamHandle: Float64Array;
   readonly segmentBorn: Float64Array;
   readonly segmentDied: Float64Array;
@@ -380,6 +447,13 @@ export class Blocks {
     this.module = part.numbers("module");
     this.name = part.numbers("name");
     this.shape = part.numbers("shape");
+    this.holder = part.numbers("holder");
+    this.holderLine = part.numbers("holder_line");
+    const marked = part.numbers("marked");
+    let next = 0;
+    this.marked = new Map(
+      part.facts.marked.map(({ finding, drawn }) => [finding, Array.from(marked.subarray(next, (next += drawn)))] as const),
+    );
     this.stack = part.numbers("stack");
     this.streamHandle = part.numbers("stream_handle");
     this.segmentBorn = part.numbers("segment_born");
@@ -495,7 +569,7 @@ export class Blocks {
     const found = new Uint8Array(this.length);
     for (let block = 0; block < found.length; block++) {
       found[block] =
-        inText[this.module[block]] | inText[this.name[block]] | inText[this.shape[block]] | inStack[this.stack[block]];
+        inText[this.module[block]] | inText[this.name[block]] | inText[this.shape[block]] | inText[this.holder[block]] | inStack[this.stack[block]];
     }
     return found;
   }

@@ -21,6 +21,11 @@ export function el<K extends keyof HTMLElementTagNameMap>(
 
 /** A canvas that follows the size of its box, with another above it for what moves with the pointer. */
 export class Surface {
+  /**
+   * While the page is printed nothing is fitted: what is drawn is scaled, because no frame would draw it again. The
+   * canvas above is left out, because on paper what is cleared in it is white; its lines go into the one below.
+   */
+  static printing = false;
   readonly element: HTMLElement;
   readonly canvas: HTMLCanvasElement;
   private readonly above: HTMLCanvasElement;
@@ -47,6 +52,7 @@ export class Surface {
 
   /** Takes the size of the box; says whether it changed. */
   fit(): boolean {
+    if (Surface.printing) return false;
     const width = this.element.clientWidth;
     const height = this.element.clientHeight;
     const scale = Math.min(2, window.devicePixelRatio || 1);
@@ -69,6 +75,7 @@ export class Surface {
 
   /** Ready to draw what moves with the pointer, on nothing. */
   beginAbove(): CanvasRenderingContext2D {
+    if (Surface.printing) return this.begin();
     this.aboveContext.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     this.aboveContext.clearRect(0, 0, this.width, this.height);
     return this.aboveContext;

@@ -38,6 +38,11 @@ export function exact(value: number): string {
   return value < 1024 ? bytes(value) : `${bytes(value)} (${count(value)} B)`;
 }
 
+/** The number of an event as the terminal counts them: rows count from 0, events from 1. */
+export function event(row: number): string {
+  return `event ${count(Math.floor(row) + 1)}`;
+}
+
 /** A share of a whole. */
 export function share(part: number, whole: number): string {
   if (whole <= 0) return "0 %";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Who holds the bytes at one moment: category, module, source line, tensor; or category and call stack.
+// Who holds the bytes at one moment, as a picture: category, module, source line, tensor; or category and call stack.
 //
 // Built of real elements, so that it can be read aloud, tabbed to and printed. What the drawn blocks do not add up to
 // is a part of its own, so the widths are always true.
@@ -19,13 +19,15 @@ export interface Part {
   category: number;
   kind: "root" | "category" | "module" | "line" | "tensor" | "frame" | "rest" | "free" | "context";
   children: Map<string, Part>;
-  /** One of its blocks, to show a stack. */
+  /** The largest of its blocks, to show a stack. */
   example: number;
+  /** Its drawn blocks. */
+  members: number[];
   found: boolean;
 }
 
 function part(name: string, kind: Part["kind"], category: number): Part {
-  return { name, bytes: 0, blocks: 0, exact: 0, category, kind, children: new Map(), example: -1, found: false };
+  return { name, bytes: 0, blocks: 0, exact: 0, category, kind, children: new Map(), example: -1, members: [], found: false };
 }
 
 function child(parent: Part, key: string, name: string, kind: Part["kind"]): Part {
@@ -63,11 +65,13 @@ export function parts(timeline: Timeline, blocks: Blocks, levels: Levels, groupi
         go(`f${text}`, `${text} ${place.function}`, "frame");
       }
     }
-    const label = [blocks.text(blocks.name[block]), blocks.text(blocks.shape[block])].filter(Boolean).join(" ");
-    if (label) go(`t${label}`, label, "tensor");
+    // Equal blocks are one part, which says how many they are.
+    const label = tensorLabel(blocks, block, grouping !== "module");
+    go(`t${label}`, label, "tensor");
     for (const one of path) {
       one.bytes += blocks.bytes[block];
       one.blocks += 1;
+      one.members.push(block);
       one.exact += blocks.isExact[block];
       if (one.example < 0 || blocks.bytes[block] > blocks.bytes[one.example]) one.example = block;
       if (found?.[block]) one.found = true;
@@ -85,7 +89,7 @@ export function parts(timeline: Timeline, blocks: Blocks, levels: Levels, groupi
   }
   const free = levels.reserved - levels.allocated;
   if (timeline.hasReserved && free > 0) {
-    const of = part("held, not handed out", "free", -1);
+    const of = part("cached by PyTorch", "free", -1);
     of.bytes = free;
     root.children.set("free", of);
   }
@@ -100,7 +104,28 @@ export function parts(timeline: Timeline, blocks: Blocks, levels: Levels, groupi
     root.found ||= one.found;
   }
   for (const one of root.children.values()) fold(one);
+  countEqual(root);
   return root;
+}
+
+/** The name and shape of a block, else its size; with layers together, numbers in names are left out. */
+export function tensorLabel(blocks: Blocks, block: number, together: boolean): string {
+  const name = blocks.text(blocks.name[block]);
+  const known = [together ? withoutNumbers(name) : name, blocks.text(blocks.shape[block])].filter(Boolean).join(" ");
+  return known || bytes(blocks.bytes[block]);
+}
+
+/** `layers.3.weight` as `layers.*.weight`. */
+export function withoutNumbers(path: string): string {
+  return path.replace(/(^|[.\s])\d+(?=[.\s]|$)/g, "$1*");
+}
+
+/** Puts the number of blocks before the name of those that are equal. */
+function countEqual(parent: Part): void {
+  for (const one of parent.children.values()) {
+    if (one.kind === "tensor" && one.blocks > 1) one.name = `${count(one.blocks)} × ${one.name}`;
+    countEqual(one);
+  }
 }
 
 /** Joins a module with its only child: `model.layers` instead of two levels. */

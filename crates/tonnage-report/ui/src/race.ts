@@ -5,10 +5,10 @@ import type { Racer, Timeline } from "./data";
 import { el, Surface, type Palette } from "./dom";
 import { bytes, exact, niceStep, roundBytes } from "./format";
 import { Table } from "./table";
-import { LEFT, RIGHT } from "./timeline";
+import { LEFT, RIGHT } from "./axis";
 import type { View } from "./view";
 
-/** Bars: what was alive, what was held beside it, and the capacity. */
+/** Bars: what was alive, what was cached beside it, and the capacity. */
 export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
   const { capacity, context } = timeline.facts;
   const longest = Math.max(1, ...race.map((racer) => racer.peak_reserved + context));
@@ -54,7 +54,7 @@ export function raceTable(race: Racer[]): Table {
     { name: "allocator", kind: "text" },
     { name: "peak reserved", kind: "bytes" },
     { name: "handed out then", kind: "bytes" },
-    { name: "held beside it", kind: "bytes" },
+    { name: "cached beside it", kind: "bytes" },
     { name: "smallest device", kind: "bytes" },
     { name: "driver calls", kind: "count" },
     { name: "retries", kind: "count" },

@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Bytes over time, stacked by category: the overview with its brush, and the picture itself.
+// Bytes over time, stacked by category. Steps and passes are the axis; every column of pixels shows the highest moment
+// within it. Words are placed where they are free, the most important first.
 
+import { AXIS, drawAxis, LEFT, RIGHT } from "./axis";
 import { pixelColumns, type PixelColumns } from "./columns";
 import { upperBound, type Timeline } from "./data";
 import { hatch, Surface, type Palette } from "./dom";
-import { bytes, count, duration, niceStep, roundBytes } from "./format";
+import { bytes, count, niceStep, roundBytes } from "./format";
+import { Labels, type Box } from "./labels";
+import { Overview } from "./overview";
 import { drag, type Hover } from "./pointer";
 import type { View } from "./view";
 
-export const LEFT = 64;
-export const RIGHT = 12;
-const TOP = 34;
-const BOTTOM = 34;
+const TOP = 10;
+const BOTTOM = AXIS;
 
 export class TimelinePicture {
-  readonly overview: Surface;
+  readonly overview: Overview;
   readonly surface: Surface;
+  /** Where words were put, for tests. */
+  labels: readonly Box[] = [];
   private columns: PixelColumns | null = null;
-  private overviewImage: HTMLCanvasElement | null = null;
   private brush: [number, number] | null = null;
   /** Bytes of found blocks at the highest moment of each stretch. */
   found: Float64Array | null = null;
@@ -27,14 +30,13 @@ export class TimelinePicture {
     private readonly view: View,
     private readonly hover: Hover,
     private colors: () => Palette,
+    /** What the vertical axis shows at least, so that two pictures have one scale. */
+    private readonly least = 0,
   ) {
-    this.overview = new Surface("Overview of the whole recording. Drag to choose the rows shown below.", 52, () => {
-      this.overviewImage = null;
-      this.drawOverview();
-    });
+    this.overview = new Overview(timeline, view, colors, (event) => this.wheel(event));
     this.surface = new Surface(
       "Timeline: bytes over time by category. Arrow keys pan, plus and minus zoom, comma and full stop step through moments. The table below has the figures.",
-      320,
+      330,
       () => this.draw(),
     );
     this.surface.canvas.classList.add("main");
@@ -44,7 +46,7 @@ export class TimelinePicture {
   /** The most the vertical axis shows. */
   private get top(): number {
     const { capacity } = this.timeline.facts;
-    const most = this.timeline.mostUsed * 1.06;
+    const most = Math.max(this.timeline.mostUsed, this.least) * 1.06;
     return this.view.toCapacity && capacity !== null ? Math.max(most, capacity * 1.04) : Math.max(1, most);
   }
 
@@ -65,8 +67,7 @@ export class TimelinePicture {
   }
 
   redrawAll(): void {
-    this.overviewImage = null;
-    this.drawOverview();
+    this.overview.redraw();
     this.draw();
   }
 
@@ -88,7 +89,7 @@ export class TimelinePicture {
       context.strokeStyle = colors.text;
       context.lineWidth = 1;
       context.beginPath();
-      context.moveTo(at, 16);
+      context.moveTo(at, TOP);
       context.lineTo(at, floor);
       context.stroke();
     }
@@ -107,7 +108,8 @@ export class TimelinePicture {
     context.fillRect(0, 0, width, height);
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
-    this.axes(context, colors, floor, top, y);
+    this.scale(context, colors, top, y);
+    drawAxis(context, timeline, colors, floor, { from: view.from, to: view.to, left: LEFT, width: plot });
     const columns = pixelColumns(timeline, view.from, view.to, plot);
     this.columns = columns;
     context.save();
@@ -116,14 +118,16 @@ export class TimelinePicture {
     context.clip();
     this.stack(context, columns, colors, y);
     context.restore();
-    this.phases(context, columns, colors);
-    this.lines(context, colors, plot, floor, y);
-    this.marks(context, colors, y);
-    this.coarseness(context, columns, colors);
+    const labels = new Labels(context, colors.background, { left: LEFT, right: LEFT + plot, top: TOP, bottom: floor });
+    this.lines(context, labels, colors, plot, floor, y);
+    this.marks(context, labels, colors, y);
+    this.names(labels, columns, colors, y);
+    this.coarseness(labels, columns, colors);
+    this.labels = labels.placed;
   }
 
   /** Says so where the page has less detail than the screen has room for. */
-  private coarseness(context: CanvasRenderingContext2D, columns: PixelColumns, colors: Palette): void {
+  private coarseness(labels: Labels, columns: PixelColumns, colors: Palette): void {
     const plot = columns.high.length;
     let [changes, longest] = [1, 1];
     for (let column = 0; column < plot; column++) {
@@ -131,40 +135,22 @@ export class TimelinePicture {
       longest = Math.max(longest, this.timeline.lengthOf(columns.high[column]));
     }
     if (longest <= 1 || plot / changes < 4) return;
-    context.textAlign = "right";
-    outlined(context, `each bar is the highest of up to ${count(longest)} rows`, LEFT + plot - 6, TOP + 9, colors.muted, colors.background);
+    const text = `each bar is the highest of up to ${count(longest)} events`;
+    const from = LEFT + plot - 6 - labels.width(text);
+    labels.put(text, colors.muted, [TOP + 9, TOP + 25, TOP + 41].map((line) => [from, line]));
   }
 
-  private axes(context: CanvasRenderingContext2D, colors: Palette, floor: number, top: number, y: (value: number) => number): void {
+  private scale(context: CanvasRenderingContext2D, colors: Palette, top: number, y: (value: number) => number): void {
     const { width } = this.surface;
     const step = niceStep(top / 7, true);
     context.textAlign = "right";
-    context.fillStyle = colors.muted;
     for (let value = 0; value <= top; value += step) {
       const at = Math.round(y(value)) + 0.5;
       context.fillStyle = colors.grid;
       context.fillRect(LEFT, at - 0.5, width - LEFT - RIGHT, 1);
       context.fillStyle = colors.muted;
-      context.fillText(value === 0 ? "0" : roundBytes(value), LEFT - 6, at);
+      context.fillText(value === 0 ? "0" : roundBytes(value), LEFT - 6, Math.max(TOP + 4, at));
     }
-    const span = this.view.to - this.view.from;
-    const rows = Math.max(1, niceStep(span / Math.max(2, (width - LEFT) / 130), false));
-    context.textAlign = "center";
-    const timed = this.timeline.timeAt(0) !== null;
-    for (let row = Math.ceil(this.view.from / rows) * rows; row <= this.view.to; row += rows) {
-      const at = this.x(row);
-      if (at < LEFT - 1 || at > width - RIGHT + 1) continue;
-      context.fillStyle = colors.line;
-      context.fillRect(Math.round(at), floor, 1, 5);
-      context.fillStyle = colors.muted;
-      const time = timed ? this.timeline.timeAt(row) : null;
-      for (const [text, line] of [[count(row), 13], [time === null ? "" : duration(time), 26]] as [string, number][]) {
-        const half = context.measureText(text).width / 2;
-        context.fillText(text, Math.min(width - half, Math.max(LEFT + half - 4, at)), floor + line);
-      }
-    }
-    context.textAlign = "left";
-    context.fillText(timed ? "row, time" : "row", 4, floor + 13);
   }
 
   private stack(context: CanvasRenderingContext2D, columns: PixelColumns, colors: Palette, y: (value: number) => number): void {
@@ -258,26 +244,23 @@ export class TimelinePicture {
       context.lineWidth = 2;
       context.stroke();
     }
-    this.labels(context, columns, colors, y);
   }
 
   /** Names of the bands where there is room, so that colour is not all there is. */
-  private labels(context: CanvasRenderingContext2D, columns: PixelColumns, colors: Palette, y: (value: number) => number): void {
+  private names(labels: Labels, columns: PixelColumns, colors: Palette, y: (value: number) => number): void {
     const { timeline } = this;
     const plot = columns.high.length;
-    const windowWidth = 96;
-    context.textAlign = "center";
-    context.font = "600 11px system-ui, sans-serif";
-    const names = [...timeline.present.map((category) => timeline.facts.categories[category])];
-    for (const [index, category] of timeline.present.entries()) {
-      // The window in which the band is thickest throughout.
-      let best = 0;
-      let bestAt = -1;
-      let bestMiddle = 0;
-      for (let from = 0; from + windowWidth <= plot; from += 24) {
+    const font = "600 11px system-ui, sans-serif";
+    for (const category of timeline.present) {
+      const name = timeline.facts.categories[category];
+      const width = Math.ceil(labels.width(name, font));
+      const room = Math.max(width + 12, 48);
+      // The windows in which the band is thick throughout, the thickest first.
+      const windows: [number, number, number][] = [];
+      for (let from = 0; from + room <= plot; from += 24) {
         let upper = -Infinity;
         let lower = Infinity;
-        for (let column = from; column < from + windowWidth; column += 6) {
+        for (let column = from; column < from + room; column += 6) {
           let under = timeline.facts.context;
           for (const other of timeline.present) {
             if (other === category) break;
@@ -286,83 +269,15 @@ export class TimelinePicture {
           upper = Math.max(upper, y(under + timeline.high[category][columns.high[column]]));
           lower = Math.min(lower, y(under));
         }
-        if (lower - upper > best) {
-          best = lower - upper;
-          bestAt = from + windowWidth / 2;
-          bestMiddle = (upper + lower) / 2;
-        }
+        if (lower - upper >= 14) windows.push([lower - upper, LEFT + from + (room - width) / 2, (upper + lower) / 2]);
       }
-      if (best >= 14 && bestAt >= 0) {
-        context.lineWidth = 3;
-        context.strokeStyle = colors.background;
-        context.fillStyle = colors.text;
-        context.strokeText(names[index], LEFT + bestAt, bestMiddle);
-        context.fillText(names[index], LEFT + bestAt, bestMiddle);
-      }
-    }
-    context.font = "11px system-ui, sans-serif";
-  }
-
-  private phases(context: CanvasRenderingContext2D, columns: PixelColumns, colors: Palette): void {
-    const { timeline } = this;
-    if (timeline.phaseFrom.length === 0) return;
-    const plot = columns.row.length;
-    const first = Math.max(0, timeline.phaseAt(columns.row[0]));
-    const last = upperBound(timeline.phaseFrom, this.view.to) - 1;
-    const wide = plot / Math.max(1, last - first + 1);
-    context.textAlign = "left";
-    if (wide < 3) {
-      // Too many to tell apart: the numbers of steps only.
-      context.fillStyle = colors.phases[0];
-      context.fillRect(LEFT, 17, plot, 13);
-      context.fillStyle = colors.text;
-      const text = `${count(last - first + 1)} phases: zoom in to tell them apart`;
-      context.fillText(context.measureText(text).width < plot - 8 ? text : `${count(last - first + 1)} phases`, LEFT + 4, 24);
-    } else {
-      for (let phase = first; phase <= last; phase++) {
-        const left = Math.max(LEFT, this.x(timeline.phaseFrom[phase]));
-        const right = Math.min(LEFT + plot, this.x(timeline.phaseTo[phase]));
-        if (right <= left) continue;
-        const kind = timeline.phase[phase];
-        context.fillStyle = colors.phases[kind];
-        context.fillRect(left, 17, right - left, 13);
-        context.fillStyle = colors.background;
-        context.fillRect(left, 17, 1, 13);
-        const name = timeline.facts.phases[kind];
-        const text = right - left > 7 * name.length + 6 ? name : right - left > 12 ? name[0].toUpperCase() : "";
-        if (text) {
-          context.fillStyle = colors.text;
-          context.fillText(text, left + 4, 24);
-        }
-      }
-    }
-    this.steps(context, first, last, plot, colors);
-  }
-
-  /** Numbers of steps where they begin, as many as there is room for. */
-  private steps(context: CanvasRenderingContext2D, first: number, last: number, plot: number, colors: Palette): void {
-    const { timeline } = this;
-    context.fillStyle = colors.muted;
-    let free = LEFT - 1;
-    // With room for every other step only, it is better to leave out the one that began before the picture.
-    for (let phase = first; phase <= last; phase++) {
-      const step = timeline.phaseStep[phase];
-      const begins = phase === 0 || timeline.phaseStep[phase - 1] !== step;
-      if (!begins || timeline.phase[phase] === 0) continue;
-      const at = this.x(timeline.phaseFrom[phase]);
-      if (at < free || at < LEFT - 0.5) continue;
-      const text = `step ${count(step)}`;
-      const room = context.measureText(text).width;
-      if (at + room > LEFT + plot) break;
-      context.fillRect(at, 4, 1, 10);
-      context.fillText(text, at + 4, 9);
-      free = at + room + 16;
+      windows.sort((one, other) => other[0] - one[0]);
+      labels.put(name, colors.text, windows.map(([, at, middle]) => [at, middle]), font);
     }
   }
 
-  private lines(context: CanvasRenderingContext2D, colors: Palette, plot: number, floor: number, y: (value: number) => number): void {
+  private lines(context: CanvasRenderingContext2D, labels: Labels, colors: Palette, plot: number, floor: number, y: (value: number) => number): void {
     const { capacity } = this.timeline.facts;
-    context.textAlign = "left";
     if (capacity !== null) {
       const at = Math.round(y(capacity)) + 0.5;
       if (at >= TOP) {
@@ -374,9 +289,9 @@ export class TimelinePicture {
         context.lineTo(LEFT + plot, at);
         context.stroke();
         context.setLineDash([]);
-        outlined(context, `capacity ${bytes(capacity)}`, LEFT + 6, at + (at - TOP < 16 ? 9 : -8), colors.warn, colors.background);
+        labels.put(`the GPU has ${bytes(capacity)}`, colors.warn, [[LEFT + 6, at - 9], [LEFT + 6, at + 10]]);
       } else {
-        outlined(context, `capacity ${bytes(capacity)}, above ↑`, LEFT + 6, TOP + 8, colors.warn, colors.background);
+        labels.put(`the GPU has ${bytes(capacity)}, above ↑`, colors.warn, [[LEFT + 6, TOP + 8]]);
       }
     }
     context.fillStyle = colors.line;
@@ -384,13 +299,12 @@ export class TimelinePicture {
     context.fillRect(LEFT - 1, TOP, 1, floor - TOP + 1);
   }
 
-  private marks(context: CanvasRenderingContext2D, colors: Palette, y: (value: number) => number): void {
+  private marks(context: CanvasRenderingContext2D, labels: Labels, colors: Palette, y: (value: number) => number): void {
     const { timeline, view } = this;
     const order = { out_of_memory: 0, peak: 1, second_peak: 2, mark: 3, step_peak: 4 };
     const shown = timeline.facts.moments
       .filter((moment) => moment.kind !== "step_peak" && moment.row >= view.from && moment.row < view.to)
       .sort((one, other) => order[one.kind] - order[other.kind]);
-    const taken: [number, number, number][] = [];
     for (const moment of shown) {
       const at = this.x(moment.row + 0.5);
       const height = y(moment.allocated + timeline.facts.context);
@@ -406,18 +320,11 @@ export class TimelinePicture {
       context.stroke();
       context.fill();
       const text = bad ? `out of memory at ${bytes(moment.allocated)}` : moment.kind === "mark" ? moment.label.slice(0, 30) : `${moment.label} ${bytes(moment.allocated)}`;
-      // Beside the marker, where the line of the chosen moment does not cross it.
-      const room = context.measureText(text).width;
-      const before = at + 9 + room > this.surface.width - RIGHT;
-      const from = before ? at - 9 - room : at + 9;
-      const limit = y(timeline.facts.capacity ?? -1);
-      const beside = Math.max(TOP + 8, height - 5);
-      const line = Math.abs(beside - limit) < 10 ? limit + 11 : beside;
-      // The more important one keeps its words.
-      if (taken.some(([left, right, level]) => from < right && from + room > left && Math.abs(level - line) < 14)) continue;
-      taken.push([from - 4, from + room + 4, line]);
-      context.textAlign = "left";
-      outlined(context, text, from, line, bad ? colors.warn : colors.text, colors.background);
+      const room = labels.width(text);
+      const [after, before] = [at + 9, at - 9 - room];
+      // Beside the marker, else above or below it.
+      const lines = [height - 5, height - 20, height + 10, height - 36, height + 26];
+      labels.put(text, bad ? colors.warn : colors.text, lines.flatMap((line): [number, number][] => [[after, line], [before, line]]));
     }
   }
 
@@ -441,60 +348,6 @@ export class TimelinePicture {
     context.lineTo(at, floor);
     context.stroke();
     context.setLineDash([]);
-  }
-
-  drawOverview(): void {
-    const { overview, timeline, view } = this;
-    const { width, height } = overview;
-    if (width <= LEFT + RIGHT) return;
-    const colors = this.colors();
-    const context = overview.begin();
-    const plot = Math.floor(width - LEFT - RIGHT);
-    if (!this.overviewImage) {
-      const image = document.createElement("canvas");
-      image.width = plot;
-      image.height = height;
-      const inner = image.getContext("2d", { alpha: false });
-      if (!inner) return;
-      inner.fillStyle = colors.background;
-      inner.fillRect(0, 0, plot, height);
-      const columns = pixelColumns(timeline, 0, timeline.rows, plot);
-      const scale = (height - 2) / Math.max(1, timeline.mostUsed * 1.02);
-      for (let column = 0; column < plot; column++) {
-        let at = height - timeline.facts.context * scale;
-        inner.fillStyle = colors.context;
-        inner.fillRect(column, at, 1, height - at);
-        const stretch = columns.high[column];
-        for (const category of timeline.present) {
-          const part = timeline.high[category][stretch] * scale;
-          inner.fillStyle = colors.categories[category];
-          inner.fillRect(column, at - part, 1, part);
-          at -= part;
-        }
-      }
-      this.overviewImage = image;
-    }
-    context.fillStyle = colors.background;
-    context.fillRect(0, 0, width, height);
-    context.drawImage(this.overviewImage, LEFT, 0);
-    const x = (row: number) => LEFT + (row / timeline.rows) * plot;
-    const [from, to] = [x(view.from), Math.max(x(view.to), x(view.from) + 2)];
-    context.fillStyle = colors.background;
-    context.globalAlpha = 0.72;
-    context.fillRect(LEFT, 0, from - LEFT, height);
-    context.fillRect(to, 0, LEFT + plot - to, height);
-    context.globalAlpha = 1;
-    context.strokeStyle = colors.text;
-    context.lineWidth = 1.5;
-    context.strokeRect(from + 0.5, 0.75, to - from - 1, height - 1.5);
-    context.fillStyle = colors.text;
-    for (const at of [from, to]) context.fillRect(at - 2, height / 2 - 9, 4, 18);
-    context.fillRect(Math.round(x(view.moment)), 0, 1, height);
-    context.font = "11px system-ui, sans-serif";
-    context.textAlign = "right";
-    context.textBaseline = "middle";
-    context.fillStyle = colors.muted;
-    context.fillText("overview", LEFT - 6, height / 2);
   }
 
   private watch(): void {
@@ -530,29 +383,6 @@ export class TimelinePicture {
     });
     main.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     main.addEventListener("dblclick", (event) => view.zoom(0.4, this.rowAt(event.offsetX)));
-    const overview = this.overview.canvas;
-    const rowOf = (x: number) => ((x - LEFT) / (this.overview.width - LEFT - RIGHT)) * this.timeline.rows;
-    drag(overview, {
-      start: (x) => {
-        const [from, to] = [view.from, view.to];
-        const px = (row: number) => LEFT + (row / this.timeline.rows) * (this.overview.width - LEFT - RIGHT);
-        const whole = from === 0 && to === this.timeline.rows;
-        const grip = Math.abs(x - px(from)) < 7 ? "from" : Math.abs(x - px(to)) < 7 ? "to" : "";
-        const inside = !whole && x > px(from) && x < px(to);
-        return {
-          move: (now) => {
-            if (grip === "from") view.show(Math.min(rowOf(now), to - 8), to);
-            else if (grip === "to") view.show(from, Math.max(rowOf(now), from + 8));
-            else if (inside) view.show(from + rowOf(now) - rowOf(x), to + rowOf(now) - rowOf(x));
-            else view.show(Math.min(rowOf(x), rowOf(now)), Math.max(rowOf(x), rowOf(now)));
-          },
-          end: (_x, _y, moved) => {
-            if (!moved) view.show(rowOf(x) - (to - from) / 2, rowOf(x) + (to - from) / 2);
-          },
-        };
-      },
-    });
-    overview.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
   /** Zooms with Ctrl or ⌘, pans sideways; a plain wheel scrolls the page as anywhere. */
@@ -604,13 +434,4 @@ export class TimelinePicture {
 
 export function rgbText([red, green, blue]: [number, number, number]): string {
   return `rgb(${red} ${green} ${blue})`;
-}
-
-function outlined(context: CanvasRenderingContext2D, text: string, x: number, y: number, color: string, around: string): void {
-  context.lineWidth = 3;
-  context.lineJoin = "round";
-  context.strokeStyle = around;
-  context.strokeText(text, x, y);
-  context.fillStyle = color;
-  context.fillText(text, x, y);
 }

@@ -4,7 +4,7 @@
 import type { Blocks, Levels, Timeline } from "./data";
 import { placeText, upperBound } from "./data";
 import { el } from "./dom";
-import { bytes, count, duration, exact, plural, share } from "./format";
+import { bytes, count, duration, event, exact, plural, share } from "./format";
 import type { Part } from "./icicle";
 
 const FRAMES = 9;
@@ -12,13 +12,20 @@ const FRAMES = 9;
 export class Tip {
   row: number | null = null;
   blocks: Blocks | null = null;
-  private readonly box = el("div", { id: "tip", role: "tooltip", hidden: true });
+  private readonly box: HTMLElement;
 
   constructor(
+    id: string,
     private readonly timeline: Timeline,
     private readonly changed: () => void,
   ) {
+    this.box = el("div", { id, class: "tip", role: "tooltip", hidden: true });
     document.body.append(this.box);
+  }
+
+  /** No longer needed. */
+  close(): void {
+    this.box.remove();
   }
 
   leave(): void {
@@ -42,7 +49,7 @@ export class Tip {
   when(row: number): string {
     const time = this.timeline.timeAt(row);
     const place = this.timeline.place(row);
-    return [`row ${count(row)}`, time === null ? "" : `≈ ${duration(time)}`, place].filter(Boolean).join(" · ");
+    return [place, event(row), time === null ? "" : `≈ ${duration(time)}`].filter(Boolean).join(" · ");
   }
 
   timelineAt(stretch: number, low: number, x: number, y: number): void {
@@ -53,19 +60,19 @@ export class Tip {
     const note =
       length > 1 || lowest !== levels.allocated
         ? `the highest moment here; the lowest is ${exact(lowest)}`
-        : "every row is shown here";
+        : "every event is shown here";
     this.show(x, y, el("h3", {}, this.when(levels.row)), levelsList(timeline, levels), el("p", { class: "note" }, note));
   }
 
 
   block(block: number, row: number, x: number, y: number): void {
     if (!this.blocks) return;
-    this.show(x, y, ...blockDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to keep it below`));
+    this.show(x, y, ...blockDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to see the whole stack`));
   }
 
   planned(block: number, row: number, x: number, y: number): void {
     if (!this.blocks) return;
-    this.show(x, y, ...plannedDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to keep it below`));
+    this.show(x, y, ...plannedDetails(this.timeline, this.blocks, block, FRAMES), el("p", { class: "note" }, `${this.when(row)} · click to see the whole stack`));
   }
 
   unplanned(address: number, row: number, restShare: number, x: number, y: number): void {
@@ -88,7 +95,7 @@ export class Tip {
     this.show(
       x,
       y,
-      el("h3", {}, inSegment ? "held, not handed out" : "not held from the driver"),
+      el("h3", {}, inSegment ? "a hole: cached by PyTorch, free" : "not obtained from the driver"),
       el("p", {}, `address 0x${Math.floor(address).toString(16)}`),
       restShare > 0 && rest
         ? el("p", {}, `about ${share(restShare, 1)} of this spot was covered by smaller blocks that are not drawn one by one (at most ${bytes(rest.rest_largest)} each)`)
@@ -125,7 +132,7 @@ export function levelsList(timeline: Timeline, levels: Levels): HTMLElement {
   }
   add("allocated", levels.allocated, "none");
   if (timeline.hasReserved) {
-    add("held, not handed out", levels.reserved - levels.allocated, "hole");
+    add("cached by PyTorch", levels.reserved - levels.allocated, "hole");
     add("reserved", levels.reserved, "none");
   }
   const { context, capacity } = timeline.facts;
@@ -143,7 +150,8 @@ export function blockDetails(timeline: Timeline, blocks: Blocks, block: number, 
   const shape = blocks.text(blocks.shape[block]);
   const module = blocks.text(blocks.module[block]);
   const category = blocks.category[block];
-  const died = blocks.died[block] >= facts.rows ? "never freed" : `freed at row ${count(blocks.died[block])}`;
+  const when = (row: number) => [timeline.place(row), event(row)].filter(Boolean).join(", ");
+  const died = blocks.died[block] >= facts.rows ? "never freed" : `freed at ${when(blocks.died[block])}`;
   const list = el("dl", { class: "details" });
   const add = (term: string, text: string) => {
     if (text) list.append(el("dt", {}, term), el("dd", {}, text));
@@ -152,7 +160,9 @@ export function blockDetails(timeline: Timeline, blocks: Blocks, block: number, 
   add("category", `${facts.categories[category]} (${known})`);
   add("tensor", [name, shape].filter(Boolean).join(" "));
   add("module", module);
-  add("born", `row ${count(blocks.born[block])}, ${facts.phases[blocks.bornIn[block]]}${blocks.bornIn[block] ? `, step ${count(blocks.step[block])}` : ""}; ${died}`);
+  add("held by", [blocks.text(blocks.holder[block]), blocks.text(blocks.holderLine[block])].filter(Boolean).join(" at "));
+  add("made at", when(blocks.born[block]));
+  add("until", died);
   add("requested", exact(blocks.bytes[block] - blocks.spare[block]));
   add("address", `0x${blocks.address[block].toString(16)}${blocks.streamHandle[blocks.stream[block]] ? `, stream 0x${blocks.streamHandle[blocks.stream[block]].toString(16)}` : ""}`);
   return [
@@ -164,7 +174,7 @@ export function blockDetails(timeline: Timeline, blocks: Blocks, block: number, 
 
 /** An offset of the plan, with its pool where there are several. */
 function offsetIn(timeline: Timeline, packed: Blocks, address: number): string {
-  const pools = timeline.facts.story.plan?.pools ?? [];
+  const pools = timeline.facts.words.plan?.pools ?? [];
   const range = Math.max(0, upperBound(packed.rangeAddress, address) - 1);
   const offset = Math.max(0, Math.floor(address - packed.rangeAddress[range]));
   return `offset ${exact(offset)}${pools.length > 1 && pools[range] ? `, pool ${pools[range]}` : ""}`;
@@ -183,7 +193,7 @@ export function stackList(blocks: Blocks, stack: number, most: number): HTMLElem
   if (places.length === 0) return el("p", { class: "note" }, "no stack recorded");
   const list = el("ol", { class: "stack" });
   for (const place of places.slice(0, most)) {
-    list.append(el("li", {}, el("code", {}, placeText(place)), ` ${place.function}`));
+    list.append(el("li", { class: place.own ? "own" : null }, el("code", {}, placeText(place)), ` ${place.function}`));
   }
   if (places.length > most) list.append(el("li", { class: "note" }, `${count(places.length - most)} more outside`));
   return list;

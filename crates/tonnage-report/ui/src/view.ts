@@ -4,7 +4,6 @@
 
 import type { Timeline } from "./data";
 
-export type Theme = "system" | "light" | "dark";
 export type Grouping = "kind" | "module" | "stack";
 export const GROUPINGS: [Grouping, string][] = [
   ["kind", "by module, layers together"],
@@ -50,16 +49,23 @@ export class View implements Band {
   bottom = 1;
   grouping: Grouping = "kind";
   query = "";
-  theme: Theme = "system";
+  /** The theme that a link keeps, if any. */
+  theme: () => string | null = () => null;
   /** Whether the vertical axis reaches to the capacity. */
   toCapacity = true;
-  /** Drawn blocks that match the query; none without one. */
+  /** Drawn blocks that match the query or belong to what is chosen; none without one. */
   found: Uint8Array | null = null;
+  /** Drawn blocks that keep holes from being given back. */
+  pins: readonly number[] = [];
   private listeners: ((what: Change) => void)[] = [];
   private pending = new Set<Change>();
   private writing = 0;
 
-  constructor(readonly timeline: Timeline) {
+  constructor(
+    readonly timeline: Timeline,
+    /** The number of the pane where the address of the page keeps what is looked at, else none. */
+    private readonly pane: number | null = 0,
+  ) {
     this.to = timeline.rows;
     this.moment = timeline.firstMoment()?.row ?? 0;
     this.toCapacity = timeline.facts.capacity === null || timeline.mostUsed > 0.6 * timeline.facts.capacity;
@@ -83,6 +89,11 @@ export class View implements Band {
         if (frames.length > 2000) frames.shift();
       });
     }
+    this.keep();
+  }
+
+  /** Puts what is looked at into the address of the page, soon. */
+  keep(): void {
     clearTimeout(this.writing);
     this.writing = window.setTimeout(() => this.write(), 150);
   }
@@ -119,6 +130,41 @@ export class View implements Band {
     this.changed("moment");
   }
 
+  /** Scales to the peak instead of the capacity, or the other way. */
+  switchScale(): void {
+    this.toCapacity = !this.toCapacity;
+    this.changed("range");
+  }
+
+  /** Shows the parts in the next of the ways they can be grouped. */
+  switchGrouping(): void {
+    const now = GROUPINGS.findIndex(([grouping]) => grouping === this.grouping);
+    this.grouping = GROUPINGS[(now + 1) % GROUPINGS.length][0];
+    this.changed("grouping");
+  }
+
+  /** Shows the step around the chosen moment. */
+  showStep(): void {
+    const { timeline } = this;
+    const phase = timeline.hasPhases ? timeline.phaseAt(this.moment) : -1;
+    if (phase < 0) {
+      const width = timeline.rows / 20;
+      this.show(this.moment - width / 2, this.moment + width / 2);
+      return;
+    }
+    const step = timeline.phaseStep[phase];
+    let [first, last] = [phase, phase];
+    while (first > 0 && timeline.phaseStep[first - 1] === step) first--;
+    while (last + 1 < timeline.phase.length && timeline.phaseStep[last + 1] === step) last++;
+    const [from, to] = [timeline.phaseFrom[first], timeline.phaseTo[last]];
+    this.show(from - (to - from) * 0.02, to + (to - from) * 0.02);
+  }
+
+  /** Where zooming aims: at the chosen moment if it is in view. */
+  get centre(): number {
+    return this.moment >= this.from && this.moment < this.to ? this.moment : (this.from + this.to) / 2;
+  }
+
   /** Brings the chosen moment into view. */
   reveal(): void {
     if (this.moment < this.from || this.moment >= this.to) {
@@ -128,6 +174,7 @@ export class View implements Band {
   }
 
   private write(): void {
+    if (this.pane === null) return;
     const fields = new URLSearchParams();
     if (this.from > 0 || this.to < this.timeline.rows) {
       fields.set("rows", `${Math.round(this.from)}-${Math.round(this.to)}`);
@@ -136,15 +183,24 @@ export class View implements Band {
     if (this.moment !== this.timeline.firstMoment()?.row) fields.set("at", String(this.moment));
     if (this.grouping !== "kind") fields.set("by", this.grouping);
     if (this.query) fields.set("find", this.query);
-    if (this.theme !== "system") fields.set("theme", this.theme);
+    const theme = this.theme();
+    if (theme) fields.set("theme", theme);
+    if (this.pane > 0) fields.set("pane", String(this.pane));
     const fragment = fields.toString();
     if (fragment !== location.hash.slice(1)) {
       history.replaceState(null, "", fragment ? `#${fragment}` : location.pathname + location.search);
     }
   }
 
+  /** No longer shown: nothing is written any more. */
+  close(): void {
+    clearTimeout(this.writing);
+    this.listeners = [];
+  }
+
   /** Takes over what a link says; anything odd is left out. */
   read(): void {
+    if (this.pane === null) return;
     const fields = new URLSearchParams(location.hash.slice(1));
     const pair = (name: string): [number, number] | null => {
       const match = /^([\d.]+)-([\d.]+)$/.exec(fields.get(name) ?? "");
@@ -160,8 +216,6 @@ export class View implements Band {
     if (Number.isFinite(at) && at >= 0 && at < this.timeline.rows) this.choose(at);
     this.grouping = GROUPINGS.find(([grouping]) => grouping === fields.get("by"))?.[0] ?? "kind";
     this.query = fields.get("find") ?? "";
-    const theme = fields.get("theme");
-    if (theme === "light" || theme === "dark") this.theme = theme;
   }
 }
 

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use anstyle::{RgbColor, Style};
 use tonnage_analysis::holdings::{Category, Holding, Holdings, Phase, Recording};
-use tonnage_report::{Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, own_line};
+use tonnage_report::{
+    Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, Words, colour, own_line,
+};
 
 use crate::commands::recording::plain;
 use crate::output::{BAD, DIM, GOOD, WARN, bytes, count, wrapped};
@@ -21,6 +24,7 @@ const CHILDREN: usize = 3;
 pub(crate) fn render(
     picture: &Picture<'_>,
     story: &Story,
+    words: &Words,
     held: &Recording,
     track: &Holdings,
 ) -> String {
@@ -29,9 +33,9 @@ pub(crate) fn render(
     timeline(&mut text, picture, held, track);
     moments(&mut text, picture, track);
     holders(&mut text, picture, held, track);
-    race(&mut text, story, track.capacity);
-    plan(&mut text, story);
-    for sentence in &story.unknown {
+    race(&mut text, words, track.capacity);
+    plan(&mut text, words);
+    for sentence in &words.unknown {
         let mut name = "not known";
         for line in wrapped(sentence, 68) {
             let _ = writeln!(text, "{DIM}{name:<10}{DIM:#} {line}");
@@ -45,7 +49,7 @@ fn headline(text: &mut String, story: &Story) {
     let style = match story.tone {
         Tone::Good => GOOD,
         Tone::Bad => BAD,
-        Tone::Plain => anstyle::Style::new().bold(),
+        Tone::Plain => Style::new().bold(),
     };
     let _ = writeln!(text, "{}", story.title);
     for line in wrapped(&story.verdict, 80) {
@@ -74,29 +78,34 @@ fn timeline(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &
         bytes(most)
     );
     phases(text, &stretches, track);
-    let mut line = |name: &str, of: &dyn Fn(&Stretch) -> u64, figure: Option<u64>| {
+    let mut line = |name: &str, style: Style, of: &dyn Fn(&Stretch) -> u64, figure: Option<u64>| {
         let picture: String = stretches
             .iter()
             .map(|one| LEVELS[level(of(one), most)])
             .collect();
         let figure = figure.map_or(String::new(), bytes);
-        let _ = writeln!(text, "{name:NAME$} {picture:<50} {figure:>12}");
+        let _ = writeln!(
+            text,
+            "{name:NAME$} {style}{picture:<50}{style:#} {figure:>12}"
+        );
     };
     for category in Category::ALL {
         let of = |one: &Stretch| one.high.by_category[category as usize];
         if stretches.iter().any(|one| of(one) > 0) {
             let figure = at.map(|(_, levels)| levels.by_category[category as usize]);
-            line(category.name(), &of, figure);
+            line(category.name(), painted(category), &of, figure);
         }
     }
     line(
         "allocated",
+        Style::new(),
         &|one| one.high.allocated,
         at.map(|(_, levels)| levels.allocated),
     );
     if reserved {
         line(
             "reserved",
+            Style::new(),
             &|one| one.most_reserved.max(one.high.allocated),
             at.map(|(_, levels)| levels.held()),
         );
@@ -120,6 +129,14 @@ fn timeline(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &
         };
         let _ = writeln!(text, "{:NAME$} {marker}", "");
     }
+}
+
+/// The colour of a category, as the page has it.
+fn painted(category: Category) -> Style {
+    let hex = colour(category);
+    let part = |at: usize| u8::from_str_radix(hex.get(at..at + 2).unwrap_or(""), 16).unwrap_or(0);
+    let rgb = RgbColor(part(1), part(3), part(5));
+    Style::new().fg_color(Some(rgb.into()))
 }
 
 /// A letter for each column, where phases are long enough to be told apart.
@@ -235,7 +252,7 @@ fn holders(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &H
     let whole = whole.saturating_add(track.context);
     tree(text, &root, whole, 0, &mut left);
     if cached > 0 {
-        part_line(text, "held, not handed out", cached, whole, 0);
+        part_line(text, "cached by PyTorch", cached, whole, 0);
     }
     if track.context > 0 {
         part_line(text, "context", track.context, whole, 0);
@@ -305,16 +322,16 @@ fn cut_in_the_middle(name: &str, room: usize) -> String {
     format!("{head}…{tail}")
 }
 
-fn race(text: &mut String, story: &Story, capacity: Option<u64>) {
+fn race(text: &mut String, words: &Words, capacity: Option<u64>) {
     const ROOM: usize = 32;
     const BAR: u64 = 30;
-    if story.race.is_empty() {
+    if words.race.is_empty() {
         return;
     }
     let _ = writeln!(text, "\n{DIM}reserved under other allocators{DIM:#}");
-    let reserved = story.race.iter().map(|racer| racer.peak_reserved).max();
+    let reserved = words.race.iter().map(|racer| racer.peak_reserved).max();
     let most = reserved.unwrap_or(0).max(1);
-    for racer in &story.race {
+    for racer in &words.race {
         let name = cut_in_the_middle(&racer.allocator, ROOM);
         let full = u128::from(racer.peak_reserved) * u128::from(BAR) / u128::from(most);
         let live = racer.peak_reserved.saturating_sub(racer.cached_at_peak);
@@ -349,12 +366,15 @@ fn race(text: &mut String, story: &Story, capacity: Option<u64>) {
     text.push('\n');
 }
 
-/// What the blocks would take if their lives had been known, beside what was reserved.
-fn plan(text: &mut String, story: &Story) {
-    let Some(plan) = &story.plan else {
+/// What the blocks would take if their lifetimes had been known, beside what was reserved.
+fn plan(text: &mut String, words: &Words) {
+    let Some(plan) = &words.plan else {
         return;
     };
-    let _ = writeln!(text, "{DIM}if all lives had been known beforehand{DIM:#}");
+    let _ = writeln!(
+        text,
+        "{DIM}if all lifetimes had been known beforehand{DIM:#}"
+    );
     let mut line = |name: &str, value: u64, note: &str| {
         let _ = writeln!(text, "{name:<32} {:>12}{note}", bytes(value));
     };

@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The words of a report: what the verdict, the explanation and the replays say, put where the page shows it.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::Result;
+use tonnage_analysis::explain::{Explanation, codes};
+use tonnage_analysis::facts;
+use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
+use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
+use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
+use tonnage_report::{
+    Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Racer, Story, Tone, Words,
+};
+use tonnage_trace::meta;
+
+use super::panes::{Panes, Source};
+use crate::PRODUCER;
+use crate::arguments::{Race, ReportOptions};
+use crate::commands::explain::said;
+use crate::commands::recording::{Recording, explained, plain, unreadable_trace, words};
+use crate::output::{bytes, count};
+
+/// The words of the page: of the run, and of the process and device that is explained.
+pub(super) fn story(
+    options: &ReportOptions,
+    recording: &Recording,
+    held: &Held,
+    track: &Holdings,
+    explanation: Option<&Explanation>,
+    panes: &Panes<'_>,
+    picture: &Picture<'_>,
+) -> Result<Story> {
+    let (verdict, tone) = sentence(options, recording, held, track, picture)?;
+    let command = held.fact(track.process, meta::COMMAND).map(plain);
+    Ok(Story {
+        title: title(&options.file, command.as_deref()),
+        verdict,
+        tone,
+        answer: explanation.map(answer),
+        facts: lines(&options.file, recording, held, track),
+        findings: explanation
+            .map(|explanation| findings(explanation, panes))
+            .unwrap_or_default(),
+        comparison: None,
+        producer: PRODUCER.to_owned(),
+    })
+}
+
+/// Command, recording, device, versions.
+fn lines(path: &Path, recording: &Recording, held: &Held, track: &Holdings) -> Vec<Fact> {
+    let fact = |name: &str| held.fact(track.process, name).map(plain);
+    let mut lines: Vec<Fact> = Vec::new();
+    let mut put = |name: &str, text: Option<String>| {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            let name = name.to_owned();
+            lines.push(Fact { name, text });
+        }
+    };
+    put("command", fact(meta::COMMAND));
+    let file = path.file_name().unwrap_or(path.as_os_str());
+    let kind = recording
+        .foreign
+        .map(|format| format!(", {}", words(format)));
+    put(
+        "recording",
+        Some(format!("{}{}", file.display(), kind.unwrap_or_default())),
+    );
+    put("GPU", device(held, track));
+    let conf = fact(meta::ALLOCATOR_CONF).filter(|conf| !conf.is_empty());
+    let torch = fact(meta::TORCH_VERSION);
+    put("PyTorch", torch.clone());
+    put(
+        "allocator",
+        torch.map(|_| {
+            conf.unwrap_or_else(|| {
+                // A dry run writes settings down where there are any.
+                if recording.foreign.is_none() {
+                    "PyTorch's, with its defaults".to_owned()
+                } else {
+                    "PyTorch's, settings not recorded".to_owned()
+                }
+            })
+        }),
+    );
+    put("CUDA", fact(facts::CUDA_VERSION));
+    put("Python", fact(facts::PYTHON_VERSION));
+    lines
+}
+
+/// The words of one pane.
+pub(super) fn words_of(source: &Source<'_>, replayed: &[TrackReport]) -> Words {
+    let race = if source.whole {
+        Vec::new()
+    } else {
+        race(replayed, source.track)
+    };
+    Words {
+        name: source.name.clone(),
+        race,
+        plan: None,
+        unknown: unknown(source.held, source.track),
+    }
+}
+
+/// What is not known of the process and device that is explained, beside what its recording says.
+pub(super) fn more_unknown(
+    words: &mut Words,
+    options: &ReportOptions,
+    replays: bool,
+    track: &Holdings,
+    explanation: Option<&Explanation>,
+) {
+    if !replays && options.race == Race::Auto {
+        words.unknown.push(
+            "what other allocators would have held, because the recording is long; --race yes replays it"
+                .to_owned(),
+        );
+    }
+    let outside = explanation.and_then(|one| one.on_device.outside);
+    if let Some(outside) = outside.filter(|&outside| outside > 0) {
+        words.unknown.push(format!(
+            "what others than PyTorch's allocator held is not drawn: {} at the {}",
+            bytes(outside),
+            if track.failure.is_some_and(|failure| failure.last) {
+                "failure"
+            } else {
+                "peak"
+            }
+        ));
+    }
+}
+
+/// The script's name, or the recording's.
+fn title(path: &Path, command: Option<&str>) -> String {
+    let script = command.and_then(|command| {
+        let mut words = command.split_whitespace();
+        let script = words.find(|word| Path::new(word).extension().is_some_and(|e| e == "py"))?;
+        script.rsplit(['/', '\\']).next()
+    });
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    script.map_or_else(|| stem.display().to_string(), str::to_owned)
+}
+
+fn device(held: &Held, track: &Holdings) -> Option<String> {
+    let name = held.fact(track.process, meta::GPU_NAME).map(plain);
+    let capacity = track.capacity.map(bytes);
+    match (name, capacity) {
+        (Some(name), Some(capacity)) => Some(format!("{name}, {capacity}")),
+        (name, capacity) => name.or(capacity),
+    }
+}
+
+/// The verdict in one sentence.
+pub(super) fn sentence(
+    options: &ReportOptions,
+    recording: &Recording,
+    held: &Held,
+    track: &Holdings,
+    picture: &Picture<'_>,
+) -> Result<(String, Tone)> {
+    let most = |of: fn(&Levels) -> u64| picture.moments().map(|(_, levels)| of(levels)).max();
+    let allocated = most(|levels| levels.allocated).unwrap_or(0);
+    let reserved = most(Levels::held).unwrap_or(0).max(track.peak_reserved);
+    let peak = if track.segments.is_empty() {
+        format!("{} allocated at most", bytes(allocated))
+    } else {
+        let allocated = bytes(allocated);
+        format!(
+            "{allocated} allocated and {} reserved at most",
+            bytes(reserved)
+        )
+    };
+    let of = track.capacity.map_or(String::new(), |capacity| {
+        format!(", of {}", bytes(capacity))
+    });
+    let failed = |tone| {
+        track.failure.filter(|failure| failure.last).map(|failure| {
+            let asked = bytes(failure.requested);
+            let free = bytes(failure.free);
+            (
+                format!("Out of memory: {asked} asked for, {free} free; {peak}{of}."),
+                tone,
+            )
+        })
+    };
+    // Only a dry run knows how the program ended.
+    let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
+    if own {
+        let verdict = if recording.has_whole() {
+            verdict_of_whole(|| recording.trace(), || recording.furthest())
+        } else {
+            verdict(|| recording.trace())
+        };
+        let verdict = verdict.map_err(|error| match error {
+            verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
+            error => explained(&error, "check the file"),
+        })?;
+        return Ok(match verdict.outcome {
+            verdict::Outcome::Fits => (format!("Fits: {peak}{of}."), Tone::Good),
+            verdict::Outcome::DoesNotFit => {
+                let (mut sentence, tone) = failed(Tone::Bad)
+                    .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad));
+                if let Some(need) = &verdict.need {
+                    let is_known = need.complete && need.known == "replayed";
+                    let least = if is_known { "" } else { "at least " };
+                    let need = bytes(need.bytes);
+                    let _ = write!(sentence, " The whole job needs {least}{need}.");
+                }
+                (sentence, tone)
+            }
+            verdict::Outcome::Interrupted => {
+                (format!("Interrupted; until then {peak}{of}."), Tone::Plain)
+            }
+            verdict::Outcome::Failed => (
+                format!("The program failed for another reason; until then {peak}{of}."),
+                Tone::Plain,
+            ),
+            verdict::Outcome::NoDevice => ("The program used no device.".to_owned(), Tone::Plain),
+        });
+    }
+    Ok(failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain)))
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| {
+        first.to_uppercase().chain(letters).collect()
+    })
+}
+
+/// What was found, each with the pane that shows its blocks.
+fn findings(explanation: &Explanation, panes: &Panes<'_>) -> Vec<Finding> {
+    let all = explanation.findings.iter().map(|finding| {
+        let mut claims = explanation.claims.iter();
+        let claim = claims.find(|claim| claim.code == finding.code);
+        let whole = claim.is_some_and(|claim| claim.whole);
+        let mut text = plain(finding.sentence.trim_end_matches('.'));
+        if finding.known == Known::Inferred {
+            text.push_str(" (inferred)");
+        }
+        Finding {
+            code: finding.code.code.to_owned(),
+            title: finding.code.title.to_owned(),
+            text,
+            pane: panes.of(explanation.process, explanation.device, whole),
+            blocks: claim.map_or_else(Vec::new, |claim| claim.blocks.clone()),
+            pins: [codes::FRAGMENTED, codes::STRANDED].contains(&finding.code),
+        }
+    });
+    all.collect()
+}
+
+/// The answer in the words of `tonnage explain`.
+fn answer(explanation: &Explanation) -> Answer {
+    let said = said(explanation);
+    let lines = said.lines.into_iter();
+    let fixes = said.fixes.into_iter();
+    Answer {
+        headline: said.headline,
+        figures: figures(explanation),
+        lines: lines.map(|(name, text)| Fact { name, text }).collect(),
+        fixes: fixes
+            .map(|fix| Proposal {
+                advice: fix.advice,
+                paste: fix.paste,
+                proof: fix.proof,
+            })
+            .collect(),
+    }
+}
+
+/// The figures that decide.
+fn figures(explanation: &Explanation) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut put = |name: &str, bytes: Option<u64>, bad: bool| {
+        figures.extend(bytes.map(|bytes| Figure {
+            name: name.to_owned(),
+            bytes,
+            bad,
+        }));
+    };
+    let device = &explanation.on_device;
+    let positive = |bytes: u64| Some(bytes).filter(|&bytes| bytes > 0);
+    if let Some(need) = &explanation.need {
+        let name = if need.complete {
+            "the job needs"
+        } else {
+            "the job needs at least"
+        };
+        put(name, Some(need.bytes), false);
+        put("with expandable segments", need.expandable, false);
+        put("the GPU has", device.capacity, false);
+        put("short by", positive(need.short), true);
+    } else if let Some(request) = &explanation.request {
+        put("asked for", Some(request.bytes), false);
+        put("free on the GPU", Some(request.free), false);
+        put("the GPU has", device.capacity, false);
+        put("short by at least", positive(request.short), true);
+    } else {
+        put("in use at most", explanation.peak_used, false);
+        put("the GPU has", device.capacity, false);
+    }
+    figures
+}
+
+/// What other allocators would have made of each process on each device; nothing for recordings that cannot be
+/// replayed.
+pub(super) fn replayed(job: Option<&Job>) -> Vec<TrackReport> {
+    job.map_or_else(Vec::new, |job| job.replay(&Alloc::usual(), false).tracks)
+}
+
+/// What other allocators would have made of one.
+fn race(replayed: &[TrackReport], track: &Holdings) -> Vec<Racer> {
+    let ours = replayed
+        .iter()
+        .find(|one| (one.process, one.device) == (track.process, track.device));
+    let mut rows: Vec<Racer> = Vec::new();
+    for result in ours.into_iter().flat_map(|one| &one.allocators) {
+        // The recorded setting is often one of the usual ones.
+        let again = rows.iter().any(|racer| racer.allocator == result.allocator);
+        if !again {
+            rows.push(racer(result));
+        }
+    }
+    rows
+}
+
+fn racer(result: &Replayed) -> Racer {
+    let outcome = match &result.outcome {
+        Outcome::Completes => "completes".to_owned(),
+        Outcome::OutOfMemory { request, .. } => {
+            format!("out of memory at request {}", count(*request))
+        }
+        Outcome::Undefined { reason, .. } => format!("not known: {reason}"),
+    };
+    Racer {
+        completes: result.completes(),
+        outcome,
+        recorded: result.recorded,
+        exact: result.fidelity == Fidelity::Exact,
+        peak_reserved: result.peak_reserved,
+        peak_allocated: result.peak_allocated,
+        cached_at_peak: result.cached_at_peak,
+        smallest: result.smallest.as_ref().map(|found| found.bytes),
+        calls: result.driver.sum(),
+        retries: result.retries,
+        series: Vec::new(),
+        allocator: result.allocator.clone(),
+    }
+}
+
+/// What the recording cannot say.
+fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
+    let prefix = format!("{}.", meta::UNKNOWN);
+    let mut sentences: Vec<String> = Vec::new();
+    for fact in held
+        .meta
+        .iter()
+        .filter(|fact| fact.name.starts_with(&prefix))
+    {
+        let sentence = plain(&fact.text);
+        if sentences.len() < 50 && !sentences.contains(&sentence) {
+            sentences.push(sentence);
+        }
+    }
+    if held.truncated {
+        sentences
+            .push("what came after the last whole batch, because the file was cut off".to_owned());
+    }
+    if !track.phases_told && track.phases.len() > 1 {
+        sentences.push(
+            "phases and steps as the program saw them; they are inferred from stacks".to_owned(),
+        );
+    }
+    if track.unseen_births > 0 {
+        sentences.push(format!(
+            "when {} of the final blocks were handed out; they are shown from the start",
+            count(track.unseen_births)
+        ));
+    }
+    let said = |word: &str, sentences: &[String]| sentences.iter().any(|one| one.contains(word));
+    if track.capacity.is_none() && !said("capacity", &sentences) {
+        sentences.push("the capacity of the device".to_owned());
+    }
+    if track.context == 0 {
+        sentences.push("the size of the context".to_owned());
+    }
+    sentences
+}

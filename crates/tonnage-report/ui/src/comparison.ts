@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// The page of two recordings: what they differ in, and both side by side on one scale.
+
+import type { Blocks, Difference, PageFacts, Timeline } from "./data";
+import { el } from "./dom";
+import { bytes, exact } from "./format";
+import { helpDialog } from "./help";
+import { paneKey } from "./keys";
+import { Pane } from "./pane";
+import { SelectionPanel } from "./panels/selection";
+import { section } from "./parts";
+import { pageHead } from "./report";
+import { ThemeSwitch } from "./theme";
+
+const ROWS = 12;
+
+export class ComparisonPage {
+  readonly panes: Pane[];
+  private readonly theme: ThemeSwitch;
+  private readonly help = helpDialog();
+  /** The pane that keys act on: the one that was touched last. */
+  private active: Pane;
+
+  constructor(facts: PageFacts, app: HTMLElement, timelines: Timeline[]) {
+    const { story } = facts;
+    this.theme = new ThemeSwitch(() => this.panes?.forEach((pane) => pane.redraw()));
+    const least = Math.max(...timelines.map((timeline) => timeline.mostUsed));
+    const columns: HTMLElement[] = [];
+    this.panes = timelines.map((timeline, number) => {
+      const selection: SelectionPanel = new SelectionPanel(`selection-${number}`, () => this.panes[number].clear());
+      const pane = new Pane(timeline, { number, prefix: number === 0 ? "before-" : "after-", least, kept: false, selection, pinning: () => false });
+      pane.view.toCapacity = false;
+      const column = el("div", { class: "column", role: "group", "aria-label": facts.panes[number] }, el("h2", { class: "column-title" }, facts.panes[number]), ...pane.elements, selection.element);
+      column.addEventListener("pointerdown", () => (this.active = pane));
+      column.addEventListener("focusin", () => (this.active = pane));
+      columns.push(column);
+      return pane;
+    });
+    this.active = this.panes[0];
+    app.replaceChildren(
+      pageHead(story, this.theme, this.help),
+      el(
+        "main",
+        {},
+        el("p", { class: `verdict ${story.tone}` }, story.verdict),
+        ...(story.comparison?.groups ?? []).map((group, index) => differences(index, group.title, group.rows)),
+        el("div", { class: "columns" }, ...columns),
+      ),
+      el("footer", {}, `${story.producer} · both recordings are drawn on one scale · this file needs no network and sends nothing`),
+      this.help,
+    );
+    for (const pane of this.panes) pane.firstPicture();
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("scroll", () => this.panes.forEach((pane) => pane.tip.leave()), { passive: true });
+  }
+
+  setBlocks(number: number, blocks: Blocks): void {
+    this.panes[number].setBlocks(blocks);
+  }
+
+  private key(event: KeyboardEvent): void {
+    const target = event.target as HTMLElement;
+    if (event.key === "Escape" && !this.help.open) {
+      for (const pane of this.panes) pane.clear();
+      return;
+    }
+    if (event.key.startsWith("Arrow") && target.closest(".table, .selection")) return;
+    if (target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || this.help.open) return;
+    if (event.key === "t") this.theme.toggle();
+    else if (event.key === "?") this.help.showModal();
+    else if (!paneKey(this.active, event)) return;
+    event.preventDefault();
+  }
+}
+
+/** Differences as bars to the left and to the right of nothing. */
+function differences(index: number, title: string, rows: Difference[]): HTMLElement {
+  const part = section(`differences-${index}`, title.charAt(0).toUpperCase() + title.slice(1), null);
+  const most = Math.max(1, ...rows.map((row) => Math.abs(row.after - row.before)));
+  const item = (row: Difference) => {
+    const delta = row.after - row.before;
+    const way = delta > 0 ? "more" : delta < 0 ? "less" : "same";
+    const sign = delta > 0 ? "+" : delta < 0 ? "−" : "±";
+    return el(
+      "li",
+      { class: way, title: `${exact(row.before)} before, ${exact(row.after)} after` },
+      el("span", { class: "delta" }, `${sign}${bytes(Math.abs(delta))}`),
+      el("span", { class: "change", "aria-hidden": "true" }, el("span", { style: `width:${((50 * Math.abs(delta)) / most).toFixed(2)}%` })),
+      el("span", { class: "values" }, `${bytes(row.before)} → ${bytes(row.after)}`),
+      el("span", { class: "what" }, row.what),
+    );
+  };
+  if (rows.length === 0) part.append(el("p", { class: "note" }, "no difference"));
+  part.append(el("ul", { class: "differences" }, ...rows.slice(0, ROWS).map(item)));
+  if (rows.length > ROWS) part.append(el("details", {}, el("summary", {}, `${rows.length - ROWS} smaller differences`), el("ul", { class: "differences" }, ...rows.slice(ROWS).map(item))));
+  return part;
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What other allocators would have held for the same requests, folded away until it is asked for.
+
+import { plural } from "../format";
+import type { PaneContext } from "../pane";
+import { folded, foldedSection, how } from "../parts";
+import { raceBars, RaceLines, raceTable } from "../race";
+import type { Change } from "../view";
+
+export class AllocatorsPanel {
+  readonly element: HTMLElement | null = null;
+  private readonly lines: RaceLines | null = null;
+
+  constructor(pane: PaneContext) {
+    const { race } = pane.timeline.facts.words;
+    if (race.length === 0) return;
+    if (race.some((racer) => racer.series.length > 1)) this.lines = new RaceLines(race, pane.view, pane.colors);
+    this.element = foldedSection(
+      pane.id("race"),
+      "Allocators compared",
+      `what ${plural(race.length, "allocator and setting")} would have reserved`.replace("allocator and settings", "allocators and settings"),
+      raceBars(race, pane.timeline),
+      this.lines?.surface.element ?? null,
+      how(
+        "The requests and frees of the recording, served by other allocators and settings. The full bar is the most each obtained from the driver; the solid part was handed out at that moment, the hatched part was not. The dashed red line is the capacity of the GPU; the grey start of a bar is the context.",
+        "PyTorch's allocator is replayed exactly, event for event; the others are approximations and say so.",
+      ),
+      folded("Table: allocators", raceTable(race).element),
+    );
+  }
+
+  update(what: Change): void {
+    if (what === "range" || what === "theme") this.lines?.draw();
+  }
+}
+

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// What is selected, with its whole stack. It stays beside the pictures until something else is selected.
+
+import type { Blocks, Timeline } from "../data";
+import { el } from "../dom";
+import { bytes, count, exact, plural } from "../format";
+import { equal, type Group, groupLabel } from "../groups";
+import { blockDetails, plannedDetails, stackList } from "../tip";
+
+const KINDS = 12;
+const FRAMES = 400;
+
+export class SelectionPanel {
+  readonly element: HTMLElement;
+  private readonly body = el("div", { class: "selection-body" });
+  private readonly close: HTMLButtonElement;
+
+  constructor(id: string, cleared: () => void) {
+    this.close = el("button", { type: "button", title: "Clear the selection (Esc)" }, "clear");
+    this.close.addEventListener("click", cleared);
+    this.element = el(
+      "aside",
+      { id, class: "selection", "aria-label": "Selection", "aria-live": "polite", tabindex: 0 },
+      el("div", { class: "section-head" }, el("h2", {}, "Selection"), el("div", { class: "section-tools" }, this.close)),
+      this.body,
+    );
+    this.clear();
+  }
+
+  clear(): void {
+    this.element.classList.add("empty");
+    this.close.hidden = true;
+    this.body.replaceChildren(el("p", { class: "note" }, "Click a finding, a line of “Who holds it” or a block: its figures and its whole stack stay here."));
+  }
+
+  private fill(...children: (HTMLElement | null)[]): void {
+    this.element.classList.remove("empty");
+    this.close.hidden = false;
+    this.body.replaceChildren(...children.filter((child): child is HTMLElement => child !== null));
+    this.body.scrollTop = 0;
+  }
+
+  block(timeline: Timeline, blocks: Blocks, block: number, planned = false): void {
+    const details = planned ? plannedDetails : blockDetails;
+    this.fill(...details(timeline, blocks, block, FRAMES));
+  }
+
+  /** Several blocks that belong together, with the stack of the largest. */
+  members(title: string, text: string, blocks: Blocks, members: readonly number[], leftOut = 0): void {
+    const kinds = equal(blocks, members);
+    let [sum, largest] = [0, members[0] ?? -1];
+    for (const block of members) {
+      sum += blocks.bytes[block];
+      if (blocks.bytes[block] > blocks.bytes[largest]) largest = block;
+    }
+    const list = el("ul", { class: "kinds" }, ...kinds.slice(0, KINDS).map((kind) => el("li", {}, el("span", {}, kind.label), el("span", { class: "value" }, bytes(kind.bytes)))));
+    if (kinds.length > KINDS) {
+      const rest = kinds.slice(KINDS);
+      const blocksLeft = rest.reduce((total, kind) => total + kind.blocks.length, 0);
+      list.append(el("li", { class: "note" }, el("span", {}, `${plural(blocksLeft, "other block")}`), el("span", { class: "value" }, bytes(rest.reduce((total, kind) => total + kind.bytes, 0)))));
+    }
+    this.fill(
+      el("h3", {}, title),
+      text ? el("p", {}, text) : null,
+      el("p", { class: "note" }, `${exact(sum)} in ${plural(members.length, "block")}${leftOut > 0 ? `; ${count(leftOut)} more are not drawn one by one` : ""}`),
+      list,
+      largest >= 0 ? el("h4", {}, members.length > 1 ? "Stack of the largest" : "Stack") : null,
+      largest >= 0 ? stackList(blocks, blocks.stack[largest], FRAMES) : null,
+    );
+  }
+
+  group(timeline: Timeline, blocks: Blocks, of: Group): void {
+    const { facts } = timeline;
+    const exactBlocks = of.blocks.filter((block) => blocks.isExact[block]).length;
+    const known = exactBlocks === of.blocks.length ? "as torch reported" : exactBlocks === 0 ? "inferred" : "in part as torch reported";
+    const text = [
+      of.holder ? `held by ${of.holder}${blocks.holderLine[of.blocks[0]] ? ` at ${blocks.text(blocks.holderLine[of.blocks[0]])}` : ""}` : "",
+      `${facts.categories[of.category]} (${known})`,
+      of.module ? `in ${of.module}` : "",
+      `made at ${of.line}`,
+    ].filter(Boolean);
+    this.members(groupLabel(blocks, of), text.join("; "), blocks, of.blocks);
+  }
+}
