@@ -7,17 +7,18 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-#: Categories from the bottom up, as the report draws them, with colours that read on dark and on light.
-COLOURS = {
-    "weights": ("weights", "#4e79a7"),
-    "buffers": ("buffers", "#86bcb6"),
-    "gradients": ("gradients", "#e15759"),
-    "optimizer_state": ("optimizer state", "#f28e2b"),
-    "kv_cache": ("KV cache", "#b07aa1"),
-    "activations": ("activations", "#59a14f"),
-    "temporaries": ("temporaries", "#edc948"),
-    "workspaces": ("workspaces", "#9c755f"),
-    "other": ("other", "#8a8f98"),
+#: Categories from the bottom up, in the order of the report. Their colours come with the figures, so that a notebook
+#: shows those of the page.
+CATEGORIES = {
+    "weights": "weights",
+    "buffers": "buffers",
+    "gradients": "gradients",
+    "optimizer_state": "optimizer state",
+    "activations": "activations",
+    "temporaries": "temporaries",
+    "workspaces": "workspaces",
+    "kv_cache": "KV cache",
+    "other": "other",
 }
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 250, 70, 26, 12
 
@@ -32,6 +33,20 @@ def size(count: int | None) -> str:
             return f"{value:.2f} {unit}" if unit != "B" else f"{count} B"
         value /= 1024
     return f"{value:.2f} TiB"
+
+
+def ticks(most: int) -> list[int]:
+    """Round levels up to a number of bytes, as the report has them: 1, 2, 5, 10 … of a binary unit."""
+    step = next(
+        (
+            number * unit
+            for unit in (1 << shift for shift in range(0, 60, 10))
+            for number in (1, 2, 5, 10, 20, 50, 100, 200, 500)
+            if number * unit * 6 >= most
+        ),
+        max(most, 1),
+    )
+    return list(range(0, most + 1, step))
 
 
 def words(text: str) -> str:
@@ -69,16 +84,16 @@ def timeline(data: dict[str, Any]) -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(data["verdict"], quote=True)}" '
         'style="width:100%;max-width:860px;font:11px system-ui,sans-serif;color:inherit">'
     ]
-    for part in range(5):
-        level = scale * part / 4
+    for level in ticks(int(scale)):
         parts.append(
             f'<line x1="{LEFT}" x2="{WIDTH - 8}" y1="{y(level)}" y2="{y(level)}" stroke="currentColor" '
             f'stroke-opacity=".15"/><text x="{LEFT - 6}" y="{y(level) + 4}" text-anchor="end" fill="currentColor">'
-            f"{size(int(level)) if part else '0'}</text>"
+            f"{size(level).replace('.00', '') if level else '0'}</text>"
         )
     below = [0] * len(stretches)
     legend = []
-    for key, (name, colour) in COLOURS.items():
+    for key, name in CATEGORIES.items():
+        colour = data["colours"][key]
         own = [one["categories"].get(key, 0) for one in stretches]
         if not any(own):
             continue

@@ -359,6 +359,7 @@ pub(crate) struct ExplainOptions {
 #[command(after_help = "\
 Examples:
   tonnage diff before.tonnage after.tonnage
+  tonnage diff before.tonnage after.tonnage --html both.html
   tonnage diff before.pickle after.pickle --json")]
 pub(crate) struct DiffOptions {
     /// The recording before.
@@ -367,6 +368,15 @@ pub(crate) struct DiffOptions {
     /// The recording after.
     #[arg(value_name = "AFTER")]
     pub(crate) after: PathBuf,
+    /// Write a page with both recordings side by side; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Overwrite the page if it is there.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
+    /// Keep the folders of files in the page, which may name people and machines.
+    #[arg(long, requires = "html")]
+    pub(crate) full_paths: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -91,6 +91,33 @@ fn diff_says_what_grew_and_where() {
 }
 
 #[test]
+fn diff_writes_a_page_of_both_and_never_by_accident() {
+    let folder = folder();
+    let mut said = String::new();
+    for arguments in [
+        "diff before.tonnage after.tonnage --html both.html",
+        "diff before.tonnage after.tonnage --html both.html",
+        "diff before.tonnage after.tonnage --html both.html --force",
+        "diff before.tonnage after.tonnage --force",
+        "diff before.tonnage nowhere.tonnage --html other.html",
+    ] {
+        said += &tonnage(folder.path(), arguments);
+    }
+    // The size of a page is not ours to promise.
+    let lines = said.lines().map(|line| match line.split_once(" (") {
+        Some((wrote, _)) if line.starts_with("wrote") => format!("{wrote} (SIZE)"),
+        _ => line.to_owned(),
+    });
+    let said: Vec<String> = lines.collect();
+    assert_snapshot!("diff_page", said.join("\n"));
+    let page = std::fs::read_to_string(folder.path().join("both.html")).unwrap();
+    for part in ["data-timeline-0", "data-blocks-1", "before.tonnage"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(!folder.path().join("other.html").exists());
+}
+
+#[test]
 fn check_refuses_what_it_cannot_hold() {
     assert_snapshot!(
         "check_errors",

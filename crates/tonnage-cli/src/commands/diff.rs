@@ -6,29 +6,161 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_analysis::diff::{Change, Diff, Summary};
-use tonnage_analysis::holdings::own_folder;
+use tonnage_analysis::holdings::{Recording as Held, own_folder};
 use tonnage_analysis::words::bytes;
+use tonnage_report::{
+    Comparison, Difference, Differences, Fact, Options, Pane, Picture, Story, Words,
+};
+use tonnage_trace::meta;
 
 use super::explain::read;
-use super::recording::{Recording, plain, without};
+use super::recording::{Output, Recording, plain, without};
+use super::report::panes::Source;
+use super::report::{put, tell_written};
+use crate::PRODUCER;
 use crate::arguments::DiffOptions;
 use crate::output::{Answer, BAD, Form, GOOD, Reply};
 
 pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
-    let diff = Diff::of(&summary(&options.before)?, &summary(&options.after)?);
+    let target = options.html.as_deref();
+    let output = target
+        .map(|target| Output::create(target, options.force))
+        .transpose()?;
+    let before = Side::read(&options.before)?;
+    let after = Side::read(&options.after)?;
+    let diff = Diff::of(&before.summary, &after.summary);
+    if let Some((output, target)) = output.zip(target) {
+        write_page(options, output, target, &diff, &before, &after)?;
+        if target == Path::new("-") {
+            return Ok(Reply::silent(Answer::Yes));
+        }
+    }
     Ok(Reply::new(form, Answer::Yes, &diff, text)?)
 }
 
-fn summary(path: &Path) -> Result<Summary> {
-    let recording = read(&Recording::open(path)?, path)?;
-    // Two checkouts of one program are to be compared, wherever they lie.
-    let stacks = recording.worst().map_or(&[][..], |track| &track.blocks);
-    let stacks = stacks.iter().filter_map(|block| block.stack);
-    let base = own_folder(&recording.stacks, stacks);
-    Summary::of(&recording, &base).ok_or_else(|| {
-        let hint = "`tonnage info` says what is in it";
-        without(path, "block of device memory", recording.truncated, hint)
-    })
+/// One of the two recordings.
+struct Side {
+    name: String,
+    held: Held,
+    summary: Summary,
+    /// Whether its clock means anything: that of a dry run does not.
+    timed: bool,
+}
+
+impl Side {
+    fn read(path: &Path) -> Result<Self> {
+        let recording = Recording::open(path)?;
+        let held = read(&recording, path)?;
+        // Two checkouts of one program are to be compared, wherever they lie.
+        let stacks = held.worst().map_or(&[][..], |track| &track.blocks);
+        let stacks = stacks.iter().filter_map(|block| block.stack);
+        let base = own_folder(&held.stacks, stacks);
+        let summary = Summary::of(&held, &base).ok_or_else(|| {
+            let hint = "`tonnage info` says what is in it";
+            without(path, "block of device memory", held.truncated, hint)
+        })?;
+        let file = path.file_name().unwrap_or(path.as_os_str());
+        Ok(Self {
+            name: plain(&file.display().to_string()),
+            summary,
+            timed: recording.foreign.is_some(),
+            held,
+        })
+    }
+
+    /// What is drawn of it: the process and device with the largest peak.
+    fn source(&self) -> Option<Source<'_>> {
+        let track = self.held.worst()?;
+        Some(Source::new(
+            &self.held,
+            track,
+            self.name.clone(),
+            self.timed,
+        ))
+    }
+}
+
+/// Writes both recordings side by side.
+fn write_page(
+    options: &DiffOptions,
+    output: Output,
+    target: &Path,
+    diff: &Diff,
+    before: &Side,
+    after: &Side,
+) -> Result<()> {
+    let sources: Vec<Source<'_>> = [before.source(), after.source()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let mut panes: Vec<Pane<'_>> = Vec::new();
+    for (source, side) in sources.iter().zip([before, after]) {
+        panes.push(Pane {
+            picture: Picture::draw(source.subject(None)),
+            words: Words {
+                name: side.name.clone(),
+                ..Words::default()
+            },
+        });
+    }
+    let shape = Options {
+        full_paths: options.full_paths,
+        ..Options::default()
+    };
+    let (written, _) = put(output, target, &story(diff, before, after), &panes, &shape)?;
+    tell_written(target, written);
+    Ok(())
+}
+
+fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
+    let group = |title: &str, changes: &[Change]| Differences {
+        title: title.to_owned(),
+        rows: changes
+            .iter()
+            .map(|change| Difference {
+                what: named(change),
+                before: change.before,
+                after: change.after,
+            })
+            .collect(),
+    };
+    let groups = groups(diff).into_iter();
+    let groups = groups.filter(|(_, changes)| !changes.is_empty());
+    let device = |side: &Side| {
+        let track = side.held.worst()?;
+        side.held
+            .fact(track.process, meta::GPU_NAME)
+            .map(|name| Fact {
+                name: side.name.clone(),
+                text: plain(name),
+            })
+    };
+    Story {
+        title: format!("{} → {}", before.name, after.name),
+        verdict: if diff.is_empty() {
+            "no difference".to_owned()
+        } else {
+            String::new()
+        },
+        facts: [before, after].into_iter().filter_map(device).collect(),
+        comparison: Some(Comparison {
+            groups: std::iter::once(("totals", &diff.totals))
+                .chain(groups)
+                .map(|(title, changes)| group(title, changes))
+                .collect(),
+        }),
+        producer: PRODUCER.to_owned(),
+        ..Story::default()
+    }
+}
+
+/// What is compared beside the totals.
+fn groups(diff: &Diff) -> [(&'static str, &Vec<Change>); 3] {
+    [
+        ("by category, at the peak", &diff.categories),
+        ("by phase, its own peak", &diff.phases),
+        ("by line, at the peak", &diff.lines),
+    ]
 }
 
 /// How many lines are shown.
@@ -43,11 +175,7 @@ fn text(diff: &Diff) -> String {
         text.push_str("\nno difference\n");
         return text;
     }
-    for (title, changes) in [
-        ("by category, at the peak", &diff.categories),
-        ("by phase, its own peak", &diff.phases),
-        ("by line, at the peak", &diff.lines),
-    ] {
+    for (title, changes) in groups(diff) {
         if changes.is_empty() {
             continue;
         }

@@ -6,6 +6,8 @@
 //! Words go into the page as JSON inside compressed data and are set by the program as text, never as HTML; the few
 //! that stand in the HTML itself are escaped.
 
+use std::fmt::Write as _;
+
 use tonnage_analysis::holdings::Category;
 
 use super::data::PaneData;
@@ -34,11 +36,12 @@ fn escaped(text: &str) -> String {
 
 /// The colours of categories as CSS.
 fn colours() -> String {
-    let named = Category::ALL.into_iter().enumerate();
-    let rules: String = named
-        .map(|(number, category)| format!("--c{number}:{};", colour(category)))
-        .collect();
-    format!(":root{{{rules}}}\n")
+    let mut rules = String::from(":root{");
+    for (number, category) in Category::ALL.into_iter().enumerate() {
+        let _ = write!(rules, "--c{number}:{};", colour(category));
+    }
+    rules.push_str("}\n");
+    rules
 }
 
 /// The page; `words` and the panes are base64.

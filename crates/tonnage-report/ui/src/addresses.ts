@@ -198,6 +198,8 @@ export class AddressPicture {
       return;
     }
     const plot = Math.floor(width - LEFT - RIGHT);
+    // A timer may come after the picture has been taken away.
+    if (plot <= 0) return;
     const columns = pixelColumns(timeline, view.from, view.to, plot);
     this.rows = columns.row;
     this.raster(blocks, columns.row, plot, coarse ? lines >> 1 : lines, colors);

@@ -30,7 +30,11 @@ export class ComparisonPage {
       const selection: SelectionPanel = new SelectionPanel(`selection-${number}`, () => this.panes[number].clear());
       const pane = new Pane(timeline, { number, prefix: number === 0 ? "before-" : "after-", least, kept: false, selection, pinning: () => false });
       pane.view.toCapacity = false;
-      const column = el("div", { class: "column", role: "group", "aria-label": facts.panes[number] }, el("h2", { class: "column-title" }, facts.panes[number]), ...pane.elements, selection.element);
+      const title = el("h2", { id: `column-${number}`, class: "column-title" }, facts.panes[number]);
+      const column = el("div", { class: "column", role: "group", "aria-labelledby": title.id }, title, ...pane.elements, selection.element);
+      // Both columns have the same sections: each is called by its recording, too.
+      for (const element of pane.elements) element.setAttribute("aria-labelledby", `${title.id} ${element.getAttribute("aria-labelledby") ?? ""}`);
+      for (const element of column.querySelectorAll("nav, aside, [role=region]")) element.setAttribute("aria-label", `${element.getAttribute("aria-label") ?? ""}, ${facts.panes[number]}`);
       column.addEventListener("pointerdown", () => (this.active = pane));
       column.addEventListener("focusin", () => (this.active = pane));
       columns.push(column);

@@ -21,13 +21,13 @@ export function section(id: string, title: string, sum: HTMLElement | null, tool
   return el("section", { id, "aria-labelledby": `${id}-title` }, el("div", { class: "section-head" }, ...head(id, title, sum, tools)));
 }
 
-/** A section whose content is folded away until its heading is clicked. */
-export function foldedSection(id: string, title: string, sum: string, ...content: (HTMLElement | null)[]): HTMLElement {
-  return el(
-    "section",
-    { id, class: "folded", "aria-labelledby": `${id}-title` },
-    el("details", {}, el("summary", {}, el("h2", { id: `${id}-title` }, title), el("span", { class: "sum" }, sum)), ...content),
-  );
+/** A section whose content is folded away until its heading is clicked; its pictures are drawn then. */
+export function foldedSection(id: string, title: string, sum: string, opened: () => void, ...content: (HTMLElement | null)[]): HTMLElement {
+  const details = el("details", {}, el("summary", {}, el("h2", { id: `${id}-title` }, title), el("span", { class: "sum" }, sum)), ...content);
+  details.addEventListener("toggle", () => {
+    if (details.open) opened();
+  });
+  return el("section", { id, class: "folded", "aria-labelledby": `${id}-title` }, details);
 }
 
 /** A button whose spoken name holds what is written on it. */

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Opens a built page as a person would, in both themes and at both widths, and measures what is promised of it.
 //
-//   npm test -- page.html [--pictures FOLDER] [--slow]
+//   npm test -- page.html [comparison.html] [--pictures FOLDER] [--slow]
 //
-// Promised: nothing on the console, nothing fetched, the first picture within 2 s, frames of panning and zooming under
-// 33 ms, no finding of axe-core. `--slow` is for machines that are busy with
-// other things: times on the clock are only reported, and frames are judged by the processor's time.
+// The pages are those of `cargo run -p tonnage-report --example synthetic page` and `comparison`. Promised: nothing on
+// the console, nothing fetched, the first picture within 2 s, frames of panning and zooming under 33 ms, no finding of
+// axe-core, no words over each other, no empty canvas on the screen or on paper. `--slow` is for machines that are busy
+// with other things: times on the clock are only reported, and frames are judged by the processor's time.
 import axe from "axe-core";
 import { chromium } from "playwright-core";
-import { mkdirSync, mkdtempSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+import { inflateSync } from "node:zlib";
 
-const file = process.argv.slice(2).find((argument) => !argument.startsWith("--") && argument.endsWith(".html"));
+const [file, comparison] = process.argv.slice(2).filter((argument) => !argument.startsWith("--") && argument.endsWith(".html"));
 const option = (name) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : null);
 const slow = process.argv.includes("--slow");
 if (!file) {
-  console.error("usage: npm test -- page.html [--pictures FOLDER] [--slow]");
+  console.error("usage: npm test -- page.html [comparison.html] [--pictures FOLDER] [--slow]");
   process.exit(2);
 }
-const address = pathToFileURL(resolve(file)).href;
+const addressOf = (name) => pathToFileURL(resolve(name)).href;
 const folder = option("--pictures") ?? mkdtempSync(join(tmpdir(), "report-"));
 mkdirSync(folder, { recursive: true });
 
@@ -39,8 +41,9 @@ const browser = await chromium.launch({
   args: ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
 
-async function open(theme, width, fragment = "") {
-  const context = await browser.newContext({ colorScheme: theme, viewport: { width, height: width < 600 ? 844 : 900 } });
+async function open(theme, width, fragment = "", name = file) {
+  const address = addressOf(name);
+  const context = await browser.newContext({ colorScheme: theme, viewport: { width, height: width < 600 ? 844 : 900 }, permissions: ["clipboard-read", "clipboard-write"] });
   const page = await context.newPage();
   const said = [];
   const fetched = [];
@@ -59,6 +62,46 @@ async function open(theme, width, fragment = "") {
 }
 
 const settle = (page) => page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+
+/** How many colours each canvas of the page has; one that nothing was drawn on has one. */
+const coloursOf = (page) =>
+  page.evaluate(() =>
+    [...document.querySelectorAll(".surface canvas:not(.above)")]
+      .filter((canvas) => canvas.checkVisibility())
+      .map((canvas) => new Set(new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)).size),
+  );
+
+/** Words of the timelines that lie over each other. */
+const collisions = (page) =>
+  page.evaluate(() =>
+    window.tonnage.panes().flatMap((pane) => {
+      const { labels } = pane.timelinePanel.picture;
+      return labels.flatMap((one, index) =>
+        labels.slice(index + 1).filter((other) => one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom).map((other) => `${one.text} / ${other.text}`),
+      );
+    }),
+  );
+
+/** Pieces of a PDF that draw: how many of them each page has, whether as vectors or as images. */
+function drawingOf(path) {
+  const data = readFileSync(path);
+  let [at, images, marks] = [0, 0, 0];
+  while ((at = data.indexOf("stream", at)) >= 0) {
+    const from = at + (data[at + 6] === 13 ? 8 : 7);
+    const to = data.indexOf("endstream", from);
+    if (to < 0) break;
+    const head = data.subarray(Math.max(0, at - 400), at).toString("latin1");
+    at = to + 9;
+    if (head.lastIndexOf("/Subtype /Image") > head.lastIndexOf("endobj")) images += 1;
+    try {
+      const text = inflateSync(data.subarray(from, to)).toString("latin1");
+      marks += (text.match(/ re$/gm) ?? []).length;
+    } catch {
+      // A stream that is not compressed draws nothing here.
+    }
+  }
+  return { images, marks };
+}
 
 /** Times from frame to frame, of drawing, and of the processor, while something is done once per frame. */
 async function framesOf(page, action) {
@@ -102,8 +145,50 @@ for (const width of [1280, 390]) {
     await settle(page);
     const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
     expect(overflow <= 0, `no sideways scrolling, ${at}`, `${overflow} px`);
+    await page.waitForTimeout(700);
+    const drawn = await coloursOf(page);
+    expect(drawn.length >= 3 && drawn.every((colours) => colours > 4), `no canvas is empty, also off the screen, ${at}`, drawn.join(", "));
+    expect((await collisions(page)).length === 0, `no words over each other, ${at}`, (await collisions(page)).join("; "));
     await page.screenshot({ path: join(folder, `${theme}-${width}.png`) });
     await page.screenshot({ path: join(folder, `${theme}-${width}-whole.png`), fullPage: true });
+
+    // The answer comes first, and its fix can be copied as it is.
+    const order = await page.evaluate(() => ["#answer", "#findings", "#timeline", "#moment", "#addresses", "#race", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
+    expect(order.every((top, index) => index === 0 || top > order[index - 1]), `answer, findings, time, holders, addresses, in this order, ${at}`);
+    await page.locator("#answer .copy").first().click();
+    const copied = await page.evaluate(() => navigator.clipboard.readText());
+    expect(copied === "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", `the fix is copied, ${at}`, copied);
+    expect((await page.locator("#race details[open], #plan details[open]").count()) === 0, `allocators and plan are folded, ${at}`);
+    expect((await page.locator("img").count()) === 0, `no name has become HTML, ${at}`);
+
+    // A finding shows its blocks and their whole stack, and gives them back.
+    await page.locator("#findings button").nth(1).click();
+    await settle(page);
+    const chosen = await page.evaluate(() => [window.tonnage.panes()[0].view.found?.reduce((sum, one) => sum + one, 0), document.querySelector("#selection").textContent]);
+    expect(chosen[0] === 40 && /TN202/.test(chosen[1]) && /Stack of the largest/.test(chosen[1]), `a finding shows its blocks, ${at}`, `${chosen[0]}`);
+    await page.screenshot({ path: join(folder, `${theme}-${width}-finding.png`), fullPage: true });
+    await page.keyboard.press("Escape");
+    await settle(page);
+    expect(await page.evaluate(() => window.tonnage.panes()[0].view.found === null), `Esc lets go of them, ${at}`);
+    const pins = await page.evaluate(() => window.tonnage.panes()[0].view.pins.length);
+    expect(pins === 12, `blocks that pin holes are marked, ${at}`, `${pins}`);
+
+    // Who holds it: equal blocks are merged, and a click marks them.
+    const labels = await page.evaluate(() => [...document.querySelectorAll(".holder .label")].map((one) => one.textContent));
+    expect(labels.some((label) => /^\d+ × /.test(label)), `equal blocks are merged, ${at}`, labels.slice(0, 3).join(" | "));
+    await page.locator("button.holder").first().focus();
+    await page.keyboard.press("Enter");
+    await settle(page);
+    expect((await page.evaluate(() => document.querySelectorAll("#selection .stack li").length)) > 0, `a holder shows its stack by the keyboard, ${at}`);
+    await page.keyboard.press("Escape");
+
+    // Another process can be chosen, and the first again.
+    await page.selectOption("#pane-choice", "1");
+    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && !document.querySelector("#race"));
+    expect((await page.evaluate(() => document.querySelectorAll("#timeline canvas.main").length)) === 1, `another process is shown alone, ${at}`);
+    await page.selectOption("#pane-choice", "0");
+    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && document.querySelector("#race"));
+    await settle(page);
 
     await page.evaluate(axe.source);
     const audit = async (what) => {
@@ -174,6 +259,7 @@ for (const width of [1280, 390]) {
     await page.screenshot({ path: join(folder, `${theme}-${width}-block.png`) });
     await page.mouse.move(2, 2);
 
+    await page.evaluate(() => (document.querySelector("#plan details").open = true));
     // The plan: its figures, its picture, what lies under the pointer, and offsets of its own.
     const figures = await page.evaluate(() => document.querySelector("#plan")?.textContent ?? "");
     expect(/peak of the plan/.test(figures) && /lower bound/.test(figures) && /reserved in the recording/.test(figures), `the plan has its figures, ${at}`);
@@ -202,7 +288,7 @@ for (const width of [1280, 390]) {
     await page.waitForTimeout(250);
     expect((await page.evaluate(() => location.hash)) === addressBand, `zooming into offsets leaves addresses alone, ${at}`);
     await page.screenshot({ path: join(folder, `${theme}-${width}-plan-zoomed.png`) });
-    await page.locator("#plan .section-tools button", { hasText: "all" }).click();
+    await page.locator("#plan .section-tools button", { hasText: "show all" }).click();
     await audit("the plan");
     await page.mouse.move(2, 2);
 
@@ -236,11 +322,49 @@ for (const width of [1280, 390]) {
   // A link shows what its maker saw.
   const { context, page } = await open("light", 1280, "#rows=1000-3000&find=softmax&theme=dark&by=stack");
   const state = await page.evaluate(() => [document.querySelector(".range").textContent, document.querySelector("#search").value, document.documentElement.dataset.theme, document.querySelector("#grouping").value]);
-  expect(state.join("|") === "rows 1,000 to 3,000|softmax|dark|stack", "a link keeps rows, search, theme and grouping", state.join(", "));
+  expect(/events 1,001 to 3,000\|softmax\|dark\|stack$/.test(state.join("|")), "a link keeps rows, search, theme and grouping", state.join(", "));
+  await context.close();
+}
+
+{
+  // Paper: light whatever the theme, and with every picture.
+  const { context, page } = await open("dark", 1280);
+  await page.waitForTimeout(300);
+  const path = join(folder, "print.pdf");
+  await page.pdf({ path, format: "A4", printBackground: true });
+  const { images, marks } = drawingOf(path);
+  expect(marks > 2000 || images >= 3, "paper has the pictures", `${marks} rectangles, ${images} images`);
+  expect((await page.evaluate(() => document.documentElement.dataset.theme)) === "dark", "the screen is as before afterwards");
   await page.emulateMedia({ media: "print" });
-  await page.pdf({ path: join(folder, "print.pdf"), format: "A4" }).catch(() => undefined);
+  await settle(page);
+  const drawn = await coloursOf(page);
+  expect(drawn.length >= 3 && drawn.every((colours) => colours > 4), "no canvas is empty on paper", drawn.join(", "));
   await page.screenshot({ path: join(folder, "print.png"), fullPage: true });
   await context.close();
+}
+
+if (comparison) {
+  for (const [theme, width] of [["light", 1280], ["dark", 390]]) {
+    const at = `${theme} at ${width}`;
+    const { context, page, said, fetched } = await open(theme, width, "", comparison);
+    await page.waitForTimeout(700);
+    const tops = await page.evaluate(() => ["#before-timeline", "#after-timeline"].map((id) => document.querySelector(id).getBoundingClientRect().top));
+    expect(width > 900 ? tops[0] === tops[1] : tops[0] < tops[1], `two recordings side by side, or below each other where it is narrow, ${at}`, tops.join(", "));
+    const drawn = await coloursOf(page);
+    expect(drawn.length >= 6 && drawn.every((colours) => colours > 4), `both are drawn, ${at}`, drawn.join(", "));
+    expect((await collisions(page)).length === 0, `no words over each other, ${at}`, (await collisions(page)).join("; "));
+    const text = await page.evaluate(() => document.querySelector(".differences").textContent);
+    expect(/−9\.77 GiB/.test(text), `differences are told, ${at}`, text.slice(0, 60));
+    expect((await page.locator("img").count()) === 0, `no name has become HTML, ${at}`);
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    expect(overflow <= 0, `no sideways scrolling of the comparison, ${at}`, `${overflow} px`);
+    await page.evaluate(axe.source);
+    const { violations } = await page.evaluate(() => window.axe.run());
+    expect(violations.length === 0, `axe-core, comparison, ${at}`, violations.map((one) => `${one.id}: ${one.nodes[0]?.html.slice(0, 120)}`).join("; "));
+    await page.screenshot({ path: join(folder, `comparison-${theme}-${width}.png`), fullPage: true });
+    expect(said.length === 0 && fetched.length === 0, `nothing on the console, nothing fetched, ${at}`, [...said, ...fetched].slice(0, 3).join(" | "));
+    await context.close();
+  }
 }
 await browser.close();
 console.log(`pictures in ${folder}`);

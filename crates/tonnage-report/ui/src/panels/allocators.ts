@@ -19,6 +19,10 @@ export class AllocatorsPanel {
       pane.id("race"),
       "Allocators compared",
       `what ${plural(race.length, "allocator and setting")} would have reserved`.replace("allocator and settings", "allocators and settings"),
+      () => {
+        this.lines?.surface.fit();
+        this.lines?.draw();
+      },
       raceBars(race, pane.timeline),
       this.lines?.surface.element ?? null,
       how(

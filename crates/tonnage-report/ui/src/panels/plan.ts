@@ -23,7 +23,7 @@ export class PlanPanel {
     if (!plan) return;
     const [id, title, sum] = [pane.id("plan"), "Offline plan", "if all lifetimes had been known beforehand"];
     if (!plan.done) {
-      this.element = foldedSection(id, title, sum, el("p", { class: "note" }, plan.sentence));
+      this.element = foldedSection(id, title, sum, () => undefined, el("p", { class: "note" }, plan.sentence));
       return;
     }
     const picture = new AddressPicture(
@@ -50,6 +50,10 @@ export class PlanPanel {
       id,
       title,
       sum,
+      () => {
+        picture.surface.fit();
+        picture.draw(true);
+      },
       planFigures(plan),
       planBars(plan),
       el(
