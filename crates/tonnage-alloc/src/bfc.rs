@@ -5,12 +5,12 @@
 //! are those of `bfc_allocator.cc` with growth allowed (regions that double from
 //! 2 MiB, blocks of 256 bytes, the tightest free chunk, a chunk split when it is
 //! twice the request or 128 MiB larger, neighbours merged at once, nothing ever
-//! given back), but streams, timed waits and the preallocation of most of the
+//! given back before the end), but streams, timed waits and the preallocation of most of the
 //! device, which programs can switch on or off, are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Device, DeviceAddr, DeviceError, rounded_request};
+use crate::{Device, DeviceAddr, DeviceError, Suballocator, rounded_request};
 
 const STEP: u64 = 256;
 /// What the first region takes.
@@ -32,6 +32,8 @@ pub struct Bfc {
     chunks: BTreeMap<u64, Chunk>,
     /// Free chunks by size, then address.
     free: BTreeSet<(u64, u64)>,
+    /// Bytes of each region, by its first byte.
+    regions: BTreeMap<u64, u64>,
     next_region: u64,
     backpedalled: bool,
     used: u64,
@@ -44,6 +46,7 @@ impl Default for Bfc {
         Self {
             chunks: BTreeMap::new(),
             free: BTreeSet::new(),
+            regions: BTreeMap::new(),
             next_region: FIRST_REGION,
             backpedalled: false,
             used: 0,
@@ -64,7 +67,7 @@ impl Bfc {
         self.peak_used
     }
 
-    /// Bytes held from the device; they never shrink, so this is the peak too.
+    /// Bytes held from the device; they shrink only in [`close`](Self::close).
     pub fn reserved(&self) -> u64 {
         self.reserved
     }
@@ -129,6 +132,28 @@ impl Bfc {
         Ok(())
     }
 
+    /// The size of the live block that starts at `addr`.
+    pub fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
+        let chunk = self.chunks.get(&addr.0).filter(|chunk| chunk.used);
+        chunk.map(|chunk| chunk.size)
+    }
+
+    /// Gives regions without live blocks back to `device`, as the allocator does
+    /// at its end and never before.
+    pub fn close(&mut self, device: &mut impl Device) -> Result<(), DeviceError> {
+        let regions: Vec<(u64, u64)> = self.regions.iter().map(|(&at, &size)| (at, size)).collect();
+        for (region, bytes) in regions {
+            if self.free.contains(&(bytes, region)) {
+                device.free(DeviceAddr(region))?;
+                self.free.remove(&(bytes, region));
+                self.chunks.remove(&region);
+                self.regions.remove(&region);
+                self.reserved -= bytes;
+            }
+        }
+        Ok(())
+    }
+
     /// Hands out the tightest free chunk, split if too much would be wasted.
     fn take(&mut self, size: u64) -> Option<DeviceAddr> {
         let &(found, addr) = self.free.range((size, 0)..).next()?;
@@ -190,8 +215,49 @@ impl Bfc {
         };
         self.chunks.insert(region, chunk);
         self.free.insert((bytes, region));
+        self.regions.insert(region, bytes);
         self.reserved += bytes;
         Ok(true)
+    }
+}
+
+impl Suballocator for Bfc {
+    const ALIGNMENT: u64 = STEP;
+
+    fn malloc(&mut self, device: &mut impl Device, bytes: u64) -> Result<DeviceAddr, DeviceError> {
+        Self::malloc(self, device, bytes)
+    }
+
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
+        Self::free(self, addr)
+    }
+
+    fn trim(&mut self, _device: &mut impl Device) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn close(&mut self, device: &mut impl Device) -> Result<(), DeviceError> {
+        Self::close(self, device)
+    }
+
+    fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
+        Self::size_of(self, addr)
+    }
+
+    fn reserved(&self) -> u64 {
+        Self::reserved(self)
+    }
+
+    fn used(&self) -> u64 {
+        Self::used(self)
+    }
+
+    fn peak_used(&self) -> u64 {
+        Self::peak_used(self)
+    }
+
+    fn largest_free(&self) -> Option<u64> {
+        Some(Self::largest_free(self))
     }
 }
 

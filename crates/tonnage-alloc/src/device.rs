@@ -5,6 +5,8 @@
 //! written against them and must be able to run on this trait unchanged.
 //! Everything a policy may know about a device is here; addresses are
 //! integers, time does not exist, and order of calls is the only order.
+//!
+//! The trait does not say how bytes are read or written: a policy never does.
 
 use thiserror::Error;
 
@@ -31,11 +33,23 @@ pub struct PhysicalId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// A moment on a stream, made by [`Device::record_event`].
+/// An event made by [`Device::create_event`]: it marks a moment on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// Why a device said no.
+/// What the device may do with a mapped range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    /// Nothing. A range that was just mapped has this.
+    #[default]
+    None,
+    /// Read.
+    Read,
+    /// Read and write.
+    ReadWrite,
+}
+
+/// Why a device refused a call.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -51,18 +65,60 @@ pub enum DeviceError {
     /// mapped, an address that is no allocation's first byte.
     #[error("invalid value: {0}")]
     Invalid(&'static str),
+    /// The driver failed for a reason of its own: a lost device, an illegal
+    /// access by earlier work, a limit of the system.
+    #[error("{call} failed with code {code}")]
+    Driver {
+        /// The function of the driver or of the system.
+        call: &'static str,
+        /// What it returned.
+        code: i32,
+    },
 }
 
 /// A source of device memory.
 ///
-/// Three kinds exist: arithmetic ([`SimDevice`](crate::SimDevice)), the real
-/// driver, and the real driver's calls answered by the stand-in. A policy that
-/// behaves differently on two of them is broken.
-pub trait Device {
+/// One kind exists so far: [`SimDevice`](crate::SimDevice) computes its answers
+/// and holds no bytes. The CUDA stand-in answers the driver's C functions from
+/// a `SimDevice`, and its tests reach it through this trait. No GPU driver is
+/// behind it yet. A policy that behaves differently on two devices is broken.
+///
+/// # Errors
+///
+/// A call that returns an error has changed nothing. Any call may return
+/// [`DeviceError::Driver`]; [`DeviceError::OutOfMemory`] comes only from
+/// [`malloc`](Self::malloc), [`reserve`](Self::reserve) and
+/// [`create`](Self::create).
+///
+/// # Blocking, and graph capture
+///
+/// A runtime holds a lock while it calls a device, and it may be called while a
+/// stream of the program is captured into a graph. So each verb says here what
+/// it may do:
+///
+/// | verb | may block | while a stream is captured |
+/// |---|---|---|
+/// | `total`, `granularity` | no | allowed |
+/// | `free_bytes` | for the driver's lock | allowed |
+/// | `malloc`, `reserve`, `create`, `map`, `set_access` | for the driver's lock, never for work on a stream | allowed; the implementation sets the thread's capture mode to relaxed for the call |
+/// | `free` | until all work on the device is done | forbidden |
+/// | `unmap`, `release`, `unreserve` | for the driver's lock, not for work: the caller must know that nothing uses the range | forbidden |
+/// | `create_event`, `destroy_event` | for the driver's lock | allowed |
+/// | `record_event` | no | allowed on streams that are not captured |
+/// | `query_event` | no | forbidden |
+/// | `wait_event` | until the work before the event is done | forbidden |
+///
+/// "Forbidden" is the policy's duty: a driver would invalidate the capture.
+///
+/// # Threads
+///
+/// A device moves between threads with the policy that owns it, hence `Send`.
+/// Calls are never made from two threads at once.
+pub trait Device: Send {
     /// Bytes of memory the device has, as its driver reports them.
     fn total(&self) -> u64;
 
-    /// Bytes nobody holds.
+    /// Bytes nobody holds; 0 if the driver does not say.
     fn free_bytes(&self) -> u64;
 
     /// Smallest unit of [`create`](Device::create) and [`map`](Device::map).
@@ -71,7 +127,8 @@ pub trait Device {
     /// Obtains `size` bytes (`cudaMalloc`).
     ///
     /// pre: `size > 0`. post: the range is disjoint from every other
-    /// allocation, mapping and reservation, and aligned to at least 512 bytes.
+    /// allocation, mapping and reservation, aligned to at least 512 bytes, and
+    /// may be read and written.
     fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError>;
 
     /// Returns an allocation (`cudaFree`).
@@ -81,7 +138,8 @@ pub trait Device {
 
     /// Reserves a range of addresses without memory (`cuMemAddressReserve`).
     ///
-    /// pre: `size` is a positive multiple of the granularity.
+    /// pre: `size` is a positive multiple of the granularity. post: the range
+    /// is disjoint from every other and starts at a multiple of the granularity.
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError>;
 
     /// Returns a reservation (`cuMemAddressFree`).
@@ -99,22 +157,49 @@ pub trait Device {
     /// post: the bytes are free once nothing maps them either.
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError>;
 
-    /// Puts all of `memory` at `addr` (`cuMemMap`).
+    /// Puts all of `memory`, which has `size` bytes, at `addr` (`cuMemMap`).
     ///
-    /// pre: the range lies in one reservation and nothing is mapped there.
-    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError>;
+    /// pre: the range lies in one reservation and nothing is mapped there; `addr`
+    /// is a multiple of the granularity; `size` is what `memory` was created with.
+    /// post: the range has [`Access::None`].
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError>;
 
     /// Takes away every mapping in the range (`cuMemUnmap`).
     ///
-    /// pre: the range is made up of whole mappings.
+    /// pre: the range is made up of whole mappings, and no work that is still to
+    /// be done uses it.
     fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError>;
 
-    /// Marks this moment on `stream` (`cudaEventRecord`).
-    fn record_event(&mut self, stream: StreamId) -> EventId;
+    /// Says what the device may do with a range (`cuMemSetAccess`).
+    ///
+    /// pre: the range is made up of whole mappings.
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError>;
 
-    /// Whether everything before `event` has run (`cudaEventQuery`).
-    fn event_done(&mut self, event: EventId) -> bool;
+    /// Makes an event that marks nothing yet (`cudaEventCreateWithFlags`).
+    ///
+    /// Who made it destroys it.
+    fn create_event(&mut self) -> Result<EventId, DeviceError>;
 
-    /// Waits until [`event_done`](Device::event_done) would say yes.
-    fn wait_event(&mut self, event: EventId);
+    /// Returns an event (`cudaEventDestroy`).
+    ///
+    /// pre: `event` was made by [`create_event`](Device::create_event) and not
+    /// yet destroyed. It need not be done.
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError>;
+
+    /// Lets `event` mark this moment on `stream`, and no other moment any more
+    /// (`cudaEventRecord`).
+    fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Whether everything before the moment that `event` marks has run
+    /// (`cudaEventQuery`). An event that marks nothing is done.
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError>;
+
+    /// Waits until [`query_event`](Device::query_event) would say yes
+    /// (`cudaEventSynchronize`).
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError>;
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The `Device` seam, and the simulated device behind it.
+//! Allocator policies, and the [`Device`] they run on.
 //!
 //! An allocator policy never sees a pointer, a clock or a thread. It sees a
-//! [`Device`]: ten verbs with a written contract. [`SimDevice`] answers them by
-//! arithmetic alone, so the very same policy code runs against a GPU that is
-//! not there. The CUDA stand-in keeps its books on a `SimDevice` too, which is
-//! why a dry run and a replay cannot disagree about what fits.
+//! [`Device`]: the calls of a driver, with a written contract. [`SimDevice`]
+//! answers them by arithmetic alone, so the very same policy code runs against
+//! a GPU that is not there. The CUDA stand-in keeps its accounts on a
+//! `SimDevice` too, which is why a dry run and a replay cannot disagree about
+//! what fits.
 //!
-//! [`torch`] is PyTorch's caching allocator as such a policy, event for event.
+//! [`Policy`] is what every policy can do. [`torch`] is PyTorch's caching
+//! allocator, event for event; [`Bfc`] and [`StreamPool`] are approximations,
+//! which [`StreamSafe`] makes policies of.
 //!
 //! # Vocabulary
 //!
@@ -25,15 +28,19 @@
 mod address;
 mod bfc;
 mod device;
+mod policy;
 mod pool;
 mod sim;
+mod stream_safe;
 pub mod torch;
 
 pub use address::AddressOrder;
 pub use bfc::Bfc;
-pub use device::{Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
+pub use device::{Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
+pub use policy::{Policy, PolicyError, Request};
 pub use pool::StreamPool;
 pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};
+pub use stream_safe::{StreamSafe, Suballocator};
 
 /// The granularity of the driver: physical memory comes in pieces of 2 MiB.
 pub const GRANULARITY: u64 = 2 << 20;

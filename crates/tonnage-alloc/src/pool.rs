@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::address::Chunks;
-use crate::{Device, DeviceAddr, DeviceError, rounded_request};
+use crate::{Device, DeviceAddr, DeviceError, Suballocator, rounded_request};
 
 const CHUNK: u64 = 32 << 20;
 const STEP: u64 = 512;
@@ -104,10 +104,50 @@ impl StreamPool {
             if self.reserved <= keep {
                 break;
             }
+            device.free(DeviceAddr(start))?;
             self.chunks.remove(start);
             self.reserved -= length;
-            device.free(DeviceAddr(start))?;
         }
         Ok(())
+    }
+}
+
+impl Suballocator for StreamPool {
+    const ALIGNMENT: u64 = STEP;
+
+    fn malloc(&mut self, device: &mut impl Device, bytes: u64) -> Result<DeviceAddr, DeviceError> {
+        Self::malloc(self, device, bytes)
+    }
+
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
+        Self::free(self, addr)
+    }
+
+    fn trim(&mut self, device: &mut impl Device) -> Result<(), DeviceError> {
+        Self::trim(self, device, 0)
+    }
+
+    fn close(&mut self, device: &mut impl Device) -> Result<(), DeviceError> {
+        Self::trim(self, device, 0)
+    }
+
+    fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
+        Self::size_of(self, addr)
+    }
+
+    fn reserved(&self) -> u64 {
+        Self::reserved(self)
+    }
+
+    fn used(&self) -> u64 {
+        Self::used(self)
+    }
+
+    fn peak_used(&self) -> u64 {
+        Self::peak_used(self)
+    }
+
+    fn largest_free(&self) -> Option<u64> {
+        None
     }
 }

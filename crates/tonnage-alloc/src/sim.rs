@@ -17,12 +17,12 @@
 //! **Invariant:** `charged` equals the context, the charges from outside and
 //! the sum over live pieces; [`SimDevice::check`] recounts it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::address::{AddressSpace, Chunks};
 use crate::{
-    AddressOrder, Device, DeviceAddr, DeviceError, EventId, GRANULARITY, PhysicalId, StreamId,
-    round_up, rounded_request,
+    Access, AddressOrder, Device, DeviceAddr, DeviceError, EventId, GRANULARITY, PhysicalId,
+    StreamId, round_up, rounded_request,
 };
 
 /// Requests up to this size share a piece of physical memory.
@@ -43,6 +43,20 @@ pub struct SimConfig {
     pub base: u64,
     /// Length of that range; half is for allocations, half for reservations.
     pub span: u64,
+}
+
+impl SimConfig {
+    /// A device of so many bytes, without a context: addresses from 16 TiB on,
+    /// in the usual order, with room for many reservations.
+    pub fn with_total(total: u64) -> Self {
+        Self {
+            total,
+            context: 0,
+            order: AddressOrder::default(),
+            base: 1 << 44,
+            span: 1 << 56,
+        }
+    }
 }
 
 /// What kind of thing an address belongs to.
@@ -77,6 +91,13 @@ struct Physical {
     held_by_caller: u32,
 }
 
+/// Physical memory at an address.
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    memory: PhysicalId,
+    access: Access,
+}
+
 /// A device without a device.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
@@ -97,9 +118,11 @@ pub struct SimDevice {
     /// Pieces that small requests share.
     shared: Chunks,
     reservations: BTreeMap<u64, u64>,
-    mappings: BTreeMap<u64, PhysicalId>,
+    mappings: BTreeMap<u64, Mapping>,
     physical: BTreeMap<PhysicalId, Physical>,
     next_physical: u64,
+    /// Events that were made and not destroyed.
+    events: BTreeSet<u64>,
     next_event: u64,
 }
 
@@ -123,6 +146,7 @@ impl SimDevice {
             mappings: BTreeMap::new(),
             physical: BTreeMap::new(),
             next_physical: 1,
+            events: BTreeSet::new(),
             next_event: 1,
         }
     }
@@ -211,8 +235,8 @@ impl SimDevice {
                 kind,
             });
         }
-        let (&start, memory) = self.mappings.range(..=addr.0).next_back()?;
-        let size = self.physical.get(memory)?.size;
+        let (&start, mapping) = self.mappings.range(..=addr.0).next_back()?;
+        let size = self.physical_size(mapping.memory)?;
         holds(start, size).then_some(Allocation {
             addr: DeviceAddr(start),
             size,
@@ -244,8 +268,22 @@ impl SimDevice {
 
     /// The physical memory mapped at exactly `addr` or around it.
     pub fn mapped_at(&self, addr: DeviceAddr) -> Option<PhysicalId> {
-        let (&start, &memory) = self.mappings.range(..=addr.0).next_back()?;
-        (addr.0 - start < self.physical_size(memory)?).then_some(memory)
+        self.mapping_at(addr).map(|mapping| mapping.memory)
+    }
+
+    /// What the device may do at `addr`; `None` if nothing is mapped there.
+    pub fn access_at(&self, addr: DeviceAddr) -> Option<Access> {
+        self.mapping_at(addr).map(|mapping| mapping.access)
+    }
+
+    fn mapping_at(&self, addr: DeviceAddr) -> Option<Mapping> {
+        let (&start, &mapping) = self.mappings.range(..=addr.0).next_back()?;
+        (addr.0 - start < self.physical_size(mapping.memory)?).then_some(mapping)
+    }
+
+    /// Events that were made and not destroyed.
+    pub fn live_events(&self) -> usize {
+        self.events.len()
     }
 
     /// Recounts the books; tests call it after every step.
@@ -283,11 +321,12 @@ impl SimDevice {
             end = start + size;
         }
         let mut end = 0;
-        for (&start, memory) in &self.mappings {
+        for (&start, mapping) in &self.mappings {
             if start < end {
                 return Err(format!("mappings overlap at {start:#x}"));
             }
-            end = start + self.physical_size(*memory).ok_or("a mapping of nothing")?;
+            let size = self.physical_size(mapping.memory);
+            end = start + size.ok_or("a mapping of nothing")?;
         }
         Ok(())
     }
@@ -348,6 +387,38 @@ impl SimDevice {
         let addr = self.space.take(rounded).ok_or(out_of_memory)?;
         self.charge(rounded)?;
         Ok(addr)
+    }
+
+    /// The starts of the mappings that make up a range.
+    fn whole_mappings(&self, addr: DeviceAddr, size: u64) -> Result<Vec<u64>, DeviceError> {
+        let end = addr
+            .0
+            .checked_add(size)
+            .ok_or(DeviceError::Invalid("the range wraps around"))?;
+        let mut starts = Vec::new();
+        let mut next = addr.0;
+        while next < end {
+            let mapping = self
+                .mappings
+                .get(&next)
+                .ok_or(DeviceError::Invalid("the range is not made of mappings"))?;
+            starts.push(next);
+            next += self
+                .physical_size(mapping.memory)
+                .ok_or(DeviceError::Invalid("a mapping of nothing"))?;
+        }
+        if next != end {
+            return Err(DeviceError::Invalid("the range cuts a mapping"));
+        }
+        Ok(starts)
+    }
+
+    fn known_event(&self, event: EventId) -> Result<(), DeviceError> {
+        if self.events.contains(&event.0) {
+            Ok(())
+        } else {
+            Err(DeviceError::Invalid("no such event"))
+        }
     }
 
     fn drop_holder(&mut self, memory: PhysicalId) {
@@ -465,10 +536,13 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
-        let size = self
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
+        let whole = self
             .physical_size(memory)
             .ok_or(DeviceError::Invalid("no such physical memory"))?;
+        if size != whole {
+            return Err(DeviceError::Invalid("not the size of the memory"));
+        }
         let end = addr.0.checked_add(size);
         let inside = self
             .find_reservation(addr)
@@ -481,7 +555,8 @@ impl Device for SimDevice {
         if taken {
             return Err(DeviceError::Invalid("the range is mapped already"));
         }
-        self.mappings.insert(addr.0, memory);
+        let access = Access::None;
+        self.mappings.insert(addr.0, Mapping { memory, access });
         if let Some(physical) = self.physical.get_mut(&memory) {
             physical.holders += 1;
         }
@@ -489,41 +564,51 @@ impl Device for SimDevice {
     }
 
     fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
-        let end = addr
-            .0
-            .checked_add(size)
-            .ok_or(DeviceError::Invalid("the range wraps around"))?;
-        let mut inside = Vec::new();
-        let mut next = addr.0;
-        while next < end {
-            let memory = *self
-                .mappings
-                .get(&next)
-                .ok_or(DeviceError::Invalid("the range is not made of mappings"))?;
-            inside.push((next, memory));
-            next += self
-                .physical_size(memory)
-                .ok_or(DeviceError::Invalid("a mapping of nothing"))?;
-        }
-        if next != end {
-            return Err(DeviceError::Invalid("the range cuts a mapping"));
-        }
-        for (start, memory) in inside {
-            self.mappings.remove(&start);
-            self.drop_holder(memory);
+        for start in self.whole_mappings(addr, size)? {
+            if let Some(mapping) = self.mappings.remove(&start) {
+                self.drop_holder(mapping.memory);
+            }
         }
         Ok(())
     }
 
-    fn record_event(&mut self, _stream: StreamId) -> EventId {
-        let event = EventId(self.next_event);
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        for start in self.whole_mappings(addr, size)? {
+            if let Some(mapping) = self.mappings.get_mut(&start) {
+                mapping.access = access;
+            }
+        }
+        Ok(())
+    }
+
+    fn create_event(&mut self) -> Result<EventId, DeviceError> {
+        let event = self.next_event;
         self.next_event += 1;
-        event
+        self.events.insert(event);
+        Ok(EventId(event))
     }
 
-    fn event_done(&mut self, _event: EventId) -> bool {
-        true
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.known_event(event)?;
+        self.events.remove(&event.0);
+        Ok(())
     }
 
-    fn wait_event(&mut self, _event: EventId) {}
+    fn record_event(&mut self, event: EventId, _stream: StreamId) -> Result<(), DeviceError> {
+        self.known_event(event)
+    }
+
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        self.known_event(event)?;
+        Ok(true)
+    }
+
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.known_event(event)
+    }
 }

@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tonnage_alloc::{
-    AddressOrder, AllocationKind, Device, DeviceAddr, DeviceError, GRANULARITY, PhysicalId,
-    SimConfig, SimDevice, StreamPool,
+    Access, AddressOrder, AllocationKind, Device, DeviceAddr, DeviceError, GRANULARITY, PhysicalId,
+    SimConfig, SimDevice, StreamId, StreamPool,
 };
 
 fn device(order: AddressOrder, total: u64) -> SimDevice {
@@ -115,8 +115,14 @@ proptest! {
                 },
                 Step::Map(which, page) => if let Some((_, memory)) = pick(&physical, which) {
                     let addr = range.offset(page * GRANULARITY);
-                    if device.map(addr, memory).is_ok() {
-                        mapped.push((addr, device.physical_size(memory).unwrap()));
+                    let size = device.physical_size(memory).unwrap();
+                    prop_assert!(device.map(addr, size + GRANULARITY, memory).is_err());
+                    if device.map(addr, size, memory).is_ok() {
+                        prop_assert_eq!(device.access_at(addr), Some(Access::None));
+                        prop_assert!(device.set_access(addr, size / 2, Access::Read).is_err());
+                        device.set_access(addr, size, Access::Read).unwrap();
+                        prop_assert_eq!(device.access_at(addr.offset(size - 1)), Some(Access::Read));
+                        mapped.push((addr, size));
                     }
                 },
                 Step::Unmap(which) => if let Some((index, (addr, size))) = pick(&mapped, which) {
@@ -179,7 +185,7 @@ fn physical_memory_lives_until_its_last_holder_is_gone() {
     let mut device = device(AddressOrder::Descending, 1 << 30);
     let range = device.reserve(GRANULARITY).unwrap();
     let memory = device.create(GRANULARITY).unwrap();
-    device.map(range, memory).unwrap();
+    device.map(range, GRANULARITY, memory).unwrap();
     device.release(memory).unwrap();
     assert_eq!(device.charged(), GRANULARITY, "the mapping still holds it");
     assert!(device.unreserve(range, GRANULARITY).is_err());
@@ -239,4 +245,21 @@ fn a_device_without_a_limit_says_what_is_free_and_refuses_nothing() {
     device.release(memory).unwrap();
     device.free(large).unwrap();
     assert_eq!(device.free_bytes(), (1 << 30) - (400 << 20));
+}
+
+#[test]
+fn events_exist_until_they_are_destroyed() {
+    let mut device = device(AddressOrder::Descending, 1 << 30);
+    let event = device.create_event().unwrap();
+    assert_eq!(device.query_event(event), Ok(true), "it marks nothing");
+    device.record_event(event, StreamId(7)).unwrap();
+    device.wait_event(event).unwrap();
+    assert_eq!(device.query_event(event), Ok(true), "work is done at once");
+    assert_eq!(device.live_events(), 1);
+    device.destroy_event(event).unwrap();
+    assert_eq!(device.live_events(), 0);
+    assert!(device.destroy_event(event).is_err());
+    assert!(device.record_event(event, StreamId(7)).is_err());
+    assert!(device.query_event(event).is_err());
+    assert!(device.wait_event(event).is_err());
 }

@@ -249,16 +249,17 @@ impl Job {
         let mut confs = vec![baseline_conf.clone()];
         let known = self.tracks.iter().all(|track| track.capacity_known);
         confs.extend(grid(first.minor(), known));
-        let mut unique = Vec::new();
+        let mut unique: Vec<(String, Alloc)> = Vec::new();
         for conf in confs {
-            if !unique.contains(&conf) {
-                unique.push(conf);
+            if unique.iter().all(|(known, _)| *known != conf) {
+                let alloc = setting(&conf);
+                unique.push((conf, alloc));
             }
         }
         let total = unique.len() + FINALISTS + 1;
         let tell = |done| progress(done, total);
-        let trials = everywhere(&unique, threads, &tell, |conf| {
-            self.attempt(conf, recorded.as_deref())
+        let trials = everywhere(&unique, threads, &tell, |(conf, alloc)| {
+            self.attempt(conf, alloc, recorded.as_deref())
         });
         let tried = trials.len();
         let mut ranked = trials;
@@ -302,7 +303,8 @@ impl Job {
         }
         let tell = |done| progress(tried + done, tried + finalists.len());
         let sizes = everywhere(&finalists, threads, &tell, |trial| {
-            self.smallest_of(&trial.conf)
+            let (_, alloc) = unique.iter().find(|(conf, _)| *conf == trial.conf)?;
+            self.smallest_of(alloc)
         });
         for (trial, size) in finalists.iter_mut().zip(sizes) {
             trial.smallest = size;
@@ -380,7 +382,7 @@ impl Job {
     }
 
     /// One setting, on every device.
-    fn attempt(&self, conf: &str, recorded: Option<&str>) -> Trial {
+    fn attempt(&self, conf: &str, alloc: &Alloc, recorded: Option<&str>) -> Trial {
         let mut trial = Trial {
             conf: conf.to_owned(),
             recorded: recorded == Some(conf),
@@ -392,22 +394,21 @@ impl Job {
             retries: 0,
             smallest: None,
         };
-        let alloc = setting(conf);
         for track in &self.tracks {
             let limited = conf.contains("per_process_memory_fraction");
-            let roomy = (!limited).then(|| track.replay(&alloc, track.roomy(), false));
+            let ample = (!limited).then(|| track.replay(alloc, track.ample(), false));
             let needed = |result: &Replayed| {
                 let held = result.peak_reserved.saturating_add(track.peak_outside());
                 held.saturating_add(track.context)
             };
             // With room for all of it the real device changes nothing.
-            let real = match &roomy {
+            let real = match &ample {
                 Some(result) if needed(result) <= track.capacity && result.completes() => {
                     result.clone()
                 }
-                _ => track.replay(&alloc, track.capacity, false),
+                _ => track.replay(alloc, track.capacity, false),
             };
-            let appetite = roomy.as_ref().unwrap_or(&real).peak_reserved;
+            let appetite = ample.as_ref().unwrap_or(&real).peak_reserved;
             trial.appetite = trial.appetite.max(appetite);
             trial.completes &= real.completes();
             trial.served += match real.outcome {
@@ -422,12 +423,11 @@ impl Job {
         trial
     }
 
-    fn smallest_of(&self, conf: &str) -> Option<u64> {
-        let alloc = setting(conf);
+    fn smallest_of(&self, alloc: &Alloc) -> Option<u64> {
         let mut most = 0;
         for track in &self.tracks {
-            let base = track.replay(&alloc, track.capacity, false);
-            let Smallest { bytes, .. } = track.smallest(&alloc, &base)?;
+            let base = track.replay(alloc, track.capacity, false);
+            let Smallest { bytes, .. } = track.smallest(alloc, &base)?;
             most = most.max(bytes);
         }
         Some(most)

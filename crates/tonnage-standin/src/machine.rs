@@ -557,7 +557,8 @@ impl Books {
             size: sim.physical_size(memory).unwrap_or(0),
             describe: &|()| (address, handle),
         };
-        let act = |sim: &mut SimDevice| sim.map(DeviceAddr(address), memory);
+        let size = report.size;
+        let act = |sim: &mut SimDevice| sim.map(DeviceAddr(address), size, memory);
         settle(device, sim, act, &report)
     }
 

@@ -13,8 +13,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use tonnage_alloc::torch::{Allocator, Event, Settings};
 use tonnage_alloc::{
-    AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig, SimDevice,
-    StreamId,
+    Access, AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig,
+    SimDevice, StreamId,
 };
 use tonnage_capture::ledger::{DeviceWord, Ledger};
 use tonnage_capture::log::{CallKind, Record};
@@ -104,15 +104,24 @@ fn free_bytes() -> u64 {
 #[derive(Clone)]
 struct Driver(i32);
 
-fn answer(status: i32) -> Result<(), DeviceError> {
+/// What a status says. 0 is success and 2 is out of memory, for the runtime and
+/// for the driver.
+fn answer(call: &'static str, status: i32) -> Result<(), DeviceError> {
     match status {
         0 => Ok(()),
         2 => Err(DeviceError::OutOfMemory {
             requested: 0,
-            free: 0,
+            free: free_bytes(),
         }),
-        _ => Err(DeviceError::Invalid("the driver said no")),
+        code => Err(DeviceError::Driver { call, code }),
     }
+}
+
+/// Calls a function of the C surface for its answer.
+macro_rules! ask {
+    ($module:ident :: $function:ident $(, $argument:expr)* $(,)?) => {
+        answer(stringify!($function), call!($module::$function $(, $argument)*))
+    };
 }
 
 impl Device for Driver {
@@ -139,30 +148,30 @@ impl Device for Driver {
     fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
         use_device(self.0);
         let mut address = 0;
-        answer(call!(cudart::cudaMalloc, &raw mut address, size as usize))?;
+        ask!(cudart::cudaMalloc, &raw mut address, size as usize)?;
         Ok(DeviceAddr(address))
     }
 
     fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
-        answer(call!(cudart::cudaFree, Ptr(addr.0 as usize)))
+        ask!(cudart::cudaFree, Ptr(addr.0 as usize))
     }
 
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
         use_device(self.0);
         let mut address = 0;
-        answer(call!(
+        ask!(
             cuda::cuMemAddressReserve,
             &raw mut address,
             size as usize,
             0,
             0,
             0
-        ))?;
+        )?;
         Ok(DeviceAddr(address))
     }
 
     fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
-        answer(call!(cuda::cuMemAddressFree, addr.0, size as usize))
+        ask!(cuda::cuMemAddressFree, addr.0, size as usize)
     }
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
@@ -170,48 +179,71 @@ impl Device for Driver {
         (properties[0], properties[2], properties[3]) = (1, 1, self.0);
         let mut handle = Ptr::NULL;
         let described = Ptr(properties.as_ptr() as usize);
-        answer(call!(
+        ask!(
             cuda::cuMemCreate,
             &raw mut handle,
             size as usize,
             described,
             0
-        ))?;
+        )?;
         Ok(PhysicalId(handle.0 as u64))
     }
 
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
-        answer(call!(cuda::cuMemRelease, memory.0))
+        ask!(cuda::cuMemRelease, memory.0)
     }
 
-    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
-        // The driver wants the size, the trait does not have it: try powers of pages.
-        (1..=64)
-            .map(|pages| {
-                let size = (pages * 2 * MIB) as usize;
-                answer(call!(cuda::cuMemMap, addr.0, size, 0, memory.0, 0))
-            })
-            .find(Result::is_ok)
-            .unwrap_or(Err(DeviceError::Invalid("no size fits")))
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
+        ask!(cuda::cuMemMap, addr.0, size as usize, 0, memory.0, 0)
     }
 
     fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
-        answer(call!(cuda::cuMemUnmap, addr.0, size as usize))
+        ask!(cuda::cuMemUnmap, addr.0, size as usize)
     }
 
-    fn record_event(&mut self, stream: StreamId) -> EventId {
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        let flags = match access {
+            Access::None => 0,
+            Access::Read => 1,
+            Access::ReadWrite => 3,
+        };
+        // A location, which is a kind (1 for a device) and a number, and the flags.
+        let described = [1_i32, self.0, flags];
+        let described = Ptr(described.as_ptr() as usize);
+        ask!(cuda::cuMemSetAccess, addr.0, size as usize, described, 1)
+    }
+
+    fn create_event(&mut self) -> Result<EventId, DeviceError> {
         let mut event = Ptr::NULL;
-        call!(cudart::cudaEventCreate, &raw mut event);
-        call!(cudart::cudaEventRecord, event, Ptr(stream.0 as usize));
-        EventId(event.0 as u64)
+        ask!(cudart::cudaEventCreate, &raw mut event)?;
+        Ok(EventId(event.0 as u64))
     }
 
-    fn event_done(&mut self, event: EventId) -> bool {
-        call!(cudart::cudaEventQuery, Ptr(event.0 as usize)) == 0
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        ask!(cudart::cudaEventDestroy, Ptr(event.0 as usize))
     }
 
-    fn wait_event(&mut self, event: EventId) {
-        call!(cudart::cudaEventSynchronize, Ptr(event.0 as usize));
+    fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        let stream = Ptr(stream.0 as usize);
+        ask!(cudart::cudaEventRecord, Ptr(event.0 as usize), stream)
+    }
+
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        /// `cudaErrorNotReady`
+        const NOT_READY: i32 = 600;
+        match call!(cudart::cudaEventQuery, Ptr(event.0 as usize)) {
+            NOT_READY => Ok(false),
+            status => answer("cudaEventQuery", status).map(|()| true),
+        }
+    }
+
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        ask!(cudart::cudaEventSynchronize, Ptr(event.0 as usize))
     }
 }
 

@@ -204,6 +204,12 @@ impl Blocks {
         self.uses[uses].insert(stream, ());
     }
 
+    /// The streams that used the block, in torch's order.
+    pub(super) fn streams(&self, index: u32) -> Vec<HashedStream> {
+        let uses = self.uses.get(self[index].uses as usize);
+        uses.map_or_else(Vec::new, |uses| uses.keys().collect())
+    }
+
     /// Takes away the streams that used the block, in torch's order.
     pub(super) fn take_uses(&mut self, index: u32) -> Vec<HashedStream> {
         let uses = std::mem::replace(&mut self[index].uses, NONE);

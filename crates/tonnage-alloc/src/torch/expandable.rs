@@ -5,7 +5,7 @@
 use super::block::{Block, NONE};
 use super::size::SMALL_SEGMENT;
 use super::{Action, Allocator, Error, Sink, Undefined};
-use crate::{Device, DeviceAddr, DeviceError, PhysicalId};
+use crate::{Access, Device, DeviceAddr, DeviceError, PhysicalId};
 
 /// One expandable segment.
 #[derive(Clone, Debug)]
@@ -150,12 +150,12 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 }
             }
         }
+        let start = DeviceAddr(range.base + first * range.page);
+        map_pages(&mut self.device, start, range.page, &got)?;
         if range.pages.len() < last as usize {
             range.pages.resize(last as usize, None);
         }
         for (page, memory) in (first..last).zip(got) {
-            let at = DeviceAddr(range.base + page * range.page);
-            self.device.map(at, memory)?;
             range.pages[page as usize] = Some(memory);
         }
         self.lanes[lane as usize].unmapped.remove(&addr);
@@ -197,15 +197,23 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         if !self.private.may_uncount(self.pools[pool as usize].owner) {
             return Err(self.flag(Undefined::PoolCountUnderflow));
         }
-        for page in first..last {
-            let at = DeviceAddr(range.base + page * range.page);
-            self.device.unmap(at, range.page)?;
-            if let Some(memory) = range.pages[page as usize].take() {
-                self.device.release(memory)?;
+        let mut done = first;
+        let mut unmapped = Ok(());
+        while unmapped.is_ok() && done < last {
+            let at = DeviceAddr(range.base + done * range.page);
+            unmapped = self.device.unmap(at, range.page);
+            if unmapped.is_ok() {
+                let memory = range.pages[done as usize].take();
+                unmapped = memory.map_or(Ok(()), |memory| self.device.release(memory));
+                done += 1;
             }
         }
+        if first >= done {
+            return Ok(unmapped?);
+        }
+        // If the device failed in between, the pages before have no memory any more.
         let start = range.base + first * range.page;
-        let length = (last - first) * range.page;
+        let length = (done - first) * range.page;
         self.take_free(index);
         let before = start - addr;
         if before > 0 {
@@ -234,20 +242,21 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         self.private.uncount(self.pools[pool as usize].owner);
         self.books.rest.device_free += 1;
         self.emit(Action::SegmentUnmap, start, length, lane);
-        Ok(())
+        Ok(unmapped?)
     }
 
     /// Drops a range that is one block without memory again. No event (6).
     pub(super) fn drop_range(&mut self, index: u32) -> Result<(), Error> {
         let block = &self.blocks[index];
         let (addr, lane, range) = (block.addr, block.lane, block.range as usize);
-        let Some(dropped) = self.ranges[range].take() else {
+        let Some(dropped) = &self.ranges[range] else {
             return Err(DeviceError::Invalid("a block of no range").into());
         };
-        self.lanes[lane as usize].unmapped.remove(&addr);
-        self.blocks.remove(index);
         self.device
             .unreserve(DeviceAddr(dropped.base), dropped.size)?;
+        self.ranges[range] = None;
+        self.lanes[lane as usize].unmapped.remove(&addr);
+        self.blocks.remove(index);
         Ok(())
     }
 
@@ -267,4 +276,37 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let small = self.pools[lane.pool as usize].small;
         self.books.change_reserved(small, lane.pool_id, by);
     }
+}
+
+/// Puts pages of memory side by side and makes them usable. If the device fails,
+/// the pages are released and nothing is mapped.
+fn map_pages(
+    device: &mut impl Device,
+    start: DeviceAddr,
+    page: u64,
+    memory: &[PhysicalId],
+) -> Result<(), DeviceError> {
+    let mut mapped = 0;
+    let mut result = Ok(());
+    for &memory in memory {
+        result = device.map(start.offset(mapped), page, memory);
+        if result.is_err() {
+            break;
+        }
+        mapped += page;
+    }
+    if result.is_ok() {
+        result = device.set_access(start, mapped, Access::ReadWrite);
+    }
+    if result.is_err() {
+        // The first failure is the one to report; a device that also fails here
+        // keeps what it holds.
+        for at in (0..mapped).step_by(page as usize) {
+            let _ = device.unmap(start.offset(at), page);
+        }
+        for &memory in memory {
+            let _ = device.release(memory);
+        }
+    }
+    result
 }

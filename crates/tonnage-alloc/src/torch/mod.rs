@@ -35,6 +35,7 @@ mod expandable;
 mod free_set;
 mod live;
 mod obtain;
+mod policy;
 mod private;
 mod rank;
 mod release;
@@ -344,7 +345,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let served = self.hand_out(block, size, requested, split);
         if let Some(start) = prefix {
             block = self.live.remove(start.0).unwrap_or(NONE);
-            self.give_back(block);
+            self.give_back(block)?;
         }
         Ok(Some(served))
     }
@@ -355,8 +356,11 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             .live
             .remove(addr.0)
             .ok_or(Error::UnknownAddress(addr))?;
-        self.give_back(block);
-        Ok(())
+        let given = self.give_back(block);
+        if given.is_err() {
+            self.live.insert(addr.0, block);
+        }
+        given
     }
 
     /// The bytes of the live block at `addr`, slack included.
@@ -384,7 +388,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             return Err(Error::TooLarge(requested));
         }
         if self.pending.any() {
-            self.reap();
+            self.reap()?;
         }
         Ok(size::round(&self.settings, requested))
     }
@@ -573,29 +577,27 @@ impl<D: Device, S: Sink> Allocator<D, S> {
 
     /// The first half of a free (4): the program is done with the block.
     #[inline]
-    fn give_back(&mut self, index: u32) {
-        if self.request_back(index) {
-            self.complete(index);
-        } else {
-            self.start_waiting(index);
-            self.delay(index);
+    fn give_back(&mut self, index: u32) -> Result<(), Error> {
+        if self.blocks[index].uses != NONE {
+            return self.give_back_used(index);
         }
+        self.request_back(index);
+        self.complete(index);
+        Ok(())
     }
 
-    /// Books the request of a free; answers whether nothing delays it.
+    /// Counts the request of a free.
     #[inline]
-    fn request_back(&mut self, index: u32) -> bool {
+    fn request_back(&mut self, index: u32) {
         let block = &mut self.blocks[index];
         block.set_allocated(false);
         let small = block.is_small();
-        let free = block.uses == NONE;
         let (addr, size, requested, lane) = (block.addr, block.size, block.requested, block.lane);
         self.books.give_back(small, size);
         self.emit(Action::FreeRequested, addr, requested, lane);
         if size >= self.settings.max_split_size {
             self.books.rest.change_oversize_allocations(-1);
         }
-        free
     }
 
     /// The second half of a free (4): the block may be used again.

@@ -55,7 +55,7 @@ pub(super) struct Privates {
     use_on_oom: SkaSet<PoolId>,
     /// Open scopes, the innermost last.
     scopes: Vec<(PoolId, Scope)>,
-    capturing: bool,
+    pub(super) capturing: bool,
 }
 
 impl Privates {
@@ -209,7 +209,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         if self.settings.graph_capture_record_stream_reuse
             && let Some(&owner) = self.private.by_id.get(&pool)
         {
-            self.settle_deferred_of(owner);
+            self.settle_deferred_of(owner)?;
         }
         self.close_scope(pool)
     }

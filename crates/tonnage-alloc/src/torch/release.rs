@@ -7,9 +7,15 @@ use super::{Action, Allocator, Error, LARGE_POOL, PoolId, SMALL_POOL, Sink, Unde
 use crate::{Device, DeviceAddr};
 
 impl<D: Device, S: Sink> Allocator<D, S> {
-    /// Gives back everything cached that can be given back (`empty_cache`).
+    /// Gives back everything cached that can be given back (`empty_cache`), and
+    /// the events that were kept for reuse.
+    ///
+    /// Dropping an allocator gives nothing back to its device; who wants all of
+    /// it back frees the blocks and calls this.
     pub fn empty_cache(&mut self) -> Result<(), Error> {
-        self.release_cached(PoolId::DEFAULT)
+        self.release_cached(PoolId::DEFAULT)?;
+        self.destroy_spare_events()?;
+        Ok(())
     }
 
     /// Gives back what one private pool caches, if nobody uses the pool any more.
@@ -107,7 +113,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     pub(super) fn release_cached(&mut self, only: PoolId) -> Result<(), Error> {
         let everything = only == PoolId::DEFAULT;
         if everything && !self.in_capture() {
-            self.synchronize(None);
+            self.synchronize(None)?;
             self.release_pool(LARGE_POOL)?;
             self.release_pool(SMALL_POOL)?;
         }
@@ -124,7 +130,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                         reason: "cannot be released during a capture",
                     });
                 }
-                self.synchronize(Some(owner));
+                self.synchronize(Some(owner))?;
             }
             let (small, large) = self.private.pools(owner);
             self.release_pool(small)?;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::block::NONE;
 use super::ska::{HashedStream, SkaMap};
 use super::{Allocator, Error, Sink, Undefined};
-use crate::{Device, DeviceAddr, EventId, StreamId};
+use crate::{Device, DeviceAddr, DeviceError, EventId, StreamId};
 
 /// Blocks given back and not free yet.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +26,8 @@ pub(super) struct Pending {
     numbers: BTreeMap<StreamId, u64>,
     /// The ordinal of the device, part of the same hash.
     pub(super) ordinal: u8,
+    /// Events that mark nothing of interest any more and can be recorded again.
+    spare: Vec<EventId>,
 }
 
 impl Pending {
@@ -103,28 +105,74 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
-    /// A block that others used was given back.
-    pub(super) fn delay(&mut self, block: u32) {
+    /// Completes the frees that nothing delays any more. Every request does so
+    /// first; a program that makes none can ask for it.
+    pub fn process_events(&mut self) -> Result<(), Error> {
+        if self.pending.any() {
+            self.reap()?;
+        }
+        Ok(())
+    }
+
+    /// Takes back a block that other streams used. If the device fails, the
+    /// block stays handed out and nothing has changed.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn give_back_used(&mut self, block: u32) -> Result<(), Error> {
         if self.in_capture() {
+            self.request_back(block);
+            self.start_waiting(block);
             self.pending.deferred.push(block);
             if self.settings.graph_capture_record_stream_reuse {
                 self.flag(Undefined::CaptureReuse);
             }
-        } else {
-            self.pending.stale_uses |= self.pending.graph_uses.remove(&block).is_some();
-            self.record_events(block);
+            return Ok(());
         }
+        let events = self.mark_uses(block)?;
+        self.request_back(block);
+        self.start_waiting(block);
+        self.pending.stale_uses |= self.pending.graph_uses.remove(&block).is_some();
+        self.wait_for(block, events);
+        Ok(())
     }
 
-    /// Marks the present moment on every stream that used the block.
-    fn record_events(&mut self, block: u32) {
-        for stream in self.blocks.take_uses(block) {
-            let event = self.device.record_event(stream.stream);
+    /// Marks the present moment on every stream that used the block, in torch's order.
+    fn mark_uses(&mut self, block: u32) -> Result<Vec<EventId>, DeviceError> {
+        let mut marked = Vec::new();
+        for stream in self.blocks.streams(block) {
+            let event = match self.pending.spare.pop() {
+                Some(event) => Ok(event),
+                None => self.device.create_event(),
+            };
+            let recorded = event.and_then(|event| {
+                marked.push(event);
+                self.device.record_event(event, stream.stream)
+            });
+            if let Err(error) = recorded {
+                self.pending.spare.append(&mut marked);
+                return Err(error);
+            }
+        }
+        Ok(marked)
+    }
+
+    /// The block waits for `events`, one for each stream that used it.
+    fn wait_for(&mut self, block: u32, events: Vec<EventId>) {
+        for (stream, event) in self.blocks.take_uses(block).into_iter().zip(events) {
             self.blocks[block].events += 1;
             if let Some(queue) = self.pending.queues.entry(stream, VecDeque::new) {
                 queue.push_back((event, block));
             }
         }
+    }
+
+    /// Gives the events that were kept for reuse back to the device.
+    pub(super) fn destroy_spare_events(&mut self) -> Result<(), DeviceError> {
+        while let Some(&event) = self.pending.spare.last() {
+            self.device.destroy_event(event)?;
+            self.pending.spare.pop();
+        }
+        Ok(())
     }
 
     /// One reason to wait is gone.
@@ -149,17 +197,27 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     }
 
     /// Frees deferred by a capture that is over (5.5).
-    fn settle_deferred(&mut self) {
+    fn settle_deferred(&mut self) -> Result<(), Error> {
         let deferred = std::mem::take(&mut self.pending.deferred);
-        if deferred.len() > 1 {
-            self.flag(Undefined::DeferredOrder);
-        }
-        for block in deferred {
-            self.settle_one_deferred(block);
-        }
+        self.settle_all_deferred(deferred)
     }
 
-    fn settle_one_deferred(&mut self, block: u32) {
+    /// Completes deferred frees, or lets them wait for events. Those that the
+    /// device failed for stay deferred.
+    fn settle_all_deferred(&mut self, mut blocks: Vec<u32>) -> Result<(), Error> {
+        if blocks.len() > 1 {
+            self.flag(Undefined::DeferredOrder);
+        }
+        for place in 0..blocks.len() {
+            if let Err(error) = self.settle_one_deferred(blocks[place]) {
+                self.pending.deferred.extend(blocks.drain(place..));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_one_deferred(&mut self, block: u32) -> Result<(), Error> {
         if let Some(captured) = self.pending.graph_uses.remove(&block) {
             let uses = self.blocks.take_uses(block);
             // Those that remain go into a new table, as in torch.
@@ -169,47 +227,45 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 }
             }
         }
-        self.record_events(block);
+        let events = self.mark_uses(block)?;
+        self.wait_for(block, events);
         if self.blocks[block].events == 0 {
             self.stop_waiting(block);
         } else if self.pending.stale_uses {
             self.flag(Undefined::StaleCaptureUses);
         }
+        Ok(())
     }
 
     /// The end of a scope completes the deferred frees of its pool, if blocks
     /// may be reused during a capture.
-    pub(super) fn settle_deferred_of(&mut self, owner: u32) {
+    pub(super) fn settle_deferred_of(&mut self, owner: u32) -> Result<(), Error> {
         let (mine, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.pending.deferred)
             .into_iter()
             .partition(|&block| self.owner_of(block) == owner);
         self.pending.deferred = others;
-        if mine.len() > 1 {
-            self.flag(Undefined::DeferredOrder);
-        }
-        for block in mine {
-            self.settle_one_deferred(block);
-        }
+        self.settle_all_deferred(mine)
     }
 
     /// Completes every free whose events are done (5.2).
     #[cold]
     #[inline(never)]
-    pub(super) fn reap(&mut self) {
+    pub(super) fn reap(&mut self) -> Result<(), Error> {
         if self.in_capture() {
-            return;
+            return Ok(());
         }
-        self.settle_deferred();
+        self.settle_deferred()?;
         let mut slot = 0;
         while let Some(at) = self.pending.queues.occupied_from(slot) {
             slot = at + 1;
             while let Some(&(event, block)) = self.front(at) {
-                if !self.device.event_done(event) {
+                if !self.device.query_event(event)? {
                     break;
                 }
                 if let Some(queue) = self.pending.queues.value_mut(at) {
                     queue.pop_front();
                 }
+                self.pending.spare.push(event);
                 self.settle(block);
             }
             if self.front(at).is_none() {
@@ -217,6 +273,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 slot = at;
             }
         }
+        Ok(())
     }
 
     fn front(&self, at: usize) -> Option<&(EventId, u32)> {
@@ -224,9 +281,9 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     }
 
     /// Waits for every event, or for those of one private pool's blocks (5.3).
-    pub(super) fn synchronize(&mut self, owner: Option<u32>) {
+    pub(super) fn synchronize(&mut self, owner: Option<u32>) -> Result<(), Error> {
         self.books.rest.sync_all_streams += 1;
-        self.settle_deferred();
+        self.settle_deferred()?;
         let mut slot = 0;
         while let Some(at) = self.pending.queues.occupied_from(slot) {
             slot = at + 1;
@@ -234,21 +291,33 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 continue;
             };
             let mut kept = VecDeque::new();
-            for (event, block) in std::mem::take(queue) {
+            let mut waiting = std::mem::take(queue);
+            let mut waited = Ok(());
+            while waited.is_ok()
+                && let Some((event, block)) = waiting.pop_front()
+            {
                 if owner.is_some_and(|owner| self.owner_of(block) != owner) {
                     kept.push_back((event, block));
                     continue;
                 }
-                self.device.wait_event(event);
-                self.settle(block);
+                waited = self.device.wait_event(event);
+                if waited.is_ok() {
+                    self.pending.spare.push(event);
+                    self.settle(block);
+                } else {
+                    kept.push_back((event, block));
+                }
             }
+            kept.append(&mut waiting);
             if kept.is_empty() {
                 self.pending.queues.remove_at(at);
                 slot = at;
             } else if let Some(queue) = self.pending.queues.value_mut(at) {
                 *queue = kept;
             }
+            waited?;
         }
+        Ok(())
     }
 
     /// The private pool of a block, or `NONE`.

@@ -44,8 +44,8 @@ use tonnage_alloc::torch::{
     Allocator, Error, Event, PoolId, PoolStat, Rules, Scope, Settings, Stat, Stats, Version,
 };
 use tonnage_alloc::{
-    AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig, SimDevice,
-    StreamId,
+    Access, AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig,
+    SimDevice, StreamId,
 };
 
 /// A simulated device whose events are done when the script says so.
@@ -55,7 +55,8 @@ pub(crate) struct Controlled {
     held: BTreeMap<StreamId, bool>,
     /// Events recorded on each stream, and how many of them are done.
     streams: BTreeMap<StreamId, (u64, u64)>,
-    events: Vec<(StreamId, u64)>,
+    /// The moment that each event marks.
+    events: BTreeMap<EventId, (StreamId, u64)>,
 }
 
 impl Controlled {
@@ -75,7 +76,7 @@ impl Controlled {
             device,
             held: BTreeMap::new(),
             streams: BTreeMap::new(),
-            events: Vec::new(),
+            events: BTreeMap::new(),
         }
     }
 
@@ -122,32 +123,49 @@ impl Device for Controlled {
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
         self.device.release(memory)
     }
-    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
-        self.device.map(addr, memory)
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
+        self.device.map(addr, size, memory)
     }
     fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
         self.device.unmap(addr, size)
     }
 
-    fn record_event(&mut self, stream: StreamId) -> EventId {
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        self.device.set_access(addr, size, access)
+    }
+    fn create_event(&mut self) -> Result<EventId, DeviceError> {
+        self.device.create_event()
+    }
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.events.remove(&event);
+        self.device.destroy_event(event)
+    }
+
+    fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         let (recorded, done) = self.streams.entry(stream).or_default();
         *recorded += 1;
         if !self.held.get(&stream).copied().unwrap_or(false) {
             *done = *recorded;
         }
-        self.events.push((stream, *recorded));
-        EventId(self.events.len() as u64 - 1)
+        self.events.insert(event, (stream, *recorded));
+        self.device.record_event(event, stream)
     }
 
-    fn event_done(&mut self, event: EventId) -> bool {
-        let (stream, number) = self.events[event.0 as usize];
-        self.streams[&stream].1 >= number
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        let (stream, number) = self.events[&event];
+        Ok(self.streams[&stream].1 >= number)
     }
 
-    fn wait_event(&mut self, event: EventId) {
-        let (stream, number) = self.events[event.0 as usize];
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        let (stream, number) = self.events[&event];
         let (_, done) = self.streams.entry(stream).or_default();
         *done = number.max(*done);
+        Ok(())
     }
 }
 

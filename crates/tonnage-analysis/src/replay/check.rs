@@ -18,7 +18,7 @@ use tonnage_alloc::DeviceAddr;
 use tonnage_alloc::torch::{Action, Event as Told, PoolId};
 use tonnage_trace::{Event, Kind};
 
-use super::policy::{Torch, step};
+use super::policy::Torch;
 use super::requests::{Op, OpKind, Requests};
 
 /// How many completed frees before a burst are tried as part of it.
@@ -178,7 +178,7 @@ impl Twin {
                 true
             }
             Action::SegmentMap => {
-                let range = self.policy.torch.device().reservation(DeviceAddr(addr));
+                let range = self.policy.policy.device().reservation(DeviceAddr(addr));
                 let start = range.unwrap_or(addr);
                 let area = self.areas.entry(start).or_insert(Area {
                     size: u64::MAX - start,
@@ -357,8 +357,8 @@ impl<'a> Check<'a> {
         let lane = self.requests.lanes[op.lane as usize];
         let twin = &mut self.twin;
         // A request that fails tells so by an event, or by the lack of one.
-        let _ = step(&mut twin.policy, op, lane, &mut twin.addrs);
-        self.told.extend(twin.policy.torch.sink_mut().drain(..));
+        let _ = twin.policy.step(op, lane, &mut twin.addrs);
+        self.told.extend(twin.policy.policy.sink_mut().drain(..));
     }
 
     /// Compares what is there on both sides.
@@ -471,9 +471,9 @@ impl<'a> Check<'a> {
         let mut twin = self.twin.clone();
         for (op, _) in ops {
             let lane = self.requests.lanes[op.lane as usize];
-            let _ = step(&mut twin.policy, op, lane, &mut twin.addrs);
+            let _ = twin.policy.step(op, lane, &mut twin.addrs);
         }
-        let mut told = std::mem::take(twin.policy.torch.sink_mut());
+        let mut told = std::mem::take(twin.policy.policy.sink_mut());
         let mut rows: Vec<Recorded> = self.rows.iter().copied().collect();
         if told.len() != rows.len() || !self.told.is_empty() {
             return None;
@@ -506,7 +506,7 @@ impl<'a> Check<'a> {
         let Some(mut recorded) = self.requests.finals.clone() else {
             return;
         };
-        let segments = self.twin.policy.torch.segments();
+        let segments = self.twin.policy.policy.segments();
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
         let mut replayed: Vec<_> = blocks
             .map(|block| (self.twin.translated(block.addr.0), block.size, block.state))

@@ -6,7 +6,7 @@
 //!
 //! * `requests` reads the program's requests out of a recording;
 //! * `start` is what a truncated recording began with;
-//! * `stage` is the device;
+//! * `device` is the device it runs on;
 //! * `policy` runs requests through one allocator;
 //! * `changed` is the same program with other lifetimes of its blocks;
 //! * `check` compares the replay under the recorded setting with the recording;
@@ -17,12 +17,12 @@
 
 mod changed;
 mod check;
+mod device;
 mod facts;
 mod offline;
 mod policy;
 mod requests;
 mod smallest;
-mod stage;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use thiserror::Error;
 use tonnage_alloc::torch::{Rules, Settings, SettingsError, Version};
-use tonnage_alloc::{AddressOrder, Bfc, StreamPool};
+use tonnage_alloc::{AddressOrder, Bfc, Policy, StreamPool, Suballocator};
 use tonnage_trace::account::Rounding;
 use tonnage_trace::{Account, Ending, Meta, ReadError, Reader, meta};
 
@@ -45,17 +45,17 @@ pub use requests::Gaps;
 pub use smallest::Smallest;
 
 use check::Check;
+use device::{DeviceSpec, ReplayDevice};
 use facts::RecordedAs;
-use policy::{Approximation, NOWHERE, Plain, Policy, Ran, Refusal, Torch, run};
+use policy::{Approximation, Refusal, Replaying, RunSummary, Torch, UNPLACED, run};
 use requests::{Builder, OpKind, Requests};
-use stage::{Ground, Stage};
 use start::{Learner, Start};
 
 /// Version of the JSON that [`Report`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// A device with more memory than anyone asks for, where the real one is not known.
-const ROOMY: u64 = 1 << 40;
+const AMPLE: u64 = 1 << 40;
 /// The largest device that is simulated: absurd requests must not map absurdly many pages.
 const LARGEST: u64 = 1 << 42;
 
@@ -133,6 +133,15 @@ impl Alloc {
             text: "expandable_segments:True".to_owned(),
             settings,
         }))
+    }
+
+    /// How far what it computes can be trusted.
+    pub fn fidelity(&self) -> Fidelity {
+        match self {
+            Self::Recorded | Self::Torch(_) => Fidelity::Exact,
+            Self::CudaMallocAsync | Self::Bfc => Fidelity::Approximation,
+            Self::Plan => Fidelity::Offline,
+        }
     }
 
     /// What is replayed unless told otherwise.
@@ -568,17 +577,17 @@ impl Track {
             Some(available.saturating_add(recorded_context))
         });
         let was = was.map(|bytes| bytes.min(LARGEST));
-        let roomy = roomy(requests.peak_live);
-        let ground = Ground {
+        let ample = ample(requests.peak_live);
+        let spec = DeviceSpec {
             // A device that refused nothing may have cached far more than was ever alive.
             total: if recorded.unlimited {
                 LARGEST
             } else {
-                was.unwrap_or(roomy)
+                was.unwrap_or(ample)
             },
             context: recorded_context,
             order: AddressOrder::Ascending,
-            most_pages: most_pages(&requests),
+            max_pages: max_pages(&requests),
         };
         let given = options.torch_minor.map(|minor| Version(2, minor));
         let versions = given.map_or_else(|| recorded.versions(), |version| vec![version]);
@@ -596,13 +605,13 @@ impl Track {
             requests,
             recorded,
         };
-        let version = track.understand(open, ground, &versions)?;
+        let version = track.understand(open, spec, &versions)?;
         track.version = Some(version);
         let given_capacity = options.capacity.map(|bytes| bytes.min(LARGEST));
         track.capacity = given_capacity.or(was).unwrap_or_else(|| {
             track.capacity_known = false;
-            assumptions.push(Assumption::Capacity { bytes: roomy });
-            roomy
+            assumptions.push(Assumption::Capacity { bytes: ample });
+            ample
         });
         let asked = options.capacity.or(options.context).is_some();
         if asked && track.context > track.capacity {
@@ -624,7 +633,7 @@ impl Track {
     fn understand<R: Read>(
         &mut self,
         open: &impl Fn() -> io::Result<R>,
-        ground: Ground,
+        spec: DeviceSpec,
         versions: &[Version],
     ) -> Result<Version, ReplayError> {
         let settings = self.recorded.settings.clone().unwrap_or_default();
@@ -648,9 +657,9 @@ impl Track {
                     break;
                 }
                 let mut requests = self.requests.clone();
-                let ground = Ground { order, ..ground };
+                let spec = DeviceSpec { order, ..spec };
                 let rules = Rules::of(version);
-                let found = self.compare(open, &mut requests, &settings, rules, ground)?;
+                let found = self.compare(open, &mut requests, &settings, rules, spec)?;
                 let better = best
                     .as_ref()
                     .is_none_or(|(_, best, ..)| found.equal > best.equal);
@@ -687,15 +696,15 @@ impl Track {
         requests: &mut Requests,
         settings: &Settings,
         rules: Rules,
-        ground: Ground,
+        spec: DeviceSpec,
     ) -> Result<Comparison, ReplayError> {
         let start = self.adopted.clone();
         let start = start.unwrap_or_else(|| Start::requested(requests));
         let held = start.held();
-        let mut addrs = vec![NOWHERE; requests.slots as usize];
-        let stage = Stage::with(ground, &held);
+        let mut addrs = vec![UNPLACED; requests.slots as usize];
+        let device = ReplayDevice::with(spec, &held);
         let made = Torch::new(
-            stage,
+            device,
             settings.clone(),
             rules,
             Vec::new(),
@@ -710,7 +719,7 @@ impl Track {
             });
         };
         // What the start told is not in the recording.
-        policy.torch.sink_mut().clear();
+        policy.policy.sink_mut().clear();
         let key = (requests.process, requests.device);
         let mut check = Check::new(requests, policy, addrs, &held);
         for (row, event) in (0..).zip(Reader::new(open()?)?) {
@@ -821,8 +830,8 @@ impl Track {
         }
     }
 
-    pub(crate) fn roomy(&self) -> u64 {
-        roomy(self.requests.peak_live)
+    pub(crate) fn ample(&self) -> u64 {
+        ample(self.requests.peak_live)
     }
 
     pub(crate) fn needed_live(&self) -> u64 {
@@ -838,12 +847,12 @@ impl Track {
         self.requests.allocs
     }
 
-    fn ground(&self, total: u64) -> Ground {
-        Ground {
+    fn spec(&self, total: u64) -> DeviceSpec {
+        DeviceSpec {
             total,
             context: self.context,
             order: self.order,
-            most_pages: most_pages(&self.requests),
+            max_pages: max_pages(&self.requests),
         }
     }
 
@@ -882,52 +891,59 @@ impl Track {
         let adopted = self.adopted.clone().filter(fits);
         let start = adopted.unwrap_or_else(|| Start::requested(&self.requests));
         self.serve(alloc, closely, |addrs| {
-            let stage = Stage::with(self.ground(total), &start.held());
-            Torch::new(stage, settings.clone(), self.rules, (), &start, addrs)
+            let device = ReplayDevice::with(self.spec(total), &start.held());
+            Torch::new(device, settings.clone(), self.rules, (), &start, addrs)
         })
     }
 
-    fn approximate<A: Plain>(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
+    fn approximate<A: Suballocator>(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
         let start = Start::requested(&self.requests);
         self.serve(alloc, closely, |addrs| {
-            Approximation::<A>::new(Stage::new(self.ground(total)), &start, addrs)
+            Approximation::<A>::new(ReplayDevice::new(self.spec(total)), &start, addrs)
         })
     }
 
     /// Serves the requests with the allocator that `begin` sets up; `closely`
     /// serves them again up to the peak, to look at what is free there.
-    fn serve<P: Policy>(
+    fn serve<P: Policy<Device = ReplayDevice>>(
         &self,
         alloc: &Alloc,
         closely: bool,
-        begin: impl Fn(&mut [u64]) -> Result<P, Refusal>,
+        begin: impl Fn(&mut [u64]) -> Result<Replaying<P>, Refusal>,
     ) -> Replayed {
-        let mut result = self.result(alloc, P::FIDELITY);
-        let mut addrs = vec![NOWHERE; self.requests.slots as usize];
-        let mut policy = match begin(&mut addrs) {
-            Ok(policy) => policy,
+        let mut result = self.result(alloc, alloc.fidelity());
+        let mut addrs = vec![UNPLACED; self.requests.slots as usize];
+        let mut replaying = match begin(&mut addrs) {
+            Ok(replaying) => replaying,
             Err(refusal) => {
                 result.outcome = self.outcome_of_start(refusal);
                 return result;
             }
         };
-        let ran = run(&mut policy, &self.requests, &mut addrs, None, closely);
-        self.fill(&mut result, &ran);
+        let summary = run(&mut replaying, &self.requests, &mut addrs, None, closely);
+        self.fill(&mut result, &summary);
+        let policy = &mut replaying.policy;
         result.peak_allocated = policy.peak_allocated();
         result.retries = policy.retries();
         result.undefined = policy.undefined();
-        result.driver = policy.stage_mut().calls;
-        if result.recorded && P::FIDELITY == Fidelity::Exact {
+        result.driver = policy.device_mut().calls;
+        if result.recorded && result.fidelity == Fidelity::Exact {
             result.comparison.clone_from(&self.comparison);
         }
         if closely
-            && let Some(peak) = ran.peak_op
+            && let Some(peak) = summary.peak_op
             && policy.largest_free().is_some()
         {
-            addrs.fill(NOWHERE);
-            if let Ok(mut policy) = begin(&mut addrs) {
-                run(&mut policy, &self.requests, &mut addrs, Some(peak), false);
-                result.largest_free_at_peak = policy.largest_free();
+            addrs.fill(UNPLACED);
+            if let Ok(mut replaying) = begin(&mut addrs) {
+                run(
+                    &mut replaying,
+                    &self.requests,
+                    &mut addrs,
+                    Some(peak),
+                    false,
+                );
+                result.largest_free_at_peak = replaying.policy.largest_free();
             }
         }
         result
@@ -954,14 +970,16 @@ impl Track {
         }
     }
 
-    fn fill(&self, result: &mut Replayed, ran: &Ran) {
-        result.peak_reserved = ran.peak_reserved;
-        result.allocated_at_peak = ran.allocated_at_peak;
-        result.cached_at_peak = ran.peak_reserved.saturating_sub(ran.allocated_at_peak);
+    fn fill(&self, result: &mut Replayed, summary: &RunSummary) {
+        result.peak_reserved = summary.peak_reserved;
+        result.allocated_at_peak = summary.allocated_at_peak;
+        result.cached_at_peak = summary
+            .peak_reserved
+            .saturating_sub(summary.allocated_at_peak);
         let row = |op: usize| u64::from(self.requests.rows[op]);
-        result.peak_row = ran.peak_op.map(row);
-        result.served_failures = ran.served_failures;
-        if let Some(stop) = &ran.stop {
+        result.peak_row = summary.peak_op.map(row);
+        result.served_failures = summary.served_failures;
+        if let Some(stop) = &summary.stop {
             let requests = self.requests.ops[..=stop.op].iter();
             let is_request = |op: &&requests::Op| {
                 matches!(op.kind, OpKind::Alloc | OpKind::Failed | OpKind::FailedLast)
@@ -997,11 +1015,11 @@ impl Track {
 
 /// How many pages a replay may map. A few rows can ask for terabytes in turn, and
 /// a search replays them hundreds of times; no program that ran comes near.
-fn most_pages(requests: &Requests) -> u64 {
+fn max_pages(requests: &Requests) -> u64 {
     (1 << 20) + 64 * requests.allocs
 }
 
 /// Bytes of a device with room for everything, if so much is alive at once.
-fn roomy(peak_live: u64) -> u64 {
-    ROOMY.max(peak_live.saturating_mul(4)).min(LARGEST)
+fn ample(peak_live: u64) -> u64 {
+    AMPLE.max(peak_live.saturating_mul(4)).min(LARGEST)
 }

@@ -145,15 +145,15 @@ fn a_recording_that_maps_memory_over_and_over_ends() {
     }
     let track = &hand.load(&on(1000)).unwrap().tracks[0];
     let settings: Settings = "expandable_segments:True".parse().unwrap();
-    let outcome = |most_pages| {
-        let ground = Ground {
-            most_pages,
-            ..track.ground(1000 * MIB)
+    let outcome = |max_pages| {
+        let spec = DeviceSpec {
+            max_pages,
+            ..track.spec(1000 * MIB)
         };
         let made = track.serve(&default_torch(), false, |addrs| {
             let start = Start::requested(&track.requests);
-            let (stage, settings) = (Stage::new(ground), settings.clone());
-            Torch::new(stage, settings, track.rules, (), &start, addrs)
+            let (device, settings) = (ReplayDevice::new(spec), settings.clone());
+            Torch::new(device, settings, track.rules, (), &start, addrs)
         });
         made.outcome
     };
@@ -296,8 +296,8 @@ fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
     hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
     hand.put(Kind::FreeCompleted, 0x1000_0000, 30 * MIB);
     hand.put(Kind::Alloc, 0x5000_0000, 30 * MIB);
-    let roomy = hand.job().replay(&[default_torch()], false);
-    assert_eq!(roomy.tracks[0].allocators[0].peak_reserved, 60 * MIB);
+    let ample = hand.job().replay(&[default_torch()], false);
+    assert_eq!(ample.tracks[0].allocators[0].peak_reserved, 60 * MIB);
     for alloc in [default_torch(), Alloc::CudaMallocAsync, Alloc::Bfc] {
         let tight = hand.load(&on(70)).unwrap().replay(&[alloc], false);
         assert!(tight.tracks[0].allocators[0].completes());

@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use tonnage_alloc::{
-    AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig, SimDevice,
-    StreamId, round_up,
+    Access, AddressOrder, Device, DeviceAddr, DeviceError, EventId, PhysicalId, SimConfig,
+    SimDevice, StreamId, round_up,
 };
 
 use super::DriverCalls;
@@ -24,17 +24,17 @@ const FIRST_PENDING: u64 = u64::MAX - (u32::MAX as u64);
 
 /// What the device is like.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct DeviceSpec {
     pub(crate) total: u64,
     pub(crate) context: u64,
     pub(crate) order: AddressOrder,
     /// Pages that may be mapped in all, so that a hostile recording ends.
-    pub(crate) most_pages: u64,
+    pub(crate) max_pages: u64,
 }
 
 /// A device for one replay.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ReplayDevice {
     sim: SimDevice,
     /// Segments from before the recording, by address.
     adopted: BTreeMap<u64, u64>,
@@ -43,25 +43,27 @@ pub(crate) struct Stage {
     outside: u64,
     /// By slot: whether nothing delays its free any more.
     done: Vec<bool>,
-    most_pages: u64,
+    /// The slot that an event waits for; events of other streams are done.
+    events: BTreeMap<EventId, usize>,
+    max_pages: u64,
     pub(crate) calls: DriverCalls,
 }
 
-impl Stage {
+impl ReplayDevice {
     /// A device that holds nothing but the context.
-    pub(crate) fn new(ground: Ground) -> Self {
-        Self::with(ground, &[])
+    pub(crate) fn new(spec: DeviceSpec) -> Self {
+        Self::with(spec, &[])
     }
 
     /// A device that holds these segments, given as address and size.
-    pub(crate) fn with(ground: Ground, segments: &[(u64, u64)]) -> Self {
+    pub(crate) fn with(spec: DeviceSpec, segments: &[(u64, u64)]) -> Self {
         let mut base = BASE;
         let mut span = SPAN;
         if let (Some(low), Some(high)) = (
             segments.iter().map(|(start, _)| *start).min(),
             segments.iter().map(|(start, size)| start + size).max(),
         ) {
-            match ground.order {
+            match spec.order {
                 AddressOrder::Ascending => {
                     base = round_up(high, 2 << 20).unwrap_or(BASE);
                     span = SPAN.min((u64::MAX - base) / 2);
@@ -75,9 +77,9 @@ impl Stage {
             }
         }
         let mut sim = SimDevice::new(SimConfig {
-            total: ground.total,
-            context: ground.context,
-            order: ground.order,
+            total: spec.total,
+            context: spec.context,
+            order: spec.order,
             base,
             span,
         });
@@ -85,17 +87,18 @@ impl Stage {
         // the answer; opening it fails for the same reason.
         let _ = sim.open_context();
         let adopted_bytes = segments.iter().map(|(_, size)| size).sum();
-        let mut stage = Self {
+        let mut device = Self {
             sim,
             adopted: segments.iter().copied().collect(),
             adopted_bytes,
             outside: 0,
             done: Vec::new(),
-            most_pages: ground.most_pages,
+            events: BTreeMap::new(),
+            max_pages: spec.max_pages,
             calls: DriverCalls::default(),
         };
-        stage.set_outside(0);
-        stage
+        device.set_outside(0);
+        device
     }
 
     /// Others hold so many bytes from now on.
@@ -124,7 +127,7 @@ impl Stage {
     }
 }
 
-impl Device for Stage {
+impl Device for ReplayDevice {
     fn total(&self) -> u64 {
         self.sim.total()
     }
@@ -163,7 +166,7 @@ impl Device for Stage {
     }
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
-        if self.calls.map >= self.most_pages {
+        if self.calls.map >= self.max_pages {
             return Err(DeviceError::Invalid(
                 "more pages mapped than a replay counts",
             ));
@@ -177,9 +180,9 @@ impl Device for Stage {
         self.sim.release(memory)
     }
 
-    fn map(&mut self, addr: DeviceAddr, memory: PhysicalId) -> Result<(), DeviceError> {
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
         self.calls.map += 1;
-        self.sim.map(addr, memory)
+        self.sim.map(addr, size, memory)
     }
 
     fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
@@ -187,25 +190,48 @@ impl Device for Stage {
         self.sim.unmap(addr, size)
     }
 
-    fn record_event(&mut self, stream: StreamId) -> EventId {
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        self.sim.set_access(addr, size, access)
+    }
+
+    fn create_event(&mut self) -> Result<EventId, DeviceError> {
+        self.sim.create_event()
+    }
+
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.events.remove(&event);
+        self.sim.destroy_event(event)
+    }
+
+    fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        self.sim.record_event(event, stream)?;
         let Some(slot) = stream.0.checked_sub(FIRST_PENDING) else {
-            return EventId(u64::MAX);
+            self.events.remove(&event);
+            return Ok(());
         };
-        let index = slot as usize;
-        if index >= self.done.len() {
-            self.done.resize(index + 1, true);
+        let slot = slot as usize;
+        if slot >= self.done.len() {
+            self.done.resize(slot + 1, true);
         }
-        self.done[index] = false;
-        EventId(slot)
+        self.done[slot] = false;
+        self.events.insert(event, slot);
+        Ok(())
     }
 
-    fn event_done(&mut self, event: EventId) -> bool {
-        self.done.get(event.0 as usize).is_none_or(|done| *done)
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        let slot = self.events.get(&event);
+        Ok(slot.is_none_or(|&slot| self.done[slot]))
     }
 
-    fn wait_event(&mut self, event: EventId) {
-        if let Some(done) = self.done.get_mut(event.0 as usize) {
-            *done = true;
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        if let Some(&slot) = self.events.get(&event) {
+            self.done[slot] = true;
         }
+        Ok(())
     }
 }
