@@ -109,6 +109,17 @@ def test_tables_of_arrow(verdict):
     assert recording.explain().to_arrow().num_rows > 0
 
 
+def test_a_notebook_shows_the_colours_of_the_page_and_round_ticks(verdict):
+    from tonnage import _picture
+
+    timeline = verdict.recording.timeline()
+    picture = timeline._repr_html_()
+    assert timeline.to_dict()["colours"]["weights"] in picture
+    gib = 1 << 30
+    assert _picture.ticks(24 * gib) == [level * gib for level in (0, 5, 10, 15, 20)]
+    assert _picture.ticks(0) == [0]
+
+
 def test_what_is_no_command_says_what_to_do(job):
     with pytest.raises(tonnage.Error, match=r"there is no file called 'python train\.py 64'") as caught:
         tonnage.dry_run("python train.py 64", cwd=job)

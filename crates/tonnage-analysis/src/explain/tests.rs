@@ -200,6 +200,13 @@ fn tn102_enough_is_free_but_in_holes() {
     // The line whose blocks keep the holes, and not the one that asked.
     assert_eq!(first(&explanation), ("TN102", Some(1), 70));
     assert_eq!(explanation.slack.largest_hole, 40 * MIB);
+    // The blocks that keep the holes, for pictures.
+    let claim = Claim {
+        code: codes::FRAGMENTED,
+        whole: false,
+        blocks: vec![0, 1],
+    };
+    assert_eq!(explanation.claims, [claim]);
 }
 
 #[test]
@@ -508,6 +515,12 @@ fn tn201_what_a_list_holds_is_a_fact_and_its_line_is_the_one_that_fills_it() {
     );
     // Each goes when the next is made.
     assert_eq!(promised(&explanation, "TN201"), Some((120, 30)));
+    let claim = Claim {
+        code: codes::LEAK,
+        whole: false,
+        blocks: (1..=10).collect(),
+    };
+    assert_eq!(explanation.claims[0], claim);
 }
 
 /// A loop over forward passes of three layers; `keeper` is what Python says of their blocks.

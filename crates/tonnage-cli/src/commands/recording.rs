@@ -291,7 +291,7 @@ impl Output {
 fn taken(path: &Path) -> anyhow::Error {
     hinted(
         format!("{} is there already", path.display()),
-        "overwrite it with --force, or name another file with -o",
+        "overwrite it with --force, or name another file",
     )
 }
 

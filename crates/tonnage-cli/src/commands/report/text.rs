@@ -72,7 +72,7 @@ fn timeline(text: &mut String, picture: &Picture<'_>, held: &Recording, track: &
         .unwrap_or(0);
     let _ = writeln!(
         text,
-        "\n{DIM}{:NAME$} {} rows, each column at its fullest; █ is {}{DIM:#}",
+        "\n{DIM}{:NAME$} {} events, each column at its fullest; █ is {}{DIM:#}",
         "bytes over time",
         count(held.rows.into()),
         bytes(most)
@@ -183,11 +183,14 @@ fn moments(text: &mut String, picture: &Picture<'_>, track: &Holdings) {
     let of_note = picture
         .moments()
         .filter(|(moment, _)| moment.kind < MomentKind::Mark);
+    // A plain script has no phases to be told.
+    let has_phases = track.phases.iter().any(|span| span.phase != Phase::Load);
     text.push('\n');
     for (moment, levels) in of_note {
-        let place = track.phase_at(moment.row).map_or(String::new(), |span| {
+        let span = track.phase_at(moment.row).filter(|_| has_phases);
+        let place = span.map_or(String::new(), |span| {
             if span.phase == Phase::Load {
-                "load".to_owned()
+                "loading".to_owned()
             } else if span.phase == Phase::Step {
                 format!("optimizer in step {}", span.step)
             } else {
@@ -200,9 +203,9 @@ fn moments(text: &mut String, picture: &Picture<'_>, track: &Holdings) {
         };
         let _ = writeln!(
             text,
-            "{name:NAME$} {:>12} allocated at row {}{}{place}",
+            "{name:NAME$} {:>12} allocated at event {}{}{place}",
             bytes(levels.allocated),
-            count(moment.row.into()),
+            count(u64::from(moment.row) + 1),
             if place.is_empty() { "" } else { ", " }
         );
     }
@@ -358,7 +361,7 @@ fn race(text: &mut String, words: &Words, capacity: Option<u64>) {
     }
     let _ = writeln!(
         text,
-        "{DIM}█ handed out, ░ held beside it, * recorded, ~ approximation{DIM:#}"
+        "{DIM}█ handed out, ░ cached beside it, * recorded, ~ approximation{DIM:#}"
     );
     if let Some(capacity) = capacity {
         let _ = writeln!(text, "{DIM}the device has {}{DIM:#}", bytes(capacity));
