@@ -2,7 +2,6 @@
 //! Questions answered from a recording, as plain result structs.
 //!
 //! * [`check`] holds a run against its budget;
-//! * [`collect`] makes a recording of what the processes of a dry run left behind;
 //! * [`diff`] says what two recordings differ in;
 //! * [`explain`] says why a recording needs what it needs, and what would help;
 //! * [`holdings`] says whose every byte is, at every moment;
@@ -18,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod collect;
 pub mod diff;
 pub mod explain;
 pub mod facts;

@@ -21,10 +21,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tonnage_analysis::collect::{Collected, collect};
 use tonnage_analysis::facts;
 use tonnage_analysis::verdict::{Outcome, Verdict, verdict, verdict_of_whole};
 use tonnage_gpus::{Catalogue, Gpu};
+use tonnage_run::collect::{Collected, collect};
 use tonnage_trace::{Writer, meta, second_recording};
 
 use crate::PRODUCER;

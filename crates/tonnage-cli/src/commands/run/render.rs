@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tonnage_analysis::collect::Collected;
 use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
+use tonnage_run::collect::Collected;
 
 use crate::commands::explain::Cause;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};

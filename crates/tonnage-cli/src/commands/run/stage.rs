@@ -18,20 +18,12 @@ use tonnage_capture::{
     AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig, ledger,
 };
 use tonnage_gpus::Gpu;
+use tonnage_run::{BUNDLED_STANDIN, HOOK_FILES};
 
 use super::python::Torch;
 use crate::arguments::{AddressOrder, RunOptions};
 use crate::output::hinted;
 
-/// Runs inside every Python of the run.
-const HOOK: [(&str, &str); 3] = [
-    (
-        "sitecustomize.py",
-        include_str!("../../hook/sitecustomize.py"),
-    ),
-    ("owners.py", include_str!("../../hook/owners.py")),
-    ("holders.py", include_str!("../../hook/holders.py")),
-];
 const HOOK_FOLDER: &str = "python";
 const LIBRARY_FOLDER: &str = "lib";
 const STANDIN: &str = "libtonnage_standin.so";
@@ -44,15 +36,6 @@ const NAMES: [&str; 4] = [
 ];
 /// Copies up to this size carry their values.
 const VALUE_LIMIT: u64 = 64 << 10;
-
-/// The stand-in itself, where it is part of this program.
-#[cfg(feature = "bundled")]
-const BUNDLED: Option<&[u8]> = Some(include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/libtonnage_standin.so"
-)));
-#[cfg(not(feature = "bundled"))]
-const BUNDLED: Option<&[u8]> = None;
 
 /// A folder ready for a run; gone when dropped.
 pub(crate) struct Stage {
@@ -106,7 +89,7 @@ impl Stage {
         fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
         fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;
         fs::create_dir(folder.join(HOOK_FOLDER))?;
-        for (name, source) in HOOK {
+        for (name, source) in HOOK_FILES {
             fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
         }
         let libraries = folder.join(LIBRARY_FOLDER);
@@ -172,7 +155,7 @@ fn standin(folder: &Path) -> Result<PathBuf> {
             .canonicalize()
             .with_context(|| format!("TONNAGE_STANDIN names no file: {}", path.display()));
     }
-    match BUNDLED {
+    match BUNDLED_STANDIN {
         Some(library) => unpacked(library, folder),
         None => beside_the_command(),
     }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use thiserror::Error;
+use tonnage_analysis::facts;
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
@@ -24,8 +25,6 @@ use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
-
-use crate::facts;
 
 /// Why a recording could not be made.
 #[derive(Debug, Error)]
