@@ -337,7 +337,7 @@ def test_what_is_not_modelled_is_named(tonnage, tmp_path):
     "options, message",
     [
         (["--gpu", "a9000"], "no GPU in the catalogue"),
-        (["--gpu", "mi300x"], "mi300x cannot be played"),
+        (["--gpu", "mi300x"], "mi300x cannot be simulated"),
         (["--capacity", "24"], "24 without a unit is 24 bytes; use 24GiB"),
         (["--capacity", "24GX"], "unknown unit"),
         (["--gpus", "99"], "not in 1..=16"),

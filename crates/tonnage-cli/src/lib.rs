@@ -22,6 +22,8 @@ use std::sync::Once;
 use clap::{CommandFactory as _, Parser as _};
 
 use crate::arguments::{Arguments, Command};
+pub use tonnage_run::PRODUCER;
+
 pub use crate::output::{Answer, Failure, Reply};
 use crate::output::{Form, say};
 #[cfg(feature = "schema")]
@@ -31,9 +33,6 @@ pub use crate::schema::{Described, schemas};
 pub fn command() -> clap::Command {
     Arguments::command()
 }
-
-/// What tonnage says it is in the files it writes.
-pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));
 
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 pub(crate) use tonnage_analysis::words::{bytes, count};
+use tonnage_run::RunError;
 
 /// What a command answers; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Failure {
     pub(crate) fn of(error: &anyhow::Error) -> Self {
         Self {
             message: format!("{error:#}"),
-            hint: hint(error).map(str::to_owned),
+            hint: hint(error),
         }
     }
 
@@ -165,10 +166,18 @@ pub(crate) fn error(error: &anyhow::Error) {
     }
 }
 
-fn hint(error: &anyhow::Error) -> Option<&str> {
-    let mut chain = error.chain();
-    let hinted = chain.find_map(|cause| cause.downcast_ref::<Hinted>());
-    hinted.map(|hinted| hinted.hint.as_str())
+fn hint(error: &anyhow::Error) -> Option<String> {
+    error.chain().find_map(|cause| {
+        if let Some(hinted) = cause.downcast_ref::<Hinted>() {
+            return Some(hinted.hint.clone());
+        }
+        match cause.downcast_ref::<RunError>()? {
+            RunError::RealGpu { .. } => {
+                Some("run on a machine without one, or say --even-with-gpu".to_owned())
+            }
+            error => error.hint(),
+        }
+    })
 }
 
 /// A sentence in lines of at most this many letters, not counting what colours them.

@@ -78,6 +78,18 @@ impl Catalogue {
         })
     }
 
+    /// The supported GPUs that hold a job which needs `need` bytes, `context` of them for its context, the smallest
+    /// first. On another GPU the context takes what it takes there.
+    pub fn that_hold(&self, need: u64, context: u64) -> Vec<&Gpu> {
+        let holds = |gpu: &&Gpu| {
+            let need = need.saturating_sub(context);
+            gpu.supported && need.saturating_add(gpu.context.value) <= gpu.total_memory.value
+        };
+        let mut holding: Vec<&Gpu> = self.gpus.iter().filter(holds).collect();
+        holding.sort_by_key(|gpu| (gpu.total_memory.value, &gpu.id));
+        holding
+    }
+
     /// The ids most like a normalised name, closest first; none when nothing is close.
     fn closest(&self, wanted: &str) -> Vec<String> {
         let length = wanted.chars().count();

@@ -319,3 +319,22 @@ fn a_gpu_goes_to_json_with_its_sources() {
     assert_eq!(json["context"]["known"], "assumed");
     assert_eq!(json["limits"]["shared_per_sm"]["value"], 233_472);
 }
+
+#[test]
+fn a_gpu_holds_a_job_beside_its_own_context() {
+    let catalogue = Catalogue::embedded();
+    let ids = |need, context| -> Vec<&str> {
+        let holding = catalogue.that_hold(need, context);
+        holding.iter().map(|gpu| gpu.id.as_str()).collect()
+    };
+    let gpu = catalogue.find("a100-40gb").unwrap();
+    let (total, context) = (gpu.total_memory.value, gpu.context.value);
+    assert!(ids(total, context).contains(&"a100-40gb"));
+    assert!(!ids(total + 1, context).contains(&"a100-40gb"));
+    // The job alone needs the more, the less of it was for a context elsewhere.
+    assert!(!ids(total, context - 1).contains(&"a100-40gb"));
+    let all = catalogue.that_hold(1, 0);
+    assert!(all.iter().all(|gpu| gpu.supported));
+    assert!(all.is_sorted_by_key(|gpu| gpu.total_memory.value));
+    assert!(catalogue.that_hold(u64::MAX, 0).is_empty());
+}

@@ -1,28 +1,50 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Dry runs: what is started with a job, and what is made of the files it leaves behind.
+//! Dry runs as a library: runs a job with simulated GPUs, records what it does to their memory, judges whether it fits.
 //!
-//! * [`collect`] makes one recording from the files that the processes of a dry run wrote;
-//! * [`HOOK_FILES`] is the Python code that runs inside the job;
-//! * [`BUNDLED_STANDIN`] is the stand-in library, where it was built in.
+//! [`dry_run`] does all of it. A [`Job`] says what to run, [`Options`] on which GPU, and an [`Observer`] is told what
+//! happens meanwhile. The recording goes to a file; the [`DryRun`] has the verdict and how each run of the job went.
 //!
-//! **Invariant:** nothing here prints.
+//! ```no_run
+//! use std::path::Path;
+//! use tonnage_run::{Job, Options, Quiet, dry_run};
+//!
+//! let job = Job::new(["python", "train.py", "--batch-size", "8"]);
+//! let mut options = Options::for_gpu("a100-40gb")?;
+//! options.gpus = 2;
+//! let run = dry_run(&job, &options, Path::new("train.tonnage"), &mut Quiet)?;
+//! println!("{:?}, {} bytes to spare", run.verdict.outcome, run.verdict.spare());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The steps are public too, for callers that start processes in ways of their own, such as a server that forks one
+//! process for each variant of a job:
+//!
+//! 1. [`Torch::find`] says which CUDA the job's torch was built for;
+//! 2. [`RunDir::create`] makes the folder with the stand-in, the Python hook and the configuration, and
+//!    [`RunDir::environment`] gives the variables that make a process use it;
+//! 3. the processes run, and write what they do into the folder;
+//! 4. [`RunDir::record`] makes a recording of it;
+//! 5. [`judge`] reads the verdict from the recording.
+//!
+//! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] asks for it.
 #![forbid(unsafe_code)]
 
 pub mod collect;
+mod dry_run;
+mod error;
+mod options;
+mod python;
+mod run_dir;
+mod signals;
+mod standin;
+mod watch;
 
-/// The Python hook: files that run inside every Python process of the job, by name.
-pub const HOOK_FILES: [(&str, &str); 3] = [
-    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
-    ("owners.py", include_str!("hook/owners.py")),
-    ("holders.py", include_str!("hook/holders.py")),
-];
+pub use dry_run::{DryRun, Observer, Quiet, Run, dry_run, judge};
+pub use error::RunError;
+pub use options::{AddressOrder, Attempt, Job, JobOutput, Options};
+pub use python::Torch;
+pub use run_dir::RunDir;
+pub use watch::{Ending, JobEnd, Progress};
 
-/// The stand-in library, where it is part of this program (feature `bundled`).
-#[cfg(feature = "bundled")]
-pub const BUNDLED_STANDIN: Option<&[u8]> = Some(include_bytes!(concat!(
-    env!("OUT_DIR"),
-    "/libtonnage_standin.so"
-)));
-/// The stand-in library, where it is part of this program (feature `bundled`).
-#[cfg(not(feature = "bundled"))]
-pub const BUNDLED_STANDIN: Option<&[u8]> = None;
+/// What tonnage calls itself in the files it writes.
+pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));

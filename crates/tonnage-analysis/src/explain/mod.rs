@@ -46,7 +46,7 @@ use tonnage_trace::meta;
 
 pub use codes::Code;
 pub use fixes::{Fix, Measure, Proof};
-pub use need::{Candidate, Need, Over, gpus_that_hold};
+pub use need::{Need, Over};
 
 use self::case::Case;
 use crate::facts;

@@ -76,27 +76,6 @@ impl Need {
     }
 }
 
-/// A GPU that could be chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
-    /// Its name in the catalogue.
-    pub id: &'a str,
-    /// Bytes of its memory.
-    pub bytes: u64,
-    /// Bytes a context takes on it.
-    pub context: u64,
-}
-
-/// The GPUs that hold a job which needs so many bytes with a context of `context`, the smallest first.
-pub fn gpus_that_hold(need: u64, context: u64, gpus: &[Candidate<'_>]) -> Vec<String> {
-    let room = |gpu: &&Candidate<'_>| {
-        need.saturating_sub(context).saturating_add(gpu.context) <= gpu.bytes
-    };
-    let mut holding: Vec<&Candidate<'_>> = gpus.iter().filter(room).collect();
-    holding.sort_by_key(|gpu| (gpu.bytes, gpu.id));
-    holding.iter().map(|gpu| gpu.id.to_owned()).collect()
-}
-
 /// The process and device of the whole job that a failed one became.
 pub(super) fn same_track<'a>(whole: &'a Recording, failed: &Holdings) -> Option<&'a Holdings> {
     let key = |track: &&Holdings| {
@@ -184,20 +163,4 @@ fn over(track: &Holdings, room: u64) -> Option<Over> {
         over.last = row;
     }
     over
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gpu_holds_a_job_beside_its_own_context() {
-        let gpu = |id, bytes, context| Candidate { id, bytes, context };
-        let gpus = [
-            gpu("large", 200, 20),
-            gpu("tight", 100, 11),
-            gpu("exact", 100, 10),
-        ];
-        assert_eq!(gpus_that_hold(95, 5, &gpus), ["exact", "large"]);
-    }
 }

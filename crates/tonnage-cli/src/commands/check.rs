@@ -6,7 +6,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
 use serde::Serialize;
 use tonnage_analysis::check::{
     Answer as Held, Budget, Checked, CommandLine, Config, Figure, Limits, Lock, SCHEMA_VERSION,
@@ -16,10 +15,13 @@ use tonnage_analysis::diff::Summary;
 use tonnage_analysis::holdings;
 use tonnage_analysis::verdict::Outcome;
 use tonnage_analysis::words::bytes;
+use tonnage_gpus::Catalogue;
+use tonnage_run::{Job, JobOutput, Options, dry_run};
 
 use super::diff::{named, row, signed};
 use super::recording::{Output, plain};
-use crate::arguments::{Arguments, CheckFormat, CheckOptions, Command};
+use super::run::Screen;
+use crate::arguments::{CheckFormat, CheckOptions};
 use crate::output::{Answer, BAD, GOOD, HINT, Reply, hinted, parse_bytes, tell};
 
 const OWN: &str = "tonnage.toml";
@@ -27,6 +29,8 @@ const PYTHONS: &str = "pyproject.toml";
 const LOCK: &str = "tonnage.lock";
 const HEAD: &str = "# What each budget took when it was last accepted. Written by `tonnage check --update`:\n\
 # a figure that rises here is a change to review.\n";
+/// A capacity below this is a mistake, such as a forgotten unit.
+const MIN_CAPACITY: u64 = 1 << 20;
 /// How many changed lines are shown.
 const LINES: usize = 5;
 
@@ -235,6 +239,42 @@ fn words(budget: &Budget) -> Result<Vec<String>> {
     Ok(words)
 }
 
+/// A budget's job and machine, as a dry run takes them.
+fn described(budget: &Budget) -> Result<(Job, Options)> {
+    let mut job = Job::new(words(budget)?);
+    // stdout is for the answer alone.
+    job.output = JobOutput::Stderr;
+    let catalogue = Catalogue::embedded();
+    let gpu = super::gpus::find(&catalogue, &budget.gpu)?;
+    let mut options = Options::new(gpu.clone());
+    options.gpus = budget.gpus;
+    options.capacity = capacity(budget)?;
+    // A budget asks whether it fits; by how much it does not is for `tonnage run`.
+    options.stop_at_oom = true;
+    options.forward_signals = true;
+    options
+        .validate()
+        .with_context(|| format!("budget {} cannot be run", budget.name))?;
+    Ok((job, options))
+}
+
+fn capacity(budget: &Budget) -> Result<Option<u64>> {
+    let Some(size) = &budget.capacity else {
+        return Ok(None);
+    };
+    let bytes = bytes_of(size).and_then(|bytes| match bytes {
+        MIN_CAPACITY.. => Ok(bytes),
+        _ => Err("not a size a GPU can have".to_owned()),
+    });
+    let bytes = bytes.map_err(|why| {
+        hinted(
+            format!("capacity of budget {}: {why}", budget.name),
+            "e.g. \"36 GiB\"",
+        )
+    })?;
+    Ok(Some(bytes))
+}
+
 fn check(
     budget: &Budget,
     limits: Limits,
@@ -243,46 +283,10 @@ fn check(
     options: &CheckOptions,
 ) -> Result<(Checked, Option<Summary>)> {
     let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-    let gpus = budget.gpus.to_string();
-    // `--json` keeps stdout for the answer alone.
-    let mut line = vec![
-        "tonnage",
-        "run",
-        "--json",
-        "--gpu",
-        &budget.gpu,
-        "--gpus",
-        &gpus,
-    ];
-    let capacity = budget.capacity.as_ref().map(bytes_of).transpose();
-    let capacity = capacity.map_err(|why| {
-        hinted(
-            format!("capacity of budget {}: {why}", budget.name),
-            "e.g. \"36 GiB\"",
-        )
-    })?;
-    let capacity = capacity.map(|bytes| bytes.to_string());
-    if let Some(capacity) = &capacity {
-        line.extend(["--capacity", capacity]);
-    }
-    // A budget asks whether it fits; by how much it does not is for `tonnage run`.
-    line.push("--stop-at-oom");
-    if options.no_progress {
-        line.push("--no-progress");
-    }
-    line.push("--");
-    let words = words(budget)?;
-    line.extend(words.iter().map(String::as_str));
-    let parsed = Arguments::try_parse_from(line).map_err(|error| {
-        hinted(
-            format!("budget {} cannot be run: {}", budget.name, error.kind()),
-            "gpus must be 1 to 16; capacity a size",
-        )
-    })?;
-    let Command::Run(run) = parsed.command else {
-        unreachable!("a run was written above");
-    };
-    let (verdict, _) = super::run::dry_run(&run, recording.path())?;
+    let (job, machine) = described(budget)?;
+    let mut screen = Screen::new(!options.no_progress);
+    let run = dry_run(&job, &machine, recording.path(), &mut screen)?;
+    let verdict = run.verdict;
     let failed = |answer, trouble: String| Checked {
         name: budget.name.clone(),
         gpu: budget.gpu.clone(),

@@ -5,7 +5,6 @@ use std::fmt::{Display, Write as _};
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_analysis::explain::{Candidate, gpus_that_hold};
 use tonnage_gpus::{Catalogue, Figure, Gpu};
 
 use crate::arguments::GpusOptions;
@@ -54,18 +53,11 @@ pub(crate) struct One<'a> {
     gpu: &'a Gpu,
 }
 
-/// The GPUs of the catalogue that hold a job which needs so much with a context of `context`, the smallest first.
+/// The names of the GPUs that hold a job which needs so much with a context of `context`, the smallest first.
 pub(crate) fn that_hold(need: u64, context: u64) -> Vec<String> {
     let catalogue = Catalogue::embedded();
-    let supported = catalogue.gpus().iter().filter(|gpu| gpu.supported);
-    let candidates: Vec<Candidate<'_>> = supported
-        .map(|gpu| Candidate {
-            id: &gpu.id,
-            bytes: gpu.total_memory.value,
-            context: gpu.context.value,
-        })
-        .collect();
-    gpus_that_hold(need, context, &candidates)
+    let holding = catalogue.that_hold(need, context);
+    holding.iter().map(|gpu| gpu.id.clone()).collect()
 }
 
 /// The GPU a person means, or an error that says what they could have meant.

@@ -1,40 +1,30 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage run`: set the stage, run the script, collect, judge.
+//! `tonnage run`: a dry run with what was typed, and the verdict in words.
 //!
-//! A job that runs out of memory is run a second time on a device without a limit, because only then is it known
-//! how much it needs. Both recordings stand in one file, one behind the other.
+//! The dry run itself is the library `tonnage-run`. Here are
 //!
-//! * `python` finds the interpreter and the torch that the command would use;
-//! * `stage` makes the folder with the stand-in, the hook and the configuration;
-//! * `watch` runs the command and shows live figures;
-//! * `render` puts the verdict into words.
+//! * the file that the recording goes to;
+//! * `screen`, what is shown while the job runs;
+//! * `render`, the verdict in words.
 
-mod python;
 mod render;
-mod stage;
-mod watch;
+mod screen;
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
-use tonnage_analysis::facts;
-use tonnage_analysis::verdict::{Outcome, Verdict, verdict, verdict_of_whole};
-use tonnage_gpus::{Catalogue, Gpu};
-use tonnage_run::collect::{Collected, collect};
-use tonnage_trace::{Writer, meta, second_recording};
+use tonnage_analysis::verdict::{Outcome, Verdict};
+use tonnage_gpus::Catalogue;
+use tonnage_run::{AddressOrder as Order, Job, JobOutput, Options, dry_run};
 
-use crate::PRODUCER;
 use crate::arguments::{AddressOrder, RunOptions};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
-use crate::output::{Answer, DIM, Form, Reply, hinted, tell};
+use crate::output::{Answer, Form, Reply, hinted, tell};
 
-use self::stage::Stage;
-use self::watch::{Showing, Watched};
+pub(crate) use self::screen::Screen;
 
 pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
@@ -46,7 +36,10 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
             "a recording is read again for the verdict: name a file with -o",
         ));
     };
-    let (verdict, collected) = dry_run(options, written)?;
+    let (job, machine) = described(options)?;
+    let mut screen = Screen::new(!options.no_progress);
+    let run = dry_run(&job, &machine, written, &mut screen)?;
+    let (verdict, collected) = (run.verdict, run.limited.collected);
     let mut path = path;
     if !options.force && path.exists() {
         // The script itself made a file of this name meanwhile, and a recording is not to be lost.
@@ -86,80 +79,27 @@ pub(crate) struct Judged {
     recording: String,
 }
 
-/// Runs the command dry, with its recording in `output`.
-pub(crate) fn dry_run(options: &RunOptions, output: &Path) -> Result<(Verdict, Collected)> {
+/// What was typed, as the library takes it.
+fn described(typed: &RunOptions) -> Result<(Job, Options)> {
+    let mut job = Job::new(&typed.command);
+    if typed.json {
+        // stdout is for the verdict alone.
+        job.output = JobOutput::Stderr;
+    }
     let catalogue = Catalogue::embedded();
-    let gpu = super::gpus::find(&catalogue, &options.gpu)?;
-    if !gpu.supported {
-        return Err(hinted(
-            format!(
-                "{} cannot be played: {}",
-                gpu.id,
-                gpu.reason.as_deref().unwrap_or("unknown")
-            ),
-            "`tonnage gpus` lists those that can",
-        ));
-    }
-    refuse_where_a_gpu_is(&SIGNS_OF_A_GPU, options.even_with_gpu)?;
-    let python = python::find(&options.command)?;
-    let stage = Stage::set(gpu, options, &python, false)?;
-    let watched = watch::watch(&stage, options, Showing::All)?;
-    let collected = record(&stage, gpu, options, &watched, output)
-        .with_context(|| format!("cannot make the recording {}", output.display()))?;
-    drop(stage);
-    let mut verdict = judge(output)?;
-    if verdict.outcome != Outcome::DoesNotFit || options.stop_at_oom {
-        return Ok((verdict, collected));
-    }
-    tell(&format!(
-        "{DIM}out of memory; running it once more on a GPU without a limit, to find out how much it needs \
-         (--stop-at-oom leaves this out){DIM:#}"
-    ));
-    let stage = Stage::set(gpu, options, &python, true)?;
-    let patience = watch::patience(watched.elapsed);
-    let again = watch::watch(&stage, options, Showing::Figures { patience })?;
-    record(&stage, gpu, options, &again, output)
-        .with_context(|| format!("cannot make the recording {}", output.display()))?;
-    verdict = judge(output)?;
-    if let Some(need) = &mut verdict.need
-        && need.known != "unknown"
-    {
-        need.gpus = super::gpus::that_hold(need.bytes, verdict.context.bytes);
-    }
-    Ok((verdict, collected))
-}
-
-fn judge(recording: &Path) -> Result<Verdict> {
-    let whole = second_recording(File::open(recording)?)?;
-    let open_at = |offset: u64| {
-        let mut file = File::open(recording)?;
-        file.seek(SeekFrom::Start(offset))?;
-        Ok(file)
+    let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
+    let mut options = Options::new(gpu.clone());
+    options.gpus = typed.gpus;
+    options.capacity = typed.capacity;
+    options.context = typed.context;
+    options.address_order = match typed.address_order {
+        AddressOrder::Descending => Order::Descending,
+        AddressOrder::Ascending => Order::Ascending,
     };
-    let judged = match whole {
-        Some(offset) => verdict_of_whole(|| open_at(0), || open_at(offset)),
-        None => verdict(|| open_at(0)),
-    };
-    judged.with_context(|| format!("cannot read the recording {}", recording.display()))
-}
-
-/// What the NVIDIA driver puts on a machine with a device.
-const SIGNS_OF_A_GPU: [&str; 3] = [
-    "/dev/nvidia0",
-    "/dev/nvidiactl",
-    "/proc/driver/nvidia/version",
-];
-
-/// A dry run beside a real device would tell programs of a device that is not
-/// the one they find by other ways.
-fn refuse_where_a_gpu_is(signs: &[&str], allowed: bool) -> Result<()> {
-    match signs.iter().find(|sign| Path::new(sign).exists()) {
-        Some(sign) if !allowed => Err(hinted(
-            format!("this machine has a real NVIDIA device ({sign})"),
-            "run on a machine without one, or say --even-with-gpu",
-        )),
-        _ => Ok(()),
-    }
+    options.stop_at_oom = typed.stop_at_oom;
+    options.allow_real_gpu = typed.even_with_gpu;
+    options.forward_signals = true;
+    Ok((job, options))
 }
 
 /// `-o`, or the script's name with another ending, and a number where that is taken.
@@ -196,74 +136,9 @@ fn next_free(path: &Path) -> PathBuf {
         .unwrap_or_else(|| path.to_owned())
 }
 
-fn record(
-    stage: &Stage,
-    gpu: &Gpu,
-    options: &RunOptions,
-    watched: &Watched,
-    output: &Path,
-) -> Result<Collected> {
-    let file = File::options().append(true).create(true).open(output)?;
-    let mut writer = Writer::new(file, PRODUCER)?;
-    let command: Vec<String> = options
-        .command
-        .iter()
-        .map(|argument| argument.to_string_lossy().into_owned())
-        .collect();
-    let given = |given: bool, known: &str| if given { "given" } else { known }.to_owned();
-    let order = match options.address_order {
-        AddressOrder::Descending => "descending",
-        AddressOrder::Ascending => "ascending",
-    };
-    for (name, text) in [
-        (meta::COMMAND, command.join(" ")),
-        (facts::GPU_ID, gpu.id.clone()),
-        (meta::GPU_NAME, gpu.name.clone()),
-        (facts::GPU_COUNT, options.gpus.to_string()),
-        (meta::GPU_CAPACITY, stage.capacity().to_string()),
-        (
-            facts::GPU_CAPACITY_KNOWN,
-            given(options.capacity.is_some(), gpu.total_memory.known.as_str()),
-        ),
-        (meta::GPU_CONTEXT, stage.context().to_string()),
-        (
-            facts::GPU_CONTEXT_KNOWN,
-            given(options.context.is_some(), gpu.context.known.as_str()),
-        ),
-        (facts::ADDRESS_ORDER, order.to_owned()),
-        (facts::ENDING, watched.ending.clone()),
-    ] {
-        writer.meta(facts::RUN, name, &text)?;
-    }
-    if stage.is_unlimited() {
-        writer.meta(facts::RUN, meta::PART, meta::WHOLE_JOB)?;
-    }
-    if let Some(why) = &watched.stopped {
-        writer.meta(facts::RUN, facts::STOPPED, why)?;
-    }
-    if watched.interrupted {
-        writer.meta(facts::RUN, facts::INTERRUPTED, "yes")?;
-    }
-    let collected = collect(stage.folder(), &mut writer)?;
-    writer.finish()?;
-    Ok(collected)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_real_device_is_not_played_over_unless_told_to() {
-        let folder = tempfile::tempdir().unwrap();
-        let here = folder.path().to_string_lossy().into_owned();
-        let missing = folder.path().join("nvidia0");
-        let missing = missing.to_string_lossy().into_owned();
-        assert!(refuse_where_a_gpu_is(&[&missing], false).is_ok());
-        let refusal = refuse_where_a_gpu_is(&[&missing, &here], false).unwrap_err();
-        assert!(refusal.to_string().contains("a real NVIDIA device"));
-        assert!(refuse_where_a_gpu_is(&[&here], true).is_ok());
-    }
 
     #[test]
     fn the_recording_is_named_after_the_script() {

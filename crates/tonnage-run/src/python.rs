@@ -1,61 +1,59 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which Python and which torch a command would use.
+//! Which Python and which torch a job would use.
 //!
-//! The command may be a Python, a script that names one in its first line
-//! (`torchrun`, `accelerate`), or anything that starts one found on the path.
-//! The torch is then asked for by name, without importing it.
+//! The command may be a Python, a script that names one in its first line (`torchrun`, `accelerate`), or anything that
+//! starts the one found on the path. That Python is asked where torch is, without importing it.
 
-use std::ffi::OsString;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use crate::error::RunError;
+use crate::options::Job;
 
-use crate::output::hinted;
-
-/// The torch that a command will import.
-pub(crate) struct Torch {
-    /// CUDA's version as torch was built for it, e.g. 13020; 0 if it must be
-    /// found out inside the process.
-    pub(crate) cuda: i32,
+/// The torch that a job will import.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Torch {
+    /// CUDA's version as torch was built for it, e.g. 13020; 0 if it must be found out inside the process.
+    pub cuda: i32,
 }
 
-/// Finds the torch that `command` would use.
-pub(crate) fn find(command: &[OsString]) -> Result<Torch> {
-    let first = command.first().context("no command")?;
-    let program = on_path(Path::new(first)).ok_or_else(|| {
-        hinted(
-            format!("cannot find the command {}", first.to_string_lossy()),
-            "is the virtual environment active? Its folder works too: .venv/bin/python",
-        )
-    })?;
-    match interpreter(&program) {
-        Some(python) => ask(&python),
-        // A shell script may find its Python in ways of its own.
-        None => Ok(on_path(Path::new("python"))
-            .and_then(|python| ask(&python).ok())
-            .unwrap_or(Torch { cuda: 0 })),
+impl Torch {
+    /// Finds the torch that `job` would use, without importing it.
+    pub fn find(job: &Job) -> Result<Self, RunError> {
+        let first = job.command.first().ok_or(RunError::NoCommand)?;
+        let program =
+            executable(job, Path::new(first)).ok_or_else(|| RunError::CommandNotFound {
+                command: first.to_string_lossy().into_owned(),
+            })?;
+        match interpreter(job, &program) {
+            Some(python) => ask(job, &python),
+            // A shell script may find its Python in ways of its own.
+            None => Ok(executable(job, Path::new("python"))
+                .and_then(|python| ask(job, &python).ok())
+                .unwrap_or_default()),
+        }
     }
 }
 
-/// The file a command's first word means.
-fn on_path(name: &Path) -> Option<PathBuf> {
+/// The file that the first word of a command means.
+fn executable(job: &Job, name: &Path) -> Option<PathBuf> {
     let runnable = |path: &PathBuf| {
         let metadata = path.metadata();
         metadata.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
     };
     if name.components().count() > 1 {
-        return Some(name.to_owned()).filter(runnable);
+        return Some(job.resolve(name)).filter(runnable);
     }
-    let folders = std::env::var_os("PATH")?;
-    let candidates = std::env::split_paths(&folders).map(|folder| folder.join(name));
+    let folders = job.variable("PATH")?;
+    let candidates = std::env::split_paths(&folders).map(|folder| job.resolve(&folder).join(name));
     candidates.into_iter().find(runnable)
 }
 
 /// The Python that running `program` starts, if it is one or names one.
-fn interpreter(program: &Path) -> Option<PathBuf> {
+fn interpreter(job: &Job, program: &Path) -> Option<PathBuf> {
     let is_python = |path: &Path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with("python") || name.starts_with("pypy")
@@ -70,7 +68,7 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
     let mut words = line.split_whitespace();
     let first = PathBuf::from(words.next()?);
     if first.file_name()? == "env" {
-        return on_path(Path::new(words.next()?)).filter(|path| is_python(path));
+        return executable(job, Path::new(words.next()?)).filter(|path| is_python(path));
     }
     is_python(&first).then_some(first)
 }
@@ -79,26 +77,31 @@ fn interpreter(program: &Path) -> Option<PathBuf> {
 const QUESTION: &str = "import importlib.util as u; s = u.find_spec('torch'); \
                         print(s.submodule_search_locations[0] if s else '')";
 
-fn ask(python: &Path) -> Result<Torch> {
-    let answer = Command::new(python)
+fn ask(job: &Job, python: &Path) -> Result<Torch, RunError> {
+    let mut command = Command::new(python);
+    command
         .args(["-c", QUESTION])
-        .output()
-        .with_context(|| format!("cannot run {}", python.display()))?;
+        .envs(job.environment.iter().cloned());
+    if let Some(folder) = &job.folder {
+        command.current_dir(folder);
+    }
+    let answer = command.output().map_err(|source| RunError::Start {
+        program: python.display().to_string(),
+        source,
+    })?;
     let folder = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
     if !answer.status.success() || folder.is_empty() {
-        return Err(hinted(
-            format!("{} has no torch", python.display()),
-            format!("{} -m pip install torch", python.display()),
-        ));
+        return Err(RunError::NoTorch {
+            python: python.to_owned(),
+        });
     }
     let version = Path::new(&folder).join("version.py");
-    let text = std::fs::read_to_string(&version)
-        .with_context(|| format!("cannot read {}", version.display()))?;
-    let cuda = cuda_version(&text).ok_or_else(|| {
-        hinted(
-            format!("the torch of {} is built without CUDA", python.display()),
-            "install the ordinary Linux build; no GPU and no driver is needed for it",
-        )
+    let text = std::fs::read_to_string(&version).map_err(|source| RunError::Read {
+        path: version,
+        source,
+    })?;
+    let cuda = cuda_version(&text).ok_or_else(|| RunError::TorchWithoutCuda {
+        python: python.to_owned(),
     })?;
     Ok(Torch { cuda })
 }

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What is shown while a job runs: live figures below its output.
+//!
+//! The job keeps the terminal: nothing of its output passes through here. The figures are in the last row, which is
+//! taken out of the scrolling region, so that they and the job's lines do not mix.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::ops::ControlFlow;
+
+use tonnage_run::{Attempt, JobEnd, Observer, Progress};
+
+use crate::output::{DIM, bytes, count, tell};
+
+/// Shows on stderr what happens during a dry run.
+pub(crate) struct Screen {
+    live_figures: bool,
+    line: Option<StatusLine>,
+}
+
+impl Screen {
+    /// Nothing is shown before the job starts.
+    pub(crate) fn new(live_figures: bool) -> Self {
+        Self {
+            live_figures,
+            line: None,
+        }
+    }
+}
+
+impl Observer for Screen {
+    fn started(&mut self, attempt: Attempt) {
+        if attempt == Attempt::Unlimited {
+            tell(&format!(
+                "{DIM}out of memory; running it once more on a GPU without a limit, to find out how much it needs \
+                 (--stop-at-oom leaves this out){DIM:#}"
+            ));
+        }
+        if self.live_figures {
+            self.line = StatusLine::open();
+        }
+    }
+
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        if let Some(line) = &mut self.line {
+            line.show(&figures(progress));
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn ended(&mut self, _: Attempt, _: &JobEnd) {
+        self.line = None;
+    }
+}
+
+fn figures(progress: &Progress) -> String {
+    format!(
+        "tonnage {:.1} s   GPU {}: allocated {}   reserved {}   used {} of {}   {} events",
+        progress.elapsed.as_secs_f64(),
+        progress.device,
+        bytes(progress.allocated),
+        bytes(progress.reserved),
+        bytes(progress.used),
+        bytes(progress.capacity),
+        count(progress.events),
+    )
+}
+
+/// The last row of the terminal.
+struct StatusLine {
+    rows: u16,
+}
+
+impl StatusLine {
+    /// Takes the last row, if there is a terminal with room for one.
+    fn open() -> Option<Self> {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+        if !std::io::stderr().is_terminal() || dumb {
+            return None;
+        }
+        let mut line = Self { rows: 0 };
+        line.fit()?;
+        Some(line)
+    }
+
+    /// Follows the size of the window.
+    fn fit(&mut self) -> Option<u16> {
+        let (width, height) = terminal_size::terminal_size_of(std::io::stderr())?;
+        if height.0 < 4 {
+            return None;
+        }
+        if height.0 != self.rows {
+            self.rows = height.0;
+            // A line of room, then all rows but the last scroll.
+            write(&format!("\n\x1b7\x1b[1;{}r\x1b8\x1b[1A", self.rows - 1));
+        }
+        Some(width.0)
+    }
+
+    fn show(&mut self, text: &str) {
+        if let Some(width) = self.fit() {
+            let text: String = text
+                .chars()
+                .take(usize::from(width).saturating_sub(1))
+                .collect();
+            write(&format!(
+                "\x1b7\x1b[{};1H\x1b[2K\x1b[2m{text}\x1b[0m\x1b8",
+                self.rows
+            ));
+        }
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        write(&format!("\x1b7\x1b[r\x1b[{};1H\x1b[2K\x1b8", self.rows));
+    }
+}
+
+/// One write, so that the job's output cannot come between its parts.
+fn write(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes());
+    let _ = stderr.flush();
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The dry run itself: run the job, record it, judge it.
+//!
+//! A job that runs out of memory is run a second time on devices without a limit, because only then is it known how
+//! much it needs. Both recordings are in one file, one after the other.
+
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use tonnage_analysis::verdict::{Outcome, Verdict, VerdictError, verdict, verdict_of_whole};
+use tonnage_gpus::Catalogue;
+use tonnage_trace::second_recording;
+
+use crate::collect::Collected;
+use crate::error::RunError;
+use crate::options::{Attempt, Job, Options};
+use crate::python::Torch;
+use crate::run_dir::RunDir;
+use crate::watch::{self, JobEnd, Progress, Watching};
+
+/// Is told what happens during a dry run, on the thread that called [`dry_run`].
+pub trait Observer {
+    /// The job is about to be started.
+    fn started(&mut self, attempt: Attempt) {
+        let _ = attempt;
+    }
+
+    /// About ten times a second while the job runs. `Break` ends it: it is interrupted, then terminated, then killed,
+    /// and what it recorded until then is judged.
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        let _ = progress;
+        ControlFlow::Continue(())
+    }
+
+    /// The job has ended.
+    fn ended(&mut self, attempt: Attempt, end: &JobEnd) {
+        let _ = (attempt, end);
+    }
+}
+
+/// An observer that ignores everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quiet;
+
+impl Observer for Quiet {}
+
+/// One run of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Run {
+    /// How it ended.
+    pub end: JobEnd,
+    /// What was recorded.
+    pub collected: Collected,
+}
+
+/// What a dry run showed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DryRun {
+    /// Whether the job fits, by how much, and what held the memory.
+    pub verdict: Verdict,
+    /// The run on devices with their own memory.
+    pub limited: Run,
+    /// The run on devices without a limit, if the job ran out of memory and its need was wanted.
+    pub unlimited: Option<Run>,
+}
+
+/// Runs a job with simulated GPUs and judges whether it fits; the recording is appended to the file `recording`.
+///
+/// The job is run once more without a limit if it runs out of memory, unless [`Options::stop_at_oom`] is set.
+///
+/// # Errors
+///
+/// If the job could not be started, recorded or judged. That it does not fit, or fails, is a verdict.
+pub fn dry_run(
+    job: &Job,
+    options: &Options,
+    recording: &Path,
+    observer: &mut dyn Observer,
+) -> Result<DryRun, RunError> {
+    options.validate()?;
+    if !options.allow_real_gpu {
+        refuse_real_gpu(&SIGNS_OF_A_GPU)?;
+    }
+    let torch = Torch::find(job)?;
+    let mut run_once = |attempt, patience| {
+        let run_dir = RunDir::create(options, torch, attempt)?;
+        let watching = Watching {
+            forward_signals: options.forward_signals,
+            patience,
+        };
+        observer.started(attempt);
+        let end = watch::watch(&run_dir, job, &watching, observer)?;
+        observer.ended(attempt, &end);
+        let collected = run_dir.record(job, &end, recording);
+        let collected = collected.map_err(|source| RunError::Record {
+            path: recording.to_owned(),
+            source,
+        })?;
+        Ok::<Run, RunError>(Run { end, collected })
+    };
+    let limited = run_once(Attempt::Limited, None)?;
+    let verdict = judge(recording)?;
+    if verdict.outcome != Outcome::DoesNotFit || options.stop_at_oom {
+        return Ok(DryRun {
+            verdict,
+            limited,
+            unlimited: None,
+        });
+    }
+    let patience = watch::patience(limited.end.elapsed);
+    let unlimited = run_once(Attempt::Unlimited, Some(patience))?;
+    let mut verdict = judge(recording)?;
+    if let Some(need) = &mut verdict.need
+        && need.known != "unknown"
+    {
+        let catalogue = Catalogue::embedded();
+        let gpus = catalogue.that_hold(need.bytes, verdict.context.bytes);
+        need.gpus = gpus.iter().map(|gpu| gpu.id.clone()).collect();
+    }
+    Ok(DryRun {
+        verdict,
+        limited,
+        unlimited: Some(unlimited),
+    })
+}
+
+/// The verdict of a recording, and of the one without a limit behind it, if there is one.
+pub fn judge(recording: &Path) -> Result<Verdict, RunError> {
+    verdict_of(recording).map_err(|source| RunError::Judge {
+        path: recording.to_owned(),
+        source,
+    })
+}
+
+fn verdict_of(recording: &Path) -> Result<Verdict, VerdictError> {
+    let open_at = |offset: u64| {
+        let mut file = File::open(recording)?;
+        file.seek(SeekFrom::Start(offset))?;
+        Ok(file)
+    };
+    match second_recording(File::open(recording)?)? {
+        Some(offset) => verdict_of_whole(|| open_at(0), || open_at(offset)),
+        None => verdict(|| open_at(0)),
+    }
+}
+
+/// What the NVIDIA driver puts on a machine with a device.
+const SIGNS_OF_A_GPU: [&str; 3] = [
+    "/dev/nvidia0",
+    "/dev/nvidiactl",
+    "/proc/driver/nvidia/version",
+];
+
+/// A dry run beside a real device would show programs a device that is not the one they find in other ways.
+fn refuse_real_gpu(signs: &[&str]) -> Result<(), RunError> {
+    match signs.iter().map(Path::new).find(|sign| sign.exists()) {
+        Some(sign) => Err(RunError::RealGpu {
+            sign: sign.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_a_real_device_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().to_string_lossy().into_owned();
+        let missing = folder.path().join("nvidia0");
+        let missing = missing.to_string_lossy().into_owned();
+        assert!(refuse_real_gpu(&[&missing]).is_ok());
+        let refusal = refuse_real_gpu(&[&missing, &here]).unwrap_err();
+        assert!(refusal.to_string().contains("a real NVIDIA device"));
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Why a dry run could not be done. That a job does not fit, or fails, is a result and no error.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tonnage_analysis::verdict::VerdictError;
+
+use crate::collect::CollectError;
+use crate::options::Options;
+
+/// Why a dry run could not be done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The job has no command.
+    #[error("there is no command to run")]
+    NoCommand,
+    /// The command is no program.
+    #[error("cannot find the command {command}")]
+    CommandNotFound {
+        /// Its first word.
+        command: String,
+    },
+    /// A program cannot be started.
+    #[error("cannot run {program}")]
+    Start {
+        /// The program.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The end of the job cannot be waited for.
+    #[error("cannot wait for the command")]
+    Wait(#[source] io::Error),
+    /// The job's Python has no torch.
+    #[error("{} has no torch", python.display())]
+    NoTorch {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// The job's torch is a build for CPUs.
+    #[error("the torch of {} is built without CUDA", python.display())]
+    TorchWithoutCuda {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The GPU is in the catalogue, but cannot be simulated.
+    #[error("{gpu} cannot be simulated: {reason}")]
+    UnsupportedGpu {
+        /// Its name.
+        gpu: String,
+        /// Why not.
+        reason: String,
+    },
+    /// No machine has so many GPUs.
+    #[error(
+        "{gpus} GPUs cannot be simulated: a machine has 1 to {}",
+        Options::MAX_GPUS
+    )]
+    GpuCount {
+        /// How many were wanted.
+        gpus: u8,
+    },
+    /// The machine has a device of its own.
+    #[error("this machine has a real NVIDIA device ({})", sign.display())]
+    RealGpu {
+        /// The file that shows it.
+        sign: PathBuf,
+    },
+    /// A given stand-in library is not there.
+    #[error("the stand-in library {} cannot be used", path.display())]
+    StandinUnreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no stand-in library.
+    #[error("{name} is not beside {}", executable.display())]
+    NoStandin {
+        /// Its file name.
+        name: &'static str,
+        /// The program that runs.
+        executable: PathBuf,
+    },
+    /// It is not known where this program is.
+    #[error("cannot locate the tonnage executable")]
+    NoExecutable(#[source] io::Error),
+    /// The temporary folder is on a file system from which nothing may be executed.
+    #[error("nothing may be executed in {}", folder.display())]
+    NoExec {
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The temporary folder cannot be made.
+    #[error("cannot create a temporary folder")]
+    Temporary(#[source] io::Error),
+    /// A file in the temporary folder cannot be written.
+    #[error("cannot write to the temporary folder {}", folder.display())]
+    Prepare {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The recording cannot be made.
+    #[error("cannot make the recording {}", path.display())]
+    Record {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        source: CollectError,
+    },
+    /// The recording cannot be judged.
+    #[error("cannot read the recording {}", path.display())]
+    Judge {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        source: VerdictError,
+    },
+}
+
+impl RunError {
+    /// What to do about it, where that is known.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::CommandNotFound { .. } => {
+                "is the virtual environment active? Its folder works too: .venv/bin/python"
+            }
+            Self::NoTorch { python } => {
+                return Some(format!("{} -m pip install torch", python.display()));
+            }
+            Self::TorchWithoutCuda { .. } => {
+                "install the ordinary Linux build; no GPU and no driver is needed for it"
+            }
+            Self::UnsupportedGpu { .. } => "`tonnage gpus` lists those that can",
+            Self::RealGpu { .. } => "run on a machine without one, or allow it",
+            Self::NoStandin { .. } => {
+                "build the command with `--features bundled`, which has it inside, \
+                 or name the library in TONNAGE_STANDIN"
+            }
+            Self::NoExec { .. } => {
+                "set TMPDIR to a folder on another file system, such as one in your home"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+}

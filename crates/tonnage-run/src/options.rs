@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a caller says about a dry run: the job and the simulated machine.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+pub use tonnage_capture::AddressOrderName as AddressOrder;
+use tonnage_gpus::{Catalogue, Gpu, UnknownGpu};
+
+use crate::error::RunError;
+
+/// What to run.
+///
+/// ```
+/// use tonnage_run::Job;
+///
+/// let mut job = Job::new(["torchrun", "--nproc-per-node", "2", "train.py"]);
+/// job.environment = vec![("RUN_NAME".into(), "trial-7".into())];
+/// assert_eq!(job.command.len(), 4);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Job {
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// The folder it runs in; the caller's own if there is none.
+    pub folder: Option<PathBuf>,
+    /// Environment variables that are set for it, besides those of the caller.
+    pub environment: Vec<(OsString, OsString)>,
+    /// Where its output goes.
+    pub output: JobOutput,
+}
+
+impl Job {
+    /// A job that runs this command in the caller's folder and environment.
+    pub fn new<W: Into<OsString>>(command: impl IntoIterator<Item = W>) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// An environment variable as the job sees it.
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+        let own = self.environment.iter().rev().find(|(key, _)| key == name);
+        own.map(|(_, value)| value.clone())
+            .or_else(|| std::env::var_os(name))
+    }
+
+    /// A relative path as the job sees it.
+    pub(crate) fn resolve(&self, path: &Path) -> PathBuf {
+        let Some(folder) = &self.folder else {
+            return path.to_owned();
+        };
+        let path = folder.join(path);
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
+    /// The command in one line, for people.
+    pub(crate) fn line(&self) -> String {
+        let words: Vec<_> = self
+            .command
+            .iter()
+            .map(|word| OsStr::to_string_lossy(word))
+            .collect();
+        words.join(" ")
+    }
+}
+
+/// Where the output of a job goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum JobOutput {
+    /// To the caller's stdout and stderr.
+    #[default]
+    Inherit,
+    /// All of it to the caller's stderr.
+    Stderr,
+    /// Nowhere.
+    Discard,
+}
+
+/// The machine that is simulated, and how the dry run is done.
+///
+/// ```
+/// use tonnage_run::Options;
+///
+/// let mut options = Options::for_gpu("h100")?;
+/// assert_eq!(options.gpu.id, "h100-80gb");
+/// options.capacity = Some(24 << 30);
+/// assert!(Options::for_gpu("h9000").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The GPU to simulate.
+    pub gpu: Gpu,
+    /// How many of them the machine has, at most [`Self::MAX_GPUS`].
+    pub gpus: u8,
+    /// Bytes of memory of each GPU, instead of the catalogue's.
+    pub capacity: Option<u64>,
+    /// Bytes that the context of a process takes, instead of the catalogue's.
+    pub context: Option<u64>,
+    /// In which order the driver hands out addresses.
+    pub address_order: AddressOrder,
+    /// Do not run a job that ran out of memory a second time to find out how much it needs.
+    pub stop_at_oom: bool,
+    /// Run even where a real NVIDIA device is present.
+    pub allow_real_gpu: bool,
+    /// Handle SIGINT, SIGTERM and SIGHUP while the job runs: they are for the job, and what it recorded until then is
+    /// kept. Handlers are those of the whole process, so only a program that belongs to the run should ask for it.
+    pub forward_signals: bool,
+    /// The stand-in library, instead of the one in `TONNAGE_STANDIN`, the bundled one or the one beside the executable.
+    pub standin: Option<PathBuf>,
+}
+
+impl Options {
+    /// How many GPUs a machine can have.
+    pub const MAX_GPUS: u8 = 16;
+
+    /// One GPU as the catalogue has it.
+    pub fn new(gpu: Gpu) -> Self {
+        Self {
+            gpu,
+            gpus: 1,
+            capacity: None,
+            context: None,
+            address_order: AddressOrder::default(),
+            stop_at_oom: false,
+            allow_real_gpu: false,
+            forward_signals: false,
+            standin: None,
+        }
+    }
+
+    /// One GPU of the catalogue, by its name.
+    pub fn for_gpu(name: &str) -> Result<Self, UnknownGpu> {
+        let catalogue = Catalogue::embedded();
+        catalogue.find(name).map(|gpu| Self::new(gpu.clone()))
+    }
+
+    /// Whether such a machine can be simulated.
+    pub fn validate(&self) -> Result<(), RunError> {
+        if !self.gpu.supported {
+            return Err(RunError::UnsupportedGpu {
+                gpu: self.gpu.id.clone(),
+                reason: self.gpu.reason.clone().unwrap_or("unknown".to_owned()),
+            });
+        }
+        if !(1..=Self::MAX_GPUS).contains(&self.gpus) {
+            return Err(RunError::GpuCount { gpus: self.gpus });
+        }
+        Ok(())
+    }
+
+    /// Bytes of memory of each GPU.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity.unwrap_or(self.gpu.total_memory.value)
+    }
+
+    /// Bytes that the context of a process takes.
+    pub(crate) fn context(&self) -> u64 {
+        self.context.unwrap_or(self.gpu.context.value)
+    }
+}
+
+/// Which run of a job it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The first, on GPUs with their own memory.
+    Limited,
+    /// The second, of a job that ran out of memory: its GPUs refuse nothing, so that it shows how much it needs.
+    Unlimited,
+}

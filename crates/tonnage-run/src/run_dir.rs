@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The temporary folder of a run: the stand-in under the names of the libraries it replaces, the Python hook, the
+//! configuration, and the files that the processes of the job write.
+//!
+//! It belongs to one run alone; the stand-in is never put where the system would find it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+use tonnage_analysis::facts;
+use tonnage_capture::{
+    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig, ledger,
+};
+use tonnage_trace::{WriteError, Writer, meta};
+
+use crate::PRODUCER;
+use crate::collect::{CollectError, Collected, collect};
+use crate::error::RunError;
+use crate::options::{Attempt, Job, JobOutput, Options};
+use crate::python::Torch;
+use crate::standin;
+use crate::watch::JobEnd;
+
+/// The Python hook: files that run inside every Python process of the job.
+const HOOK_FILES: [(&str, &str); 3] = [
+    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
+    ("owners.py", include_str!("hook/owners.py")),
+    ("holders.py", include_str!("hook/holders.py")),
+];
+const HOOK_FOLDER: &str = "python";
+const LIBRARY_FOLDER: &str = "lib";
+/// The file names under which the driver and NVML are searched.
+const DRIVER_NAMES: [&str; 4] = [
+    "libcuda.so.1",
+    "libcuda.so",
+    "libnvidia-ml.so.1",
+    "libnvidia-ml.so",
+];
+/// Copies up to this size carry their values.
+const VALUE_LIMIT: u64 = 64 << 10;
+
+/// The temporary folder of a run; removed when dropped.
+#[derive(Debug)]
+pub struct RunDir {
+    folder: TempDir,
+    standin: PathBuf,
+    options: Options,
+    attempt: Attempt,
+}
+
+impl RunDir {
+    /// Makes the folder for one run of a job.
+    pub fn create(options: &Options, torch: Torch, attempt: Attempt) -> Result<Self, RunError> {
+        options.validate()?;
+        let folder = tempfile::Builder::new()
+            .prefix("tonnage-run-")
+            .tempdir()
+            .map_err(RunError::Temporary)?;
+        let failed = |source| RunError::Prepare {
+            folder: folder.path().to_owned(),
+            source,
+        };
+        let libraries = folder.path().join(LIBRARY_FOLDER);
+        fs::create_dir(&libraries).map_err(failed)?;
+        let standin = standin::locate(options.standin.as_deref(), &libraries)?;
+        fill(folder.path(), &standin, options, torch, attempt).map_err(failed)?;
+        Ok(Self {
+            folder,
+            standin,
+            options: options.clone(),
+            attempt,
+        })
+    }
+
+    /// The folder, into which the processes of the job write.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Which run of the job it is for.
+    pub fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// Bytes of memory of each device.
+    pub fn capacity(&self) -> u64 {
+        self.options.capacity()
+    }
+
+    /// The environment variables that make a process of `job` use the simulated devices.
+    pub fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {
+        let lists = [
+            ("LD_PRELOAD", self.standin.clone()),
+            ("LD_LIBRARY_PATH", self.path().join(LIBRARY_FOLDER)),
+            ("PYTHONPATH", self.path().join(HOOK_FOLDER)),
+        ];
+        let mut variables = vec![(RUN_VARIABLE, self.path().as_os_str().to_owned())];
+        variables.extend(lists.map(|(name, first)| {
+            let rest = job.variable(name);
+            (name, prepend(first.into_os_string(), rest.as_deref()))
+        }));
+        variables
+    }
+
+    /// The command of `job`, ready to be started on the simulated devices.
+    pub fn command(&self, job: &Job) -> Result<Command, RunError> {
+        let (program, arguments) = job.command.split_first().ok_or(RunError::NoCommand)?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(job.environment.iter().cloned())
+            .envs(self.environment(job));
+        if let Some(folder) = &job.folder {
+            command.current_dir(folder);
+        }
+        match job.output {
+            JobOutput::Inherit => {}
+            JobOutput::Stderr => {
+                command.stdout(io::stderr());
+            }
+            JobOutput::Discard => {
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+            }
+        }
+        Ok(command)
+    }
+
+    /// Appends a recording of what the processes of `job` left in the folder to the file `output`.
+    pub fn record(
+        &self,
+        job: &Job,
+        end: &JobEnd,
+        output: &Path,
+    ) -> Result<Collected, CollectError> {
+        let file = File::options().append(true).create(true).open(output);
+        let mut writer = Writer::new(file.map_err(WriteError::from)?, PRODUCER)?;
+        for (name, text) in self.facts(job, end) {
+            writer.meta(facts::RUN, name, &text)?;
+        }
+        let collected = collect(self.path(), &mut writer)?;
+        writer.finish()?;
+        Ok(collected)
+    }
+
+    /// What is known of the run as a whole.
+    fn facts(&self, job: &Job, end: &JobEnd) -> Vec<(&'static str, String)> {
+        let Options {
+            gpu,
+            gpus,
+            capacity,
+            context,
+            ..
+        } = &self.options;
+        let known = |given: Option<u64>, known: &str| given.map_or(known, |_| "given").to_owned();
+        let order = match self.options.address_order {
+            AddressOrderName::Descending => "descending",
+            AddressOrderName::Ascending => "ascending",
+        };
+        let mut all = vec![
+            (meta::COMMAND, job.line()),
+            (facts::GPU_ID, gpu.id.clone()),
+            (meta::GPU_NAME, gpu.name.clone()),
+            (facts::GPU_COUNT, gpus.to_string()),
+            (meta::GPU_CAPACITY, self.options.capacity().to_string()),
+            (
+                facts::GPU_CAPACITY_KNOWN,
+                known(*capacity, gpu.total_memory.known.as_str()),
+            ),
+            (meta::GPU_CONTEXT, self.options.context().to_string()),
+            (
+                facts::GPU_CONTEXT_KNOWN,
+                known(*context, gpu.context.known.as_str()),
+            ),
+            (facts::ADDRESS_ORDER, order.to_owned()),
+            (facts::ENDING, end.ending.to_string()),
+        ];
+        if self.attempt == Attempt::Unlimited {
+            all.push((meta::PART, meta::WHOLE_JOB.to_owned()));
+        }
+        if let Some(why) = &end.stopped {
+            all.push((facts::STOPPED, why.clone()));
+        }
+        if end.interrupted {
+            all.push((facts::INTERRUPTED, "yes".to_owned()));
+        }
+        all
+    }
+}
+
+fn fill(
+    folder: &Path,
+    standin: &Path,
+    options: &Options,
+    torch: Torch,
+    attempt: Attempt,
+) -> io::Result<()> {
+    let config = RunConfig {
+        devices: vec![profile(options); usize::from(options.gpus)],
+        address_order: options.address_order,
+        cuda_version: torch.cuda,
+        value_limit: VALUE_LIMIT,
+        unlimited: attempt == Attempt::Unlimited,
+    };
+    fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
+    fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;
+    fs::create_dir(folder.join(HOOK_FOLDER))?;
+    for (name, source) in HOOK_FILES {
+        fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
+    }
+    for name in DRIVER_NAMES {
+        symlink(standin, folder.join(LIBRARY_FOLDER).join(name))?;
+    }
+    Ok(())
+}
+
+/// A list of paths with `first` in front of what was there.
+fn prepend(first: OsString, rest: Option<&OsStr>) -> OsString {
+    let mut list = first;
+    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
+}
+
+/// The device as programs see it.
+fn profile(options: &Options) -> DeviceProfile {
+    let gpu = &options.gpu;
+    let limits = &gpu.limits;
+    let int = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
+    let small = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    DeviceProfile {
+        name: gpu.name.clone(),
+        total: options.capacity(),
+        context: options.context(),
+        major: small(gpu.compute_capability.major),
+        minor: small(gpu.compute_capability.minor),
+        sm_count: small(gpu.sm_count.value),
+        shared_per_block: int(limits.shared_per_block.value),
+        shared_per_block_optin: int(limits.shared_per_block_optin.value),
+        shared_per_sm: int(limits.shared_per_sm.value),
+        shared_reserved: int(limits.shared_reserved_per_block.value),
+        registers: small(limits.registers_per_sm.value),
+        threads_per_sm: small(limits.threads_per_sm.value),
+        blocks_per_sm: small(limits.blocks_per_sm.value),
+        l2: int(gpu.l2_bytes.value),
+        clock_khz: small(gpu.clock_khz.value),
+        memory_clock_khz: small(gpu.memory_clock_khz.value),
+        bus_width: small(gpu.memory_bus_bits.value),
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Runs the command of a job to its end and reads live figures meanwhile.
+//!
+//! The job keeps the terminal: its output does not pass through here.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use tonnage_capture::LEDGER_FILE;
+use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWord};
+
+use crate::dry_run::Observer;
+use crate::error::RunError;
+use crate::options::{Job, JobOutput};
+use crate::run_dir::RunDir;
+use crate::signals::{Forwarding, Termination};
+
+const TICK: Duration = Duration::from_millis(100);
+/// The first look comes sooner, so that a short command is not waited for.
+const FIRST_TICK: Duration = Duration::from_millis(2);
+
+/// How a process ended.
+///
+/// ```
+/// assert_eq!(tonnage_run::Ending::Exit(0).to_string(), "exit 0");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ending {
+    /// By itself, with this exit code.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+    /// In a way the system does not tell.
+    Unknown,
+}
+
+impl From<ExitStatus> for Ending {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Exit(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
+/// As recordings have it: `exit 0`, `signal 9`.
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exit(code) => write!(f, "exit {code}"),
+            Self::Signal(signal) => write!(f, "signal {signal}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// How one run of a job ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobEnd {
+    /// How its first process ended.
+    pub ending: Ending,
+    /// Why it was ended because it went on without a new peak, if it was.
+    pub stopped: Option<String>,
+    /// Whether it was interrupted: by a signal to this process, or by the observer.
+    pub interrupted: bool,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl JobEnd {
+    /// A job that came to this end by itself.
+    pub fn new(ending: Ending, elapsed: Duration) -> Self {
+        Self {
+            ending,
+            stopped: None,
+            interrupted: false,
+            elapsed,
+        }
+    }
+}
+
+/// Live figures of a running job: those of the device with the most memory in use, all processes together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// How long the job has run.
+    pub elapsed: Duration,
+    /// Number of the device.
+    pub device: usize,
+    /// Bytes of its memory.
+    pub capacity: u64,
+    /// Bytes in use of it.
+    pub used: u64,
+    /// Bytes that PyTorch's allocator handed out.
+    pub allocated: u64,
+    /// Bytes that PyTorch's allocator holds from the driver.
+    pub reserved: u64,
+    /// Events recorded by now.
+    pub events: u64,
+    /// The largest use so far, summed over all devices.
+    pub peak: u64,
+}
+
+impl Progress {
+    /// Reads the figures that the processes keep in the ledger.
+    fn read(folder: &Path) -> Self {
+        let ledger = std::fs::read(folder.join(LEDGER_FILE))
+            .ok()
+            .and_then(|bytes| Ledger::from_bytes(&bytes));
+        let Some(ledger) = ledger else {
+            return Self::default();
+        };
+        let slots = 0..ledger.slots();
+        let sum = |device: usize, word| -> u64 {
+            slots
+                .clone()
+                .map(|slot| ledger.device(slot, device, word))
+                .sum()
+        };
+        let used = |device: usize| ledger.shared(device, SharedWord::InUse);
+        let fullest = (0..DEVICES).max_by_key(|&device| (used(device), DEVICES - device));
+        let device = fullest.unwrap_or(0);
+        Self {
+            device,
+            used: used(device),
+            allocated: sum(device, DeviceWord::Allocated),
+            reserved: sum(device, DeviceWord::Reserved),
+            events: slots
+                .clone()
+                .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
+                .sum(),
+            peak: (0..DEVICES)
+                .map(|device| ledger.shared(device, SharedWord::PeakInUse))
+                .sum(),
+            ..Self::default()
+        }
+    }
+}
+
+/// How a job is watched.
+pub(crate) struct Watching {
+    /// Whether signals to this process are for the job.
+    pub(crate) forward_signals: bool,
+    /// For a second run, whose output was shown already: it is ended when its peak has not grown for so long.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// How long a run without a limit may go on without a new peak, where the limited one took `first`: a loop of a
+/// hundred thousand steps shows its peak in the first few.
+pub(crate) fn patience(first: Duration) -> Duration {
+    (first * 3).max(Duration::from_secs(30))
+}
+
+/// Runs the command to its end.
+pub(crate) fn watch(
+    run_dir: &RunDir,
+    job: &Job,
+    watching: &Watching,
+    observer: &mut dyn Observer,
+) -> Result<JobEnd, RunError> {
+    let mut command = if watching.patience.is_some() {
+        let mut again = job.clone();
+        again.output = JobOutput::Discard;
+        let mut command = run_dir.command(&again)?;
+        command.stdin(stdin_again());
+        command
+    } else {
+        run_dir.command(job)?
+    };
+    let started = Instant::now();
+    let mut child = command.spawn().map_err(|source| RunError::Start {
+        program: command.get_program().to_string_lossy().into_owned(),
+        source,
+    })?;
+    let forwarding = watching
+        .forward_signals
+        .then(|| Forwarding::start(&child))
+        .flatten();
+    let mut last_peak = (0, started);
+    let mut stopped = None;
+    let mut interrupted = false;
+    let mut termination: Option<Termination> = None;
+    let mut tick = FIRST_TICK;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(RunError::Wait)? {
+            break status;
+        }
+        std::thread::sleep(tick);
+        tick = TICK.min(tick * 2);
+        let progress = Progress {
+            elapsed: started.elapsed(),
+            capacity: run_dir.capacity(),
+            ..Progress::read(run_dir.path())
+        };
+        if progress.peak > last_peak.0 {
+            last_peak = (progress.peak, Instant::now());
+        }
+        let asked_to_stop = observer.progress(&progress) == ControlFlow::Break(());
+        let quiet = last_peak.1.elapsed();
+        let out_of_patience = watching.patience.is_some_and(|patience| quiet > patience);
+        if termination.is_none() && (asked_to_stop || out_of_patience) {
+            interrupted = asked_to_stop;
+            if !asked_to_stop {
+                stopped = Some(format!("its peak had not grown for {} s", quiet.as_secs()));
+            }
+            termination = Some(Termination::start());
+        }
+        if let Some(termination) = &mut termination {
+            termination.go_on(&child);
+        }
+    };
+    Ok(JobEnd {
+        ending: status.into(),
+        stopped,
+        interrupted: interrupted || forwarding.as_ref().is_some_and(Forwarding::interrupted),
+        elapsed: started.elapsed(),
+    })
+}
+
+/// The standard input of a second run: a file from its start, else nothing, since a pipe was read already.
+fn stdin_again() -> Stdio {
+    let path = "/proc/self/fd/0";
+    let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    let file = is_file.then(|| File::open(path).ok()).flatten();
+    file.map_or_else(Stdio::null, Stdio::from)
+}
