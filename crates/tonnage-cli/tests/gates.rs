@@ -60,6 +60,11 @@ fn folder() -> TempDir {
         "no_gpu.toml",
         budget.replace("a100-40gb", "a100-41gb").as_bytes(),
     );
+    put("many.toml", format!("{budget}gpus = 17\n").as_bytes());
+    put(
+        "forgotten_unit.toml",
+        format!("{budget}capacity = 24\n").as_bytes(),
+    );
     put("none.toml", b"");
     put("broken.toml", b"[[budget]\n");
     folder
@@ -128,6 +133,8 @@ fn check_refuses_what_it_cannot_hold() {
             "check --config decimal.toml",
             "check --config no_command.toml",
             "check --config no_gpu.toml",
+            "check --config many.toml",
+            "check --config forgotten_unit.toml",
             "check --config none.toml",
             "check --config broken.toml",
             "check --config nowhere.toml",

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The configuration of `tonnage check`: budgets in `tonnage.toml` or `pyproject.toml`, accepted figures in
+//! `tonnage.lock`. What is wrong in one of them is an error that says what to write instead.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use tonnage_analysis::check::{Budget, CommandLine, Config, Limits, Lock, SCHEMA_VERSION, Size};
+
+use crate::commands::recording::Output;
+use crate::output::{hinted, parse_bytes};
+
+const CONFIG: &str = "tonnage.toml";
+const PYPROJECT: &str = "pyproject.toml";
+pub(super) const LOCK: &str = "tonnage.lock";
+const LOCK_HEADER: &str = "# What each budget took when it was last accepted. Written by `tonnage check --update`:\n\
+# a figure that rises here is a change to review.\n";
+/// A capacity below this is a mistake, such as a forgotten unit.
+const MIN_CAPACITY: u64 = 1 << 20;
+
+pub(super) fn find_config() -> Result<PathBuf> {
+    for name in [CONFIG, PYPROJECT] {
+        if Path::new(name).is_file() {
+            return Ok(PathBuf::from(name));
+        }
+    }
+    Err(hinted(
+        format!("there is no {CONFIG} and no {PYPROJECT} here"),
+        "write one:\n\n  [[budget]]\n  name = \"train\"\n  run = \"python train.py\"\n  gpu = \"a100-40gb\"\n  peak = \"36 GiB\"",
+    ))
+}
+
+pub(super) fn read_config(path: &Path) -> Result<Config> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let wrong = |error: &toml::de::Error| {
+        hinted(
+            format!(
+                "{} is wrong: {}",
+                path.display(),
+                error.to_string().trim_end()
+            ),
+            "a budget has name, run, gpu, and any of gpus, capacity, peak, reserved, growth",
+        )
+    };
+    let is_pyproject = path.file_name().is_some_and(|name| name == PYPROJECT);
+    let config = if is_pyproject {
+        let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        let ours = table.get("tool").and_then(|tool| tool.get("tonnage"));
+        let ours = ours.cloned().unwrap_or_else(|| toml::Table::new().into());
+        ours.try_into::<Config>().map_err(|error| wrong(&error))?
+    } else {
+        toml::from_str(&text).map_err(|error| wrong(&error))?
+    };
+    if config.budgets.is_empty() {
+        let section = if is_pyproject {
+            "[[tool.tonnage.budget]]"
+        } else {
+            "[[budget]]"
+        };
+        return Err(hinted(
+            format!("{} has no budget", path.display()),
+            format!("add a {section} with name, run and gpu"),
+        ));
+    }
+    for (index, budget) in config.budgets.iter().enumerate() {
+        if config.budgets[..index]
+            .iter()
+            .any(|other| other.name == budget.name)
+        {
+            return Err(hinted(
+                format!("{} has two budgets called {}", path.display(), budget.name),
+                "figures are kept by name; give each its own",
+            ));
+        }
+    }
+    Ok(config)
+}
+
+pub(super) fn read_lock(path: &Path) -> Result<Lock> {
+    let Ok(text) = fs::read_to_string(path) else {
+        return Ok(Lock::default());
+    };
+    let lock: Lock = toml::from_str(&text).map_err(|error| {
+        hinted(
+            format!(
+                "{} is wrong: {}",
+                path.display(),
+                error.to_string().trim_end()
+            ),
+            "restore it, or delete it and accept the figures with --update",
+        )
+    })?;
+    if lock.version > SCHEMA_VERSION {
+        return Err(hinted(
+            format!("{} was written by a later tonnage", path.display()),
+            "update tonnage",
+        ));
+    }
+    Ok(lock)
+}
+
+pub(super) fn write_lock(path: &Path, lock: &Lock) -> Result<()> {
+    use std::io::Write as _;
+    let text = format!("{LOCK_HEADER}{}", toml::to_string(lock)?);
+    let output = Output::create(path, true)?;
+    output.writer()?.write_all(text.as_bytes())?;
+    output.finish()?;
+    Ok(())
+}
+
+pub(super) fn limits(budget: &Budget) -> Result<Limits> {
+    let read = |key: &str, size: &Option<Size>| match size {
+        None => Ok(None),
+        Some(size) => bytes_of(size).map(Some).map_err(|why| {
+            hinted(
+                format!("{key} of budget {}: {why}", budget.name),
+                "e.g. \"36 GiB\"",
+            )
+        }),
+    };
+    Ok(Limits {
+        peak: read("peak", &budget.peak)?,
+        reserved: read("reserved", &budget.reserved)?,
+        growth: read("growth", &budget.growth)?,
+    })
+}
+
+fn bytes_of(size: &Size) -> Result<u64, String> {
+    match size {
+        Size::Bytes(bytes) => Ok(*bytes),
+        // A growth of nothing is the commonest limit of all.
+        Size::Text(text) if matches!(text.trim(), "0" | "0 B" | "0B") => Ok(0),
+        Size::Text(text) => parse_bytes(text),
+    }
+}
+
+/// The words of a budget's command; a script alone is run by Python.
+pub(super) fn words(budget: &Budget) -> Result<Vec<String>> {
+    let mut words = match &budget.run {
+        CommandLine::Words(words) => words.clone(),
+        CommandLine::Line(line) => shlex::split(line).unwrap_or_default(),
+    };
+    if words.is_empty() {
+        return Err(hinted(
+            format!("run of budget {} is no command", budget.name),
+            "e.g. run = \"python train.py --steps 3\"",
+        ));
+    }
+    if Path::new(&words[0])
+        .extension()
+        .is_some_and(|extension| extension == "py")
+    {
+        words.insert(0, "python".to_owned());
+    }
+    Ok(words)
+}
+
+pub(super) fn capacity(budget: &Budget) -> Result<Option<u64>> {
+    let Some(size) = &budget.capacity else {
+        return Ok(None);
+    };
+    let bytes = bytes_of(size).and_then(|bytes| match bytes {
+        MIN_CAPACITY.. => Ok(bytes),
+        _ => Err("not a size a GPU can have".to_owned()),
+    });
+    let bytes = bytes.map_err(|why| {
+        hinted(
+            format!("capacity of budget {}: {why}", budget.name),
+            "e.g. \"36 GiB\"",
+        )
+    })?;
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget() -> Budget {
+        Budget {
+            name: "a".to_owned(),
+            run: CommandLine::Line("train.py --steps 3".to_owned()),
+            gpu: "a100-40gb".to_owned(),
+            gpus: 1,
+            capacity: None,
+            peak: None,
+            reserved: None,
+            growth: None,
+        }
+    }
+
+    #[test]
+    fn a_script_alone_is_run_by_python_and_quotes_hold() {
+        assert_eq!(
+            words(&budget()).unwrap(),
+            ["python", "train.py", "--steps", "3"]
+        );
+        let quoted = Budget {
+            run: CommandLine::Line("torchrun 'my job.py'".to_owned()),
+            ..budget()
+        };
+        assert_eq!(words(&quoted).unwrap(), ["torchrun", "my job.py"]);
+    }
+
+    #[test]
+    fn nothing_is_a_limit_too() {
+        assert_eq!(bytes_of(&Size::Text("0 B".to_owned())), Ok(0));
+        assert_eq!(bytes_of(&Size::Text("0.5 GiB".to_owned())), Ok(512 * MIB));
+        assert_eq!(bytes_of(&Size::Bytes(7)), Ok(7));
+        let decimal = bytes_of(&Size::Text("36 GB".to_owned()));
+        assert_eq!(decimal, Ok(36_000_000_000));
+        assert!(bytes_of(&Size::Text("36 GX".to_owned())).is_err());
+    }
+}

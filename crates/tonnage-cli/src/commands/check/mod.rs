@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage check`: dry runs against budgets.
+//!
+//! * `config` reads the budgets and the accepted figures, and writes the latter;
+//! * `render` has the answer in five formats.
+
+mod config;
+mod render;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use tonnage_analysis::check::{
+    Answer as Held, Budget, Checked, Limits, Lock, SCHEMA_VERSION, judge,
+};
+use tonnage_analysis::diff::Summary;
+use tonnage_analysis::holdings;
+use tonnage_analysis::verdict::Outcome;
+use tonnage_gpus::Catalogue;
+use tonnage_run::{Job, JobOutput, Options, dry_run};
+
+use self::config::{
+    LOCK, capacity, find_config, limits, read_config, read_lock, words, write_lock,
+};
+#[cfg(feature = "schema")]
+pub(crate) use self::render::All;
+use self::render::render;
+use super::recording::plain;
+use super::run::Screen;
+use crate::arguments::{CheckFormat, CheckOptions};
+use crate::output::{Answer, HINT, Reply, hinted, tell};
+
+pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
+    let path = match &options.config {
+        Some(path) => path.clone(),
+        None => find_config()?,
+    };
+    let config = read_config(&path)?;
+    let folder = path.parent().unwrap_or(Path::new("")).to_owned();
+    let lock_path = folder.join(LOCK);
+    let mut lock = read_lock(&lock_path)?;
+    for name in &options.names {
+        if !config.budgets.iter().any(|budget| &budget.name == name) {
+            let known: Vec<&str> = config.budgets.iter().map(|b| b.name.as_str()).collect();
+            return Err(hinted(
+                format!("{} has no budget called {name}", path.display()),
+                format!("it has {}", known.join(", ")),
+            ));
+        }
+    }
+    let wanted =
+        |budget: &&Budget| options.names.is_empty() || options.names.contains(&budget.name);
+    let mut all = Vec::new();
+    for budget in config.budgets.iter().filter(wanted) {
+        tell(&format!(
+            "{HINT}checking{HINT:#} {} on {}",
+            plain(&budget.name),
+            budget.gpu
+        ));
+        let limits = limits(budget)?;
+        let (mut checked, measured) = check(budget, limits, &lock, &folder, options)?;
+        if let Some(measured) = measured.filter(|_| options.update) {
+            lock.budget.insert(budget.name.clone(), measured);
+            if checked.answer == Held::New {
+                checked.answer = Held::Holds;
+            }
+        }
+        all.push(checked);
+    }
+    if options.update {
+        lock.version = SCHEMA_VERSION;
+        // A budget that is gone leaves nothing behind.
+        lock.budget
+            .retain(|name, _| config.budgets.iter().any(|budget| &budget.name == name));
+        write_lock(&lock_path, &lock)?;
+        tell(&format!("wrote {}", lock_path.display()));
+    }
+    let format = if options.json {
+        CheckFormat::Json
+    } else {
+        options.format
+    };
+    let text = render(&all, format, &path)?.trim_end().to_owned();
+    let failed = |held: Held| held == Held::Failed;
+    // Accepting says yes to growth, never to a limit.
+    let holds = |held: Held| held.passes() || (options.update && held == Held::Grew);
+    let answer = if all.iter().any(|checked| failed(checked.answer)) {
+        Answer::Failed
+    } else if all.iter().all(|checked| holds(checked.answer)) {
+        Answer::Yes
+    } else {
+        Answer::No
+    };
+    Ok(Reply {
+        text: Some(text),
+        ..Reply::silent(answer)
+    })
+}
+
+/// A budget's job and machine, as a dry run takes them.
+fn described(budget: &Budget) -> Result<(Job, Options)> {
+    let mut job = Job::new(words(budget)?);
+    // stdout is for the answer alone.
+    job.output = JobOutput::Stderr;
+    let catalogue = Catalogue::embedded();
+    let gpu = super::gpus::find(&catalogue, &budget.gpu)?;
+    let mut options = Options::new(gpu.clone());
+    options.gpus = budget.gpus;
+    options.capacity = capacity(budget)?;
+    // A budget asks whether it fits; by how much it does not is for `tonnage run`.
+    options.stop_at_oom = true;
+    options.forward_signals = true;
+    options
+        .validate()
+        .with_context(|| format!("budget {} cannot be run", budget.name))?;
+    Ok((job, options))
+}
+
+fn check(
+    budget: &Budget,
+    limits: Limits,
+    lock: &Lock,
+    folder: &Path,
+    options: &CheckOptions,
+) -> Result<(Checked, Option<Summary>)> {
+    let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+    let (job, machine) = described(budget)?;
+    let mut screen = Screen::new(!options.no_progress);
+    let run = dry_run(&job, &machine, recording.path(), &mut screen)?;
+    let verdict = run.verdict;
+    let failed = |answer, trouble: String| Checked {
+        name: budget.name.clone(),
+        gpu: budget.gpu.clone(),
+        answer,
+        figures: Vec::new(),
+        diff: None,
+        torch_changed: None,
+        trouble: Some(trouble),
+    };
+    let exception = verdict.exceptions.first().map(|exception| {
+        let message = exception.message.lines().next().unwrap_or_default();
+        format!("{}: {message}", exception.kind)
+    });
+    match verdict.outcome {
+        Outcome::Fits => {}
+        Outcome::DoesNotFit => {
+            let trouble = exception.unwrap_or_else(|| "out of memory".to_owned());
+            return Ok((failed(Held::DoesNotFit, trouble), None));
+        }
+        Outcome::NoDevice => {
+            return Ok((failed(Held::Failed, "it never used a GPU".to_owned()), None));
+        }
+        Outcome::Failed | Outcome::Interrupted => {
+            let trouble = exception.unwrap_or_else(|| verdict.ending.clone());
+            return Ok((failed(Held::Failed, trouble), None));
+        }
+    }
+    let read = holdings::read(fs::File::open(recording.path())?)?;
+    let base = fs::canonicalize(if folder == Path::new("") {
+        Path::new(".")
+    } else {
+        folder
+    })?;
+    let Some(measured) = Summary::of(&read, &base.to_string_lossy()) else {
+        return Ok((failed(Held::Failed, "it never used a GPU".to_owned()), None));
+    };
+    let checked = judge(budget, limits, &measured, lock.budget.get(&budget.name));
+    Ok((checked, Some(measured)))
+}
