@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Rules of the house that no compiler checks.
+"""Repository rules that no compiler checks.
 
 Every source file says what it is for, no committed file names a machine's own
-paths or a package registry, pure crates forbid `unsafe`, and there is one version.
+paths or a package registry, pure crates forbid `unsafe`, no dependency between
+crates points upward, and there is one version.
 """
 
 import re
@@ -14,6 +15,15 @@ import tomllib
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
 UNSAFE_CRATES = {"tonnage-standin"}
+# From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
+LAYERS = (
+    {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-plan", "tonnage-trace"},
+    {"tonnage-export", "tonnage-import", "tonnage-standin"},
+    {"tonnage-analysis"},
+    {"tonnage-report", "tonnage-run"},
+    {"tonnage-cli"},
+    {"tonnage-py", "tonnage-reference"},
+)
 # Put together here so that this file does not hold what it looks for.
 FORBIDDEN = [
     re.compile(pattern)
@@ -59,6 +69,7 @@ def main():
                 if pattern.search(line):
                     problems.append(f"{name}:{number}: names {pattern.pattern}")
     problems += versions(root)
+    problems += layers(root)
     for problem in problems:
         print(problem)
     print(f"{len(names)} files, {len(problems)} problems")
@@ -82,6 +93,23 @@ def versions(root):
             problems.append(f"{manifest.relative_to(root)}: has a version of its own")
     if "version" in tomllib.loads((root / "pyproject.toml").read_text())["project"]:
         problems.append("pyproject.toml: has a version of its own")
+    return problems
+
+
+def layers(root):
+    """Dependencies between our crates that do not point downward, and crates without a layer."""
+    layer_of = {crate: number for number, crates in enumerate(LAYERS) for crate in crates}
+    problems = []
+    for manifest in sorted(root.glob("crates/*/Cargo.toml")):
+        crate = manifest.parent.name
+        if crate not in layer_of:
+            problems.append(f"{manifest.relative_to(root)}: has no layer; give it one in .ci/tidy.py")
+            continue
+        tables = tomllib.loads(manifest.read_text())
+        wanted = {**tables.get("dependencies", {}), **tables.get("build-dependencies", {})}
+        for name in wanted:
+            if name.startswith("tonnage-") and layer_of.get(name, len(LAYERS)) >= layer_of[crate]:
+                problems.append(f"{manifest.relative_to(root)}: {name} is not in a lower layer")
     return problems
 
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Builds the stand-in into the command, where one file is to be all (feature `bundled`).
+//! Builds the stand-in into this library, to ship a single self-contained binary (feature `bundled`).
 //!
 //! A program cannot depend on the shared library of another crate, and `cargo install` installs programs alone. So the
-//! library is built here, by the same cargo, and its bytes become part of the command.
+//! library is built here, by the same cargo, and its bytes become part of whatever links this crate.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +20,7 @@ fn main() {
     for part in ["src", "api", "build.rs", "Cargo.toml"] {
         watch(&source.join(part));
     }
-    // What the library is made of, where it lies beside it: in the repository, not in a registry.
+    // Its own dependencies, if they are beside it: in the repository, not in a registry.
     for neighbour in ["tonnage-alloc", "tonnage-capture"] {
         watch(&source.join("..").join(neighbour).join("src"));
     }
@@ -42,7 +42,7 @@ fn main() {
         .arg(&target)
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        // A linter of the outer build would make no library.
+        // With the linter of an outer `cargo clippy` no library would be built.
         .env_remove("RUSTC_WORKSPACE_WRAPPER");
     let status = cargo.status().expect("cargo runs");
     assert!(status.success(), "the stand-in does not build");

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From what the processes of a dry run left behind to one recording.
+//! Makes one recording from the files that the processes of a dry run wrote.
 //!
-//! Three sources tell the same story. The blocks file has every block torch
-//! handed out or took back, to the byte and to the last moment, and between
-//! them what is known of the program: whose a block is, what begins and ends.
-//! Torch's own
-//! history has the request behind it, the stream, the stack, and what happened
-//! inside the allocator; it comes in pieces and may end before the process
-//! did. The log has the driver's calls. They are joined by what they have in
-//! common, addresses and order, never by their clocks: two runs of one script
-//! give the same rows in the same order.
+//! Three sources describe the same events. The blocks file has every block that torch's allocator handed out or took
+//! back, complete up to the end of the process, and between them notes about the program: who owns a block, which
+//! phase begins or ends. Torch's own history adds the requested size, the stream, the stack, and what happened inside
+//! the allocator; it comes in pieces and may end before the process did. The log has the driver calls. They are joined
+//! by addresses and order, which they have in common, never by their clocks: two runs of one script give the same rows
+//! in the same order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
@@ -38,8 +35,8 @@ pub enum CollectError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// A log of a process makes no sense.
-    #[error("the log {path} makes no sense")]
+    /// The log of a process is corrupt.
+    #[error("the log {path} is corrupt")]
     Log {
         /// The file.
         path: PathBuf,
@@ -59,12 +56,13 @@ pub enum CollectError {
     Write(#[from] WriteError),
 }
 
-/// How far ahead the blocks file is searched for a row of torch's history: as
-/// far as a history can have lost between two drains.
+/// How many entries of the blocks file are searched for a row of torch's history: as many as a history can lose
+/// between two pieces.
 const LOOK_AHEAD: usize = 1 << 17;
 
-/// What a collection found.
+/// What was written to a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Collected {
     /// Processes that used a device.
     pub processes: u32,
@@ -85,7 +83,20 @@ struct Note {
     exception: Option<serde_json::Value>,
 }
 
-/// Writes everything that the processes left in `folder` to `writer`.
+/// Writes what the processes of a run left in `folder` to `writer`.
+///
+/// ```
+/// use tonnage_run::collect::collect;
+/// use tonnage_trace::{Trace, Writer};
+///
+/// // A folder in which no process wrote anything gives a recording without events.
+/// let folder = tempfile::tempdir()?;
+/// let mut writer = Writer::new(Vec::new(), "example")?;
+/// let collected = collect(folder.path(), &mut writer)?;
+/// assert_eq!((collected.processes, collected.events), (0, 0));
+/// assert!(Trace::read(writer.finish()?.as_slice())?.events.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collected, CollectError> {
     let mut logs = files(folder, LOG_PREFIX)?;
     logs.sort_by_key(|path| (number_of(path), path.clone()));
@@ -107,13 +118,13 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         }
     }
     if let Some(ledger) = &ledger {
-        whole_run(ledger, &losses, writer)?;
+        write_run_facts(ledger, &losses, writer)?;
     }
     Ok(collected)
 }
 
-/// What the ledger says of all processes together.
-fn whole_run<W: Write>(
+/// Writes what the ledger knows of all processes together.
+fn write_run_facts<W: Write>(
     ledger: &Ledger,
     losses: &Losses,
     writer: &mut Writer<W>,
@@ -133,7 +144,7 @@ fn whole_run<W: Write>(
             PROCESSES,
         ));
     }
-    // Losses of processes that have no rows of their own to stand with.
+    // Losses of processes that have no rows in the recording.
     let rest = losses.0.values().fold(ledger.lost_before(), |sum, loss| {
         sum.saturating_add(loss.entries)
     });
@@ -152,7 +163,7 @@ fn whole_run<W: Write>(
     Ok(())
 }
 
-/// The number that a process has in the run, which its files are named by.
+/// The number of a process in the run, from the name of its log.
 fn number_of(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     let (number, _) = name.strip_prefix(LOG_PREFIX)?.split_once('-')?;
@@ -289,7 +300,7 @@ impl<'a, W: Write> Process<'a, W> {
         }
     }
 
-    /// Writes the process's rows; whether there were any.
+    /// Writes the rows of the process, and returns whether there were any.
     fn write(mut self, bytes: &[u8], collected: &mut Collected) -> Result<bool, CollectError> {
         let mut records = Vec::new();
         for record in log::read(bytes) {
@@ -358,7 +369,7 @@ impl<'a, W: Write> Process<'a, W> {
         self.fact(&name, text)
     }
 
-    /// Says what could not be kept, and what is known all the same.
+    /// Writes what could not be kept, and the figures that are known nevertheless.
     fn incomplete(&mut self) -> Result<(), CollectError> {
         let Some(loss) = self.loss.take() else {
             return Ok(());
@@ -496,10 +507,10 @@ impl<'a, W: Write> Process<'a, W> {
         self.put(event)
     }
 
-    /// Takes the entry of the blocks file that says the same as `event`.
+    /// Takes the entry of the blocks file that belongs to `event`.
     ///
-    /// Entries before it have no row in torch's history (it was lost, or is
-    /// not recorded while the script changes it): they get one without a stack.
+    /// Entries before it have no row in torch's history (it was lost, or is not recorded while the script changes the
+    /// settings of the history): they get one without a stack.
     fn take_block(&mut self, event: &Event) -> Result<Option<Block>, CollectError> {
         let Ok(device) = u8::try_from(event.device) else {
             return Ok(None);
@@ -527,7 +538,7 @@ impl<'a, W: Write> Process<'a, W> {
         }))
     }
 
-    /// Writes the row of an entry of which only the blocks file tells.
+    /// Writes the row of an entry that is only in the blocks file.
     fn put_entry(&mut self, entry: &Entry) -> Result<(), CollectError> {
         match entry {
             Entry::Block(block) => self.put(bare_row(block)),
@@ -535,8 +546,7 @@ impl<'a, W: Write> Process<'a, W> {
         }
     }
 
-    /// Writes what Python said at an out-of-memory before the row of it: the
-    /// notes up to the end of the census that was taken for it.
+    /// Writes the notes of the census that Python took at an out-of-memory, which belong before the row of it.
     fn census_at_failure(&mut self) -> Result<(), CollectError> {
         let ends = |entry: &Entry| match entry {
             Entry::Note(note) if note.kind == NoteKind::Moment => {
@@ -566,8 +576,8 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    /// Writes a mark or an owner. A text is what it speaks of, then its name
-    /// and, for a tensor, its type and shape, with tabs between.
+    /// Writes a mark, an owner or a holder. A text is its sort, its name and, for a tensor, its type and shape,
+    /// separated by tabs.
     fn put_note(&mut self, note: &BlockNote) -> Result<(), CollectError> {
         let Some(text) = self.texts.get(note.text as usize) else {
             return Ok(());
@@ -691,8 +701,8 @@ impl<'a, W: Write> Process<'a, W> {
         self.put(event)
     }
 
-    /// Writes what torch's history did not come to tell: the driver's last
-    /// calls, and the blocks after the last drain, in the order of their clock.
+    /// Writes what is not in torch's history: the last driver calls, and the blocks after its last piece, in the order
+    /// of their times.
     fn rest(&mut self) -> Result<(), CollectError> {
         let mut tail: Vec<Entry> = std::mem::take(&mut self.blocks)
             .into_values()
@@ -712,7 +722,7 @@ impl<'a, W: Write> Process<'a, W> {
     }
 }
 
-/// A row for a block of which only the blocks file tells.
+/// A row for a block that is only in the blocks file.
 fn bare_row(block: &Block) -> Event {
     let kind = if block.change > 0 {
         Kind::Alloc

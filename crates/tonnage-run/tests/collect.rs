@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! From the files of made-up processes to recordings and verdicts.
+//! Recordings and verdicts from the files of made-up processes.
 #![expect(
     clippy::unwrap_used,
-    reason = "a test whose stage cannot be set has failed"
+    reason = "a test whose files cannot be written has failed"
 )]
 
 use std::path::Path;
@@ -427,7 +427,7 @@ fn a_log_cut_by_a_kill_is_read_and_a_broken_one_is_an_error() {
     std::fs::write(&name, broken).unwrap();
     let mut writer = Writer::new(Vec::new(), "test").unwrap();
     let error = collect(run.path(), &mut writer).unwrap_err();
-    assert!(error.to_string().contains("makes no sense"), "{error}");
+    assert!(error.to_string().contains("is corrupt"), "{error}");
 }
 
 /// The words of a process with this number whose disk was full after 3 entries.

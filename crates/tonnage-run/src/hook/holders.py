@@ -137,7 +137,7 @@ class _Cut(Exception):
 class _Scope:
     """Where a name lives: a module or a function."""
 
-    __slots__ = ("function", "file", "code", "line", "library", "prefix", "kept")
+    __slots__ = ("code", "file", "function", "kept", "library", "line", "prefix")
 
     def __init__(self, function, file, code, line, library, prefix="", kept=None):
         self.function = function
@@ -153,7 +153,7 @@ class _Scope:
 class _Label:
     """What leads to an object: the sort of holder, the dotted name, and where that name lives."""
 
-    __slots__ = ("sort", "name", "scope", "model", "keeper")
+    __slots__ = ("keeper", "model", "name", "scope", "sort")
 
     def __init__(self, sort, name, scope, model=None, keeper=None):
         self.sort = sort
@@ -348,11 +348,8 @@ class Holders:
         if not self.sees_saved:
             self._watch_hooks()
         prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix}
-        self.library_folders = tuple(os.path.join(prefix, "lib") + os.sep for prefix in prefixes) + (
-            "<frozen",
-            "<__array",
-            *self.hidden,
-        )
+        folders = [os.path.join(prefix, "lib") + os.sep for prefix in prefixes]
+        self.library_folders = (*folders, "<frozen", "<__array", *self.hidden)
         self.packages = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
     def _watch_hooks(self):
@@ -457,7 +454,7 @@ class Holders:
             if first is not None and scope.code.co_name.startswith("<"):
                 first = None
             for lines, grows in ((source.grows, True), (source.carries, True), (source.assigns, False)):
-                if lines is source.grows and not container or lines is source.carries and container:
+                if (lines is source.grows and not container) or (lines is source.carries and container):
                     continue
                 # A variable is assigned in its function; a container may be filled in another.
                 here = [entry for entry in lines.get(key, ()) if first is None or entry[1] == first]
@@ -658,7 +655,7 @@ class _Census:
             file = self.holders.file_of(name) or ("<stdin>" if name == "__main__" else None)
             if file is None:
                 continue
-            if self.holders.is_library(file) and name != "__main__" or name in ("sitecustomize", "usercustomize"):
+            if (self.holders.is_library(file) and name != "__main__") or name in ("sitecustomize", "usercustomize"):
                 continue
             prefix = "" if name == "__main__" else name.rpartition(".")[2] + "."
             scope = _Scope("", file, None, None, False, prefix)
@@ -793,7 +790,7 @@ class _Census:
         elif sort == _CLASS:
             module = _members(thing).get("__module__")
             file = self.holders.file_of(module)
-            if module == "__main__" or file and not self.holders.is_library(file):
+            if module == "__main__" or (file and not self.holders.is_library(file)):
                 for name, value in list(_members(thing).items()):
                     if type(name) is str and not name.startswith("__"):
                         deeper.append((value, self._attribute(thing, label, name, thing)))

@@ -628,10 +628,8 @@ mod tests {
     }
 
     fn shown(verdict: &Verdict) -> String {
-        let collected = Collected {
-            processes: 1,
-            events: 5000,
-        };
+        let mut collected = Collected::default();
+        (collected.processes, collected.events) = (1, 5000);
         let cause = (verdict.outcome == Outcome::DoesNotFit).then(|| Cause {
             code: "TN204",
             title: "the optimizer makes the peak",
