@@ -1,26 +1,19 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Dry runs: the job in a process of its own, the verdict here."""
+"""Dry runs: the job is a process of its own, watched and judged from here."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tonnage import _tonnage
 from tonnage._ask import Error, flags
 from tonnage._recording import PathLike, Recording, Size, temporary
 from tonnage._results import Verdict
-
-#: Runs the command in a process of its own, because it listens to signals, and leaves the reply in a file.
-_CHILD = """
-import json, sys
-from tonnage._tonnage import ask
-with open(sys.argv[1], "w", encoding="utf-8") as file:
-    json.dump(ask(["tonnage", *sys.argv[2:]]), file)
-"""
 
 
 def dry_run(
@@ -59,36 +52,23 @@ def dry_run(
     path = Path(output).absolute() if output is not None else temporary(".tonnage")
     # Where stdout is not the process's own, as in a notebook, what the job prints must pass through here.
     shown_here = capture is None and _stdout_is_replaced()
-    reply = temporary(".json")
-    try:
-        options = flags(
-            gpu=gpu,
-            gpus=gpus,
-            capacity=capacity,
-            context=context,
-            output=path,
-            force=force or output is None,
-            stop_at_oom=stop_at_oom,
-            no_progress=not progress,
-            even_with_gpu=even_with_gpu,
-        )
-        text = _run(
-            [sys.executable, "-c", _CHILD, os.fspath(reply), "run", *options, "--", *words],
-            piped=bool(capture) or shown_here,
-            shown=shown_here,
-            cwd=cwd,
-            env=env,
-        )
-        told = reply.read_text(encoding="utf-8")
-    finally:
-        reply.unlink()
+    piped = bool(capture) or shown_here
+    options = flags(
+        gpu=gpu,
+        gpus=gpus,
+        capacity=capacity,
+        context=context,
+        output=path,
+        force=force or output is None,
+        stop_at_oom=stop_at_oom,
+        no_progress=piped or not progress,
+        even_with_gpu=even_with_gpu,
+    )
     recording = Recording(path, temporary=output is None)
-    if not told:
-        raise Error("the dry run was ended before it could be judged")
-    answer = json.loads(told)
+    answer, text = _run(["tonnage", "run", *options, "--", *words], piped=piped, shown=shown_here, cwd=cwd, env=env)
     if len(answer) == 2:
         raise Error(*answer)
-    code, data, text_of_verdict = answer
+    code, data, text_of_verdict = answer[0], answer[1] or "{}", answer[2] or ""
     if output is None:
         # A file that goes with its object is no file to be told of.
         told_of = ("  recording ", "  next ")
@@ -126,19 +106,33 @@ def _stdout_is_replaced() -> bool:
     return "ipykernel" in sys.modules and sys.stdout is not sys.__stdout__
 
 
-def _run(words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None) -> str:
-    """Runs it to its end; what it printed, if that passed through here."""
-    where = None if env is None else {**os.environ, **env}
+_Answer = tuple[int, str | None, str | None] | tuple[str, str | None]
+
+
+def _run(
+    words: list[str], *, piped: bool, shown: bool, cwd: PathLike | None, env: Mapping[str, str] | None
+) -> tuple[_Answer, str]:
+    """Runs it to its end: the answer, and what the job printed if that passed through here."""
+    folder = None if cwd is None else os.fspath(cwd)
+    variables = list((env or {}).items())
     if not piped:
-        subprocess.run(words, cwd=cwd, env=where, check=False)
-        return ""
-    lines = []
-    with subprocess.Popen(
-        words, cwd=cwd, env=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if shown:
-                sys.stdout.write(line)
-    return "".join(lines)
+        return _tonnage.dry_run(words, folder, variables), ""
+    reading, writing = os.pipe()
+    lines: list[str] = []
+
+    def listen() -> None:
+        with open(reading, encoding="utf-8", errors="replace") as stream:
+            for line in stream:
+                lines.append(line)
+                if shown:
+                    sys.stdout.write(line)
+
+    listener = threading.Thread(target=listen, name="tonnage-output", daemon=True)
+    listener.start()
+    try:
+        answer = _tonnage.dry_run(words, folder, variables, f"/proc/self/fd/{writing}")
+    finally:
+        # The job has ended, so this is the last end of the pipe.
+        os.close(writing)
+        listener.join()
+    return answer, "".join(lines)

@@ -5,6 +5,7 @@ import gc
 import inspect
 import json
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -62,6 +63,31 @@ def test_a_command_that_cannot_be_started_raises(job):
         tonnage.dry_run(["nothing-of-this-name"], cwd=job)
     with pytest.raises(tonnage.Error):
         tonnage.dry_run([])
+
+
+def test_an_interrupt_ends_the_job_and_then_raises(tmp_path):
+    # The script drives a dry run of a job that goes on for ever, and says how that ended.
+    (tmp_path / "job.sh").write_text(
+        "trap 'echo cleaned > cleaned; exit 3' INT TERM\necho $$ > pid\nwhile :; do sleep 0.1; done\n"
+    )
+    (tmp_path / "drive.py").write_text(
+        "import signal, tonnage\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "try:\n"
+        "    tonnage.dry_run(['sh', 'job.sh'], capture=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    driver = subprocess.Popen([sys.executable, "drive.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").is_file():
+        assert time.monotonic() < deadline and driver.poll() is None
+        time.sleep(0.05)
+    # To the driver alone, as a supervisor does; at a terminal the job would get it, too.
+    driver.send_signal(signal.SIGINT)
+    out, _ = driver.communicate(timeout=60)
+    assert out == "interrupted\n"
+    assert (tmp_path / "cleaned").is_file()
 
 
 @pytest.mark.parametrize("question", ["explain", "replay", "tune", "info"])

@@ -17,7 +17,9 @@ mod schema;
 mod wrapped;
 
 use std::ffi::OsString;
-use std::sync::Once;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 
 use clap::{CommandFactory as _, Parser as _};
 
@@ -71,10 +73,60 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
 ///
 /// What the command would have said on stderr before exit code 2.
 pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
-    keep_guarded_panics_quiet();
     let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
-    let reply = output::quietly(|| run(&arguments.command, Form::Both));
-    let reply = reply.map_err(|error| Failure::of(&error))?;
+    replied(|| run(&arguments.command, Form::Both))
+}
+
+/// Where a job of [`dry_run`] runs.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Surroundings {
+    /// The folder; the caller's own if there is none.
+    pub folder: Option<PathBuf>,
+    /// Environment variables that are set for it, besides those of the caller.
+    pub environment: Vec<(OsString, OsString)>,
+    /// A file or pipe for its output, instead of the caller's stdout and stderr.
+    pub output: Option<PathBuf>,
+    /// Ends the job when it becomes true.
+    pub stop: Arc<AtomicBool>,
+    /// Whether signals to this process are for the job.
+    forward_signals: bool,
+}
+
+impl Surroundings {
+    /// Those of a command at a terminal, which gets its signals for the job.
+    fn of_a_command() -> Self {
+        Self {
+            forward_signals: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// What [`ask`] does for `tonnage run`, with a job in surroundings that the caller chooses. Signal handlers stay as they
+/// are.
+///
+/// # Errors
+///
+/// What the command would have said on stderr before exit code 2; words of another command.
+pub fn dry_run(
+    words: impl IntoIterator<Item = OsString>,
+    surroundings: &Surroundings,
+) -> Result<Reply, Failure> {
+    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
+    let Command::Run(options) = &arguments.command else {
+        return Err(Failure {
+            message: "this is not `tonnage run`".to_owned(),
+            hint: None,
+        });
+    };
+    replied(|| commands::run::run_in(options, Form::Both, surroundings))
+}
+
+/// Does the work of a command quietly, for a program that wants its reply.
+fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failure> {
+    keep_guarded_panics_quiet();
+    let reply = output::quietly(work).map_err(|error| Failure::of(&error))?;
     Ok(Reply {
         text: reply.text.map(|text| output::without_colour(&text)),
         ..reply
@@ -126,7 +178,9 @@ fn with_separator(words: &[OsString], error: &clap::Error) -> Option<String> {
 
 fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
     match command {
-        Command::Run(options) => commands::run::run(options, form),
+        Command::Run(options) => {
+            commands::run::run_in(options, form, &Surroundings::of_a_command())
+        }
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),

@@ -10,12 +10,14 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use tonnage_cli::Surroundings;
 use tonnage_import::{Format, pytorch};
 use tonnage_trace::{Writer, meta};
 
@@ -23,6 +25,8 @@ use tonnage_trace::{Writer, meta};
 const PROCESS: u32 = 0;
 /// How long Ctrl-C may have to wait.
 const TICK: Duration = Duration::from_millis(50);
+/// How long a job has to end by itself after Ctrl-C.
+const GRACE: Duration = Duration::from_millis(1500);
 
 /// The exit code, the JSON and the text of a reply; or the message and the hint of a failure.
 #[derive(IntoPyObject)]
@@ -41,11 +45,47 @@ fn main(py: Python<'_>, words: Vec<OsString>) -> u8 {
 /// of its failure.
 #[pyfunction]
 fn ask(py: Python<'_>, words: Vec<OsString>) -> PyResult<Reply> {
-    let reply = interruptible(py, move || tonnage_cli::ask(words))?;
-    Ok(match reply {
+    let worker = Worker::start(move || tonnage_cli::ask(words))?;
+    worker.wait(py).map(answered)
+}
+
+fn answered(reply: Result<tonnage_cli::Reply, tonnage_cli::Failure>) -> Reply {
+    match reply {
         Ok(reply) => Reply::Answered(reply.answer as u8, reply.json, reply.text),
         Err(failure) => Reply::Failed(failure.message, failure.hint),
-    })
+    }
+}
+
+/// Runs a job dry: `words` are those of `tonnage run`, the rest is where the job runs and a file or pipe for its output.
+/// Answers as `ask` does. Ctrl-C ends the job before it raises.
+#[pyfunction]
+#[pyo3(signature = (words, folder=None, environment=Vec::new(), output=None))]
+fn dry_run(
+    py: Python<'_>,
+    words: Vec<OsString>,
+    folder: Option<PathBuf>,
+    environment: Vec<(OsString, OsString)>,
+    output: Option<PathBuf>,
+) -> PyResult<Reply> {
+    let mut surroundings = Surroundings::default();
+    surroundings.folder = folder;
+    surroundings.environment = environment;
+    surroundings.output = output;
+    let stop = Arc::clone(&surroundings.stop);
+    let worker = Worker::start(move || tonnage_cli::dry_run(words, &surroundings))?;
+    match worker.wait(py) {
+        Ok(reply) => Ok(answered(reply)),
+        Err(interrupt) => {
+            // At a terminal the job got the interrupt, too, and may be cleaning up.
+            let late = py.detach(|| worker.receive(GRACE));
+            if matches!(late, Err(RecvTimeoutError::Timeout)) {
+                stop.store(true, Ordering::Relaxed);
+                // A second interrupt does not wait for it.
+                let _ = worker.wait(py)?;
+            }
+            Err(interrupt)
+        }
+    }
 }
 
 /// Makes one recording of the pieces of a history, the last of which has the final state, and of what else is known:
@@ -85,39 +125,48 @@ fn joined(
     Ok(count)
 }
 
-/// Does some work on a thread of its own, so that other Python threads go on and Ctrl-C is heard.
-fn interruptible<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> PyResult<T> {
-    let (sender, receiver) = channel();
-    let worker = std::thread::Builder::new()
-        .name("tonnage".to_owned())
-        // The receiver is gone if Ctrl-C came first; nobody waits for the result then.
-        .spawn(move || drop(sender.send(work())))?;
-    let receiver = Mutex::new(receiver);
-    loop {
-        let waited = py.detach(|| {
-            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
-            receiver.recv_timeout(TICK)
-        });
-        match waited {
-            Ok(result) => return Ok(result),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = worker.join();
-                return Err(PyRuntimeError::new_err(
-                    "a fault of tonnage; please report it with what is on stderr",
-                ));
+/// Some work on a thread of its own, so that other Python threads go on and Ctrl-C is heard.
+struct Worker<T> {
+    receiver: Mutex<Receiver<T>>,
+}
+
+impl<T: Send + 'static> Worker<T> {
+    fn start(work: impl FnOnce() -> T + Send + 'static) -> PyResult<Self> {
+        let (sender, receiver) = channel();
+        std::thread::Builder::new()
+            .name("tonnage".to_owned())
+            // The receiver is gone if Ctrl-C came first; nobody waits for the result then.
+            .spawn(move || drop(sender.send(work())))?;
+        Ok(Self {
+            receiver: Mutex::new(receiver),
+        })
+    }
+
+    /// Waits for the result, or for Ctrl-C.
+    fn wait(&self, py: Python<'_>) -> PyResult<T> {
+        loop {
+            match py.detach(|| self.receive(TICK)) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(PyRuntimeError::new_err(
+                        "this is a bug in tonnage; please report it with what is on stderr",
+                    ));
+                }
             }
         }
+    }
+
+    fn receive(&self, timeout: Duration) -> Result<T, RecvTimeoutError> {
+        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        receiver.recv_timeout(timeout)
     }
 }
 
 #[pymodule]
 mod _tonnage {
     #[pymodule_export]
-    use super::{ask, join, main};
+    use super::{ask, dry_run, join, main};
 
     /// The version of tonnage.
     #[pymodule_export]

@@ -31,6 +31,14 @@ pub enum RunError {
         /// What the system said.
         source: io::Error,
     },
+    /// The file for the job's output cannot be opened.
+    #[error("cannot write the job's output to {}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The end of the job cannot be waited for.
     #[error("cannot wait for the command")]
     Wait(#[source] io::Error),

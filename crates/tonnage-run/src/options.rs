@@ -67,8 +67,8 @@ impl Job {
     }
 }
 
-/// Where the output of a job goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Where the output of a job goes. That of a second run, without a limit, is discarded in any case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobOutput {
     /// To the caller's stdout and stderr.
@@ -76,6 +76,8 @@ pub enum JobOutput {
     Inherit,
     /// All of it to the caller's stderr.
     Stderr,
+    /// All of it to the end of this file, which may be a pipe.
+    File(PathBuf),
     /// Nowhere.
     Discard,
 }

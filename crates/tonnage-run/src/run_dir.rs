@@ -118,8 +118,19 @@ impl RunDir {
         if let Some(folder) = &job.folder {
             command.current_dir(folder);
         }
-        match job.output {
+        match &job.output {
             JobOutput::Inherit => {}
+            JobOutput::File(path) => {
+                let failed = |source| RunError::Output {
+                    path: path.clone(),
+                    source,
+                };
+                let file = File::options().append(true).create(true).open(path);
+                let file = file.map_err(failed)?;
+                command
+                    .stdout(file.try_clone().map_err(failed)?)
+                    .stderr(file);
+            }
             JobOutput::Stderr => {
                 command.stdout(io::stderr());
             }

@@ -9,6 +9,7 @@ mod render;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tonnage_analysis::check::{
@@ -126,7 +127,7 @@ fn check(
 ) -> Result<(Checked, Option<Summary>)> {
     let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
     let (job, machine) = described(budget)?;
-    let mut screen = Screen::new(!options.no_progress);
+    let mut screen = Screen::new(!options.no_progress, Arc::default());
     let run = dry_run(&job, &machine, recording.path(), &mut screen)?;
     let verdict = run.verdict;
     let failed = |answer, trouble: String| Checked {

@@ -12,6 +12,7 @@ mod screen;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -19,6 +20,7 @@ use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_gpus::Catalogue;
 use tonnage_run::{AddressOrder as Order, Job, JobOutput, Options, dry_run};
 
+use crate::Surroundings;
 use crate::arguments::{AddressOrder, RunOptions};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
@@ -26,7 +28,11 @@ use crate::output::{Answer, Form, Reply, hinted, tell};
 
 pub(crate) use self::screen::Screen;
 
-pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
+pub(crate) fn run_in(
+    options: &RunOptions,
+    form: Form,
+    surroundings: &Surroundings,
+) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
     let path = output_file(options);
     let mut output = Output::create(&path, options.force)?;
@@ -36,8 +42,9 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
             "a recording is read again for the verdict: name a file with -o",
         ));
     };
-    let (job, machine) = described(options)?;
-    let mut screen = Screen::new(!options.no_progress);
+    let (job, machine) = described(options, surroundings)?;
+    let here = job_folder(surroundings);
+    let mut screen = Screen::new(!options.no_progress, Arc::clone(&surroundings.stop));
     let run = dry_run(&job, &machine, written, &mut screen)?;
     let (verdict, collected) = (run.verdict, run.limited.collected);
     let mut path = path;
@@ -62,7 +69,8 @@ pub(crate) fn run(options: &RunOptions, form: Form) -> Result<Reply> {
     let reply = Reply::new(form, answer, &judged, |judged| {
         // The script's own output may have ended without a line break.
         tell("");
-        render::text(&judged.verdict, judged.cause.as_ref(), &collected, &output)
+        let cause = judged.cause.as_ref();
+        render::text(&judged.verdict, cause, &collected, &output, &here)
     });
     Ok(reply?)
 }
@@ -79,13 +87,26 @@ pub(crate) struct Judged {
     recording: String,
 }
 
-/// What was typed, as the library takes it.
-fn described(typed: &RunOptions) -> Result<(Job, Options)> {
-    let mut job = Job::new(&typed.command);
-    if typed.json {
-        // stdout is for the verdict alone.
-        job.output = JobOutput::Stderr;
+/// The folder of the job, from which its own files are named.
+fn job_folder(surroundings: &Surroundings) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    match &surroundings.folder {
+        Some(folder) => folder.canonicalize().unwrap_or_else(|_| here.join(folder)),
+        None => here,
     }
+}
+
+/// What was typed, as the library takes it.
+fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
+    let mut job = Job::new(&typed.command);
+    job.folder.clone_from(&surroundings.folder);
+    job.environment.clone_from(&surroundings.environment);
+    job.output = match &surroundings.output {
+        Some(path) => JobOutput::File(path.clone()),
+        // stdout is for the verdict alone.
+        None if typed.json => JobOutput::Stderr,
+        None => JobOutput::Inherit,
+    };
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
     let mut options = Options::new(gpu.clone());
@@ -98,7 +119,7 @@ fn described(typed: &RunOptions) -> Result<(Job, Options)> {
     };
     options.stop_at_oom = typed.stop_at_oom;
     options.allow_real_gpu = typed.even_with_gpu;
-    options.forward_signals = true;
+    options.forward_signals = surroundings.forward_signals;
     Ok((job, options))
 }
 

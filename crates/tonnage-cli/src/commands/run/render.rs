@@ -19,11 +19,13 @@ const GPUS: usize = 5;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
+/// `here` is the folder that files of the job are named from.
 pub(crate) fn text(
     verdict: &Verdict,
     cause: Option<&Cause>,
     collected: &Collected,
     output: &Path,
+    here: &Path,
 ) -> String {
     let mut text = headline(verdict);
     if let Some(cause) = cause {
@@ -37,9 +39,9 @@ pub(crate) fn text(
         needed(&mut text, verdict, need);
     }
     if let Some(device) = verdict.worst() {
-        failure(&mut text, verdict, device);
+        failure(&mut text, verdict, device, here);
         breakdown(&mut text, verdict, device);
-        holders(&mut text, device);
+        holders(&mut text, device, here);
         others(&mut text, verdict, device);
     }
     gaps(&mut text, verdict);
@@ -241,43 +243,46 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     }
 }
 
-fn at(place: &Place) -> String {
+fn at(place: &Place, here: &Path) -> String {
     format!(
         "{}:{} in {}",
-        shorten(&place.file),
+        shorten(&place.file, here),
         place.line,
         place.function
     )
 }
 
-/// A path as far as it helps: libraries from their package on, the rest as given.
-fn shorten(file: &str) -> &str {
+/// A path as far as it helps: libraries from their package on, files of the job from its folder on.
+fn shorten<'a>(file: &'a str, here: &Path) -> &'a str {
     for part in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, rest)) = file.rsplit_once(part) {
             return rest;
         }
     }
-    let here = std::env::current_dir().unwrap_or_default();
-    let here = here.to_string_lossy();
-    file.strip_prefix(here.as_ref())
+    file.strip_prefix(here.to_string_lossy().as_ref())
         .map_or(file, |rest| rest.trim_start_matches('/'))
 }
 
-fn where_from(place: Option<&Place>, inside: Option<&Place>) -> String {
+fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> String {
     let Some(place) = place else {
         return "no Python frame: PyTorch's own threads, such as the backward pass".to_owned();
     };
-    let inside =
-        inside.map(|inside| format!(" {DIM}({}:{}){DIM:#}", shorten(&inside.file), inside.line));
-    format!("{}{}", at(place), inside.unwrap_or_default())
+    let inside = inside.map(|inside| {
+        format!(
+            " {DIM}({}:{}){DIM:#}",
+            shorten(&inside.file, here),
+            inside.line
+        )
+    });
+    format!("{}{}", at(place, here), inside.unwrap_or_default())
 }
 
-fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
+fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path) {
     if let Some(oom) = &device.out_of_memory {
-        let mut place = where_from(oom.place.as_ref(), oom.inside.as_ref());
+        let mut place = where_from(oom.place.as_ref(), oom.inside.as_ref(), here);
         if oom.place.is_none() {
             let raised = verdict.exceptions.iter().find_map(|e| e.place.as_ref());
-            place = where_from(raised, None);
+            place = where_from(raised, None, here);
         }
         row(
             text,
@@ -301,7 +306,7 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         let place = exception
             .place
             .as_ref()
-            .map_or(String::new(), |place| format!(" at {}", at(place)));
+            .map_or(String::new(), |place| format!(" at {}", at(place, here)));
         let message = if message.is_empty() {
             String::new()
         } else {
@@ -412,7 +417,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     );
 }
 
-fn holders(text: &mut String, device: &DeviceUse) {
+fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
     if device.holders.is_empty() {
         return;
     }
@@ -426,7 +431,7 @@ fn holders(text: &mut String, device: &DeviceUse) {
             text,
             "    {:>11} {blocks:>13}  {}",
             bytes(holder.bytes),
-            where_from(holder.place.as_ref(), holder.inside.as_ref())
+            where_from(holder.place.as_ref(), holder.inside.as_ref(), here)
         );
     }
 }
@@ -640,6 +645,7 @@ mod tests {
             cause.as_ref(),
             &collected,
             Path::new("train.tonnage"),
+            Path::new("/job"),
         );
         anstream::adapter::strip_str(&styled).to_string()
     }

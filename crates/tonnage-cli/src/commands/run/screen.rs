@@ -6,6 +6,8 @@
 
 use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tonnage_run::{Attempt, JobEnd, Observer, Progress};
 
@@ -15,14 +17,16 @@ use crate::output::{DIM, bytes, count, tell};
 pub(crate) struct Screen {
     live_figures: bool,
     line: Option<StatusLine>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Screen {
-    /// Nothing is shown before the job starts.
-    pub(crate) fn new(live_figures: bool) -> Self {
+    /// Nothing is shown before the job starts; it is ended when `stop` becomes true.
+    pub(crate) fn new(live_figures: bool, stop: Arc<AtomicBool>) -> Self {
         Self {
             live_figures,
             line: None,
+            stop,
         }
     }
 }
@@ -43,6 +47,9 @@ impl Observer for Screen {
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
         if let Some(line) = &mut self.line {
             line.show(&figures(progress));
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     }
