@@ -6,18 +6,25 @@
 Each page runs in a folder of its own, whose path reads `/job` in what is compared; VENV, which has the wheel and torch,
 is first on the path. What a fenced block means:
 
-console   `$ command` runs in bash; the lines below it are what it prints, stdout and stderr together. `# exit 1`
-          behind a command is its exit code, 0 otherwise. Lines joined by `\\` and here-documents are one command.
+sh        runs in bash, one command after the other. A `text` block right below it is what the commands print, stdout
+          and stderr together; without one, they print nothing. Lines joined by `\\` and here-documents are one command.
           Variables and the folder last to the end of the page.
-python    runs, all blocks of a page in one process. A `text` block right below it is what it prints; without one,
-          it prints nothing.
+python    runs, all blocks of a page in one process. A `text` block right below it is what it prints.
 any       with a first line such as `# train.py` is written to that file.
 
-In what is expected, `…` stands for anything within a line, and alone on its line for any lines. A block that is not
-run says why, in an HTML comment above it: `<!-- not run: needs a real GPU -->`; a whole page with
-`<!-- page not run: … -->`. `<!-- run: command -->` prepares something that a reader need not see. `sh` and `bash`
-blocks are not run, so they need a reason. What is left out is listed at the end. `--update` writes what was printed
-into the page, except where `…` stands alone; read the difference before you commit it.
+What a reader need not see stands in HTML comments above a block, one for each line:
+
+<!-- exit: 1 -->             the exit code of the block's last command; all others end with 0
+<!-- output: not shown -->   the block may print anything
+<!-- output: excerpt -->     the lines of the `text` block are printed in this order, others may stand between them
+<!-- varies: 2.31 s -->      these words of the `text` block are an example: their digits may be others. Several are
+                             separated by ` | `
+<!-- not run: a reason -->   the block is not run; `page not run` leaves out a whole page
+<!-- run: command -->        prepares something
+
+A `…` within a line stands for anything: the line is cut there. A page with a lone `…`, a prompt or an exit code in a
+block fails. What is left out is listed at the end. `--update` writes what was printed into the page, except into
+excerpts; read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -39,17 +46,30 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^(?P<indent>\s*)(?P<ticks>`{3,}|~{3,})\s*(?P<language>[\w+-]*)(?P<rest>.*)$")
-COMMENT = re.compile(r"^\s*<!--\s*(?P<what>not run|page not run|run):\s*(?P<text>.*?)\s*-->\s*$")
+COMMENT = re.compile(r"^\s*<!--\s*(?P<what>not run|page not run|run|exit|output|varies):\s*(?P<text>.*?)\s*-->\s*$")
 FILE_NAME = re.compile(r"^# (?P<name>[\w./-]+\.(?:py|toml|ya?ml|csv|json))$")
 HERE_DOCUMENT = re.compile(r"<<-?\s*'?(?P<word>[A-Z]+)'?")
-EXIT = re.compile(r"\s+# exit (?P<code>\d+)\s*$")
-SLOW = re.compile(r"^\$ .*(?:tonnage run|tonnage check|pytest)", re.MULTILINE)
+SLOW = re.compile(r"^(?:tonnage run|tonnage check|python -m pytest)", re.MULTILINE)
+#: What only a test needs, and a reader would stumble over.
+HARNESS = re.compile(r"^(?:\$ |\s*…\s*$)|\s# exit \d+\s*$")
 LINK = re.compile(r"\]\(([^)#\s][^)\s]*)\)")
-ANYTHING = "…"
 #: How a page's folder reads in what is compared.
 SHOWN_FOLDER = "/job"
 #: No command of a page takes longer, in seconds.
 LIMIT = 300
+
+
+@dataclass
+class Marks:
+    """What the comments above a block say."""
+
+    #: Why it is not run.
+    reason: str | None = None
+    code: int = 0
+    shown: bool = True
+    excerpt: bool = False
+    #: Words of the expected output whose digits may be others.
+    varies: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -61,21 +81,15 @@ class Block:
     #: Of the first line inside, counted from 1.
     number: int
     indent: str = ""
-    #: Why it is not run.
-    reason: str | None = None
+    marks: Marks = field(default_factory=Marks)
     hidden: bool = False
+    #: Whether nothing but comments and empty lines stand between it and the block above.
+    follows: bool = False
 
-
-@dataclass
-class Command:
-    """A command of a console block, with what it should print."""
-
-    text: str
-    number: int
-    code: int
-    expected: list[str]
-    #: Where the expected lines are in the page: from, to (exclusive), counted from 0.
-    place: tuple[int, int]
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where its lines are in the page: from, to (exclusive), counted from 0."""
+        return self.number - 1, self.number - 1 + len(self.lines)
 
 
 @dataclass
@@ -95,75 +109,85 @@ def blocks_of(text: str) -> tuple[list[Block], str | None]:
     """The blocks of a page, and why none of them is run, if that is so."""
     lines = text.splitlines()
     blocks: list[Block] = []
-    reason = whole = None
+    marks, follows = Marks(), False
+    whole = None
     index = 0
     while index < len(lines):
         line = lines[index]
         comment, fence = COMMENT.match(line), FENCE.match(line)
         index += 1
         if comment:
-            if comment["what"] == "run":
-                blocks.append(Block("console", [comment["text"]], index, hidden=True))
-            elif comment["what"] == "page not run":
-                whole = comment["text"]
-            else:
-                reason = comment["text"]
+            words = comment["text"]
+            match comment["what"]:
+                case "run":
+                    blocks.append(Block("sh", [words], index, hidden=True))
+                    follows = False
+                case "page not run":
+                    whole = words
+                case "not run":
+                    marks.reason = words
+                case "exit":
+                    marks.code = int(words)
+                case "varies":
+                    marks.varies += words.split(" | ")
+                case _:
+                    if words not in ("excerpt", "not shown"):
+                        raise ValueError(f"line {index}: output is `excerpt` or `not shown`, not `{words}`")
+                    marks.excerpt, marks.shown = words == "excerpt", words != "not shown"
         elif fence:
             start, indent = index, fence["indent"]
             while index < len(lines) and lines[index].strip() != fence["ticks"]:
                 index += 1
             inside = [one.removeprefix(indent) for one in lines[start:index]]
-            blocks.append(Block(fence["language"], inside, start + 1, indent, reason))
+            blocks.append(Block(fence["language"], inside, start + 1, indent, marks, follows=follows))
             index += 1
-            reason = None
+            marks, follows = Marks(), True
         elif line.strip():
-            reason = None
+            marks, follows = Marks(), False
     return blocks, whole
 
 
-def commands_of(block: Block) -> list[Command]:
-    """The commands of a console block."""
-    commands: list[Command] = []
+def commands_of(block: Block) -> list[str]:
+    """The commands of a block, in order."""
+    commands: list[str] = []
     lines, index = block.lines, 0
     while index < len(lines):
-        if not lines[index].startswith("$ "):
-            raise ValueError(f"line {block.number + index}: a console block begins with `$ command`")
-        number = block.number + index
-        words = [lines[index][2:]]
-        code = 0
-        found = EXIT.search(words[0])
-        if found:
-            code, words[0] = int(found["code"]), words[0][: found.start()]
+        words = [lines[index]]
         document = HERE_DOCUMENT.search(words[0])
         while index + 1 < len(lines) and (words[-1].endswith("\\") or (document and words[-1] != document["word"])):
             index += 1
             words.append(lines[index])
         index += 1
-        start = index
-        while index < len(lines) and not lines[index].startswith("$ "):
-            index += 1
-        place = (block.number + start - 1, block.number + index - 1)
-        commands.append(Command("\n".join(words), number, code, lines[start:index], place))
+        if words != [""]:
+            commands.append("\n".join(words))
     return commands
 
 
-def matches(expected: list[str], actual: list[str]) -> bool:
+def pattern_of(line: str, varies: list[str]) -> str:
+    """A regular expression for a line that is expected."""
+    pattern = ".*".join(re.escape(part) for part in line.rstrip().split("…"))
+    for words in varies:
+        pattern = pattern.replace(
+            re.escape(words), re.sub(r"(?:\d|(?<=\d)\\?[.,](?=\d))+", r"[\\d.,]+", re.escape(words))
+        )
+    return pattern
+
+
+def matches(expected: list[str], actual: list[str], marks: Marks | None = None) -> bool:
     """Whether lines are as expected."""
-    pattern = ""
-    for line in expected:
-        if line.strip() == ANYTHING:
-            pattern += r"(?:.*\n)*?"
-        else:
-            pattern += ".*".join(re.escape(part) for part in line.rstrip().split(ANYTHING)) + "\n"
-    return re.fullmatch(pattern, "".join(line + "\n" for line in actual)) is not None
+    marks = marks or Marks()
+    patterns = [re.compile(pattern_of(line, marks.varies)) for line in expected]
+    if marks.excerpt:
+        rest = iter(actual)
+        return all(any(pattern.fullmatch(line) for line in rest) for pattern in patterns)
+    return len(patterns) == len(actual) and all(p.fullmatch(line) for p, line in zip(patterns, actual))
 
 
-def updated(expected: list[str], actual: list[str]) -> list[str] | None:
+def updated(expected: list[str], actual: list[str], marks: Marks) -> list[str] | None:
     """What the page should say instead, or nothing if that takes a person."""
-    if any(line.strip() == ANYTHING for line in expected):
+    if marks.excerpt:
         return None
-    loose = [line for line in expected if ANYTHING in line]
-    return [next((line for line in loose if matches([line], [one])), one) for one in actual]
+    return [next((line for line in expected if matches([line], [one], marks)), one) for one in actual]
 
 
 class Folder:
@@ -290,13 +314,14 @@ def run_page(path: Path, python: Path) -> Page:
     if whole is not None:
         page.left_out.append(f"{name}: {whole}")
         return page
+    page.failures += marks_of_the_harness(name, blocks)
     began = time.monotonic()
     folder = Folder(python)
     try:
         for index, block in enumerate(blocks):
             below = blocks[index + 1] if index + 1 < len(blocks) else None
-            if block.reason is not None:
-                page.left_out.append(f"{name}:{block.number}: {block.reason}")
+            if block.marks.reason is not None:
+                page.left_out.append(f"{name}:{block.number}: {block.marks.reason}")
             else:
                 run_block(page, folder, block, below)
     finally:
@@ -308,6 +333,7 @@ def run_page(path: Path, python: Path) -> Page:
 def run_block(page: Page, folder: Folder, block: Block, below: Block | None) -> None:
     where = f"{page.name}:{block.number}"
     file = FILE_NAME.match(block.lines[0]) if block.lines else None
+    output = below if below is not None and below.language == "text" and below.follows else None
     if file:
         target = folder.path / file["name"]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -316,60 +342,62 @@ def run_block(page: Page, folder: Folder, block: Block, below: Block | None) -> 
         code, printed = folder.shell(block.lines[0])
         if code != 0:
             page.failures.append(f"{where}: `{block.lines[0]}` ended with {code}\n" + "\n".join(printed))
-    elif block.language == "console":
-        try:
-            commands = commands_of(block)
-        except ValueError as error:
-            page.failures.append(f"{page.name}: {error}")
-            return
-        for command in commands:
+    elif block.language == "sh":
+        commands, printed = commands_of(block), []
+        for index, command in enumerate(commands):
             page.ran += 1
             try:
-                code, printed = folder.shell(command.text)
+                code, lines = folder.shell(command)
             except subprocess.TimeoutExpired:
-                page.failures.append(f"{page.name}:{command.number}: `{command.text}` took more than {LIMIT} s")
-                continue
-            if code != command.code:
-                page.failures.append(
-                    f"{page.name}:{command.number}: `{command.text}` ended with {code}, not {command.code}\n"
-                    + "\n".join(printed)
-                )
-            compare(page, f"{page.name}:{command.number}", command.expected, printed, command.place, block.indent)
+                page.failures.append(f"{where}: `{command}` took more than {LIMIT} s")
+                return
+            printed += lines
+            wanted = block.marks.code if index + 1 == len(commands) else 0
+            if code != wanted:
+                page.failures.append(f"{where}: `{command}` ended with {code}, not {wanted}\n" + "\n".join(printed))
+                return
+        compare(page, where, block, output, printed)
     elif block.language == "python":
         page.ran += 1
         well, printed = folder.run_python("\n".join(block.lines), where)
         if not well:
             page.failures.append(f"{where}: an exception\n" + "\n".join(printed))
             return
-        end = block.number + len(block.lines)
-        # Nothing but an empty line between the two fences.
-        shown = below is not None and below.language == "text" and below.number - end <= 3
-        if shown:
-            assert below is not None
-            start = below.number - 1
-            compare(page, where, below.lines, printed, (start, start + len(below.lines)), below.indent)
-        elif printed:
+        compare(page, where, block, output, printed)
+    elif block.language in ("console", "bash", "shell"):
+        page.failures.append(f"{where}: a `{block.language}` block is not run; make it `sh`, or say why not")
+
+
+def compare(page: Page, where: str, block: Block, output: Block | None, printed: list[str]) -> None:
+    """Notes as a failure what a block printed, if the page says something else."""
+    if output is None:
+        if printed and block.marks.shown:
             page.failures.append(f"{where}: prints, but no `text` block is below it\n" + "\n".join(printed))
-    elif block.language in ("sh", "bash", "shell"):
-        page.failures.append(f"{where}: a `{block.language}` block is not run; make it `console`, or say why not")
-
-
-def compare(
-    page: Page, where: str, expected: list[str], printed: list[str], place: tuple[int, int], indent: str
-) -> None:
-    # Blank lines at the end are for the eye.
-    while expected and not expected[-1].strip():
-        expected = expected[:-1]
-        place = (place[0], place[1] - 1)
+        return
+    expected, (start, end) = output.lines, output.place
+    # Blank lines at both ends are for the eye.
     while printed and not printed[-1]:
         printed = printed[:-1]
-    if matches(expected, printed):
+    while printed and not printed[0]:
+        printed = printed[1:]
+    if matches(expected, printed, output.marks):
         return
     difference = difflib.unified_diff(expected, printed, "the page", "printed", lineterm="", n=2)
     page.failures.append(f"{where}: prints something else\n" + "\n".join(difference))
-    lines = updated(expected, printed)
+    lines = updated(expected, printed, output.marks)
     if lines is not None:
-        page.updates.append((*place, [indent + line if line else line for line in lines]))
+        page.updates.append((start, end, [output.indent + line if line else line for line in lines]))
+
+
+def marks_of_the_harness(name: str, blocks: list[Block]) -> list[str]:
+    """Places of a page where a reader sees what only a test needs."""
+    return [
+        f"{name}:{block.number + index}: a prompt, lone dots or an exit code: `{line}`"
+        for block in blocks
+        if not block.hidden
+        for index, line in enumerate(block.lines)
+        if HARNESS.search(line)
+    ]
 
 
 def dead_links() -> list[str]:
