@@ -653,6 +653,7 @@ fn main() {
         times: &[],
         moments: &mark,
         packing: Some(&packing),
+        failure: None,
         holders: Some(&holders),
     };
     let first = Picture::draw(subject);
@@ -660,9 +661,16 @@ fn main() {
         .moments()
         .find(|(moment, _)| moment.kind == MomentKind::Peak)
         .map_or(0, |(moment, _)| moment.row);
+    let failed = [Moment {
+        row: run.row - 1,
+        kind: MomentKind::OutOfMemory,
+        label: "out of memory: 3.00 GiB asked for, 1.00 GiB free".to_owned(),
+    }];
     let another = Pane {
         picture: Picture::draw(Subject {
             packing: None,
+            moments: &failed,
+            failure: run.blocks[run.blocks.len() / 2].stack,
             ..subject
         }),
         words: Words {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use tonnage_analysis::holdings::{HeldBy, Holding, PhaseSpan, SegmentSpan};
 use tonnage_analysis::plan::Packing;
-use tonnage_trace::StackTable;
+use tonnage_trace::{StackId, StackTable};
 
 /// One process on one device, from the first row of its recording to the last.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub struct Subject<'a> {
     pub moments: &'a [Moment],
     /// Where the blocks would lie if their lifetimes had been known beforehand, if that was planned.
     pub packing: Option<&'a Packing>,
+    /// Where the request was made that could not be served.
+    pub failure: Option<StackId>,
     /// Who holds a block, by its index, where Python was asked.
     pub holders: Option<&'a HashMap<u32, HeldBy>>,
 }

@@ -39,6 +39,7 @@ pub(crate) fn subject<'a>(blocks: &'a [Holding], stacks: &'a StackTable, rows: u
         times: &[],
         moments: &[],
         packing: None,
+        failure: None,
         holders: None,
     }
 }

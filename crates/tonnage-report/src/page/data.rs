@@ -223,7 +223,7 @@ impl Picture<'_> {
         let mut texts = Texts::new(subject.stacks);
         let mut columns = Columns::default();
         self.lifetimes(&kept, &mut columns);
-        self.names(chosen, &kept, shared, &mut texts, &mut columns);
+        let failure_stack = self.names(chosen, &kept, shared, &mut texts, &mut columns);
         self.segments(shared, &mut columns);
         columns.small("grid", chosen.rest.grid.iter().copied());
         let marked = mark(findings, chosen, &mut columns);
@@ -240,6 +240,7 @@ impl Picture<'_> {
             segments_left_out: subject.segments.len().saturating_sub(SEGMENTS),
             grid_columns: cells.columns,
             grid_lines: cells.lines,
+            failure_stack,
             marked,
         })
     }
@@ -288,7 +289,8 @@ impl Picture<'_> {
         columns.plain("stream_handle", streams);
     }
 
-    /// What each block is called, who holds it, and where it was made.
+    /// What each block is called, who holds it, and where it was made; the number of the stack of the request that could
+    /// not be served.
     fn names(
         &self,
         chosen: &Chosen,
@@ -296,7 +298,7 @@ impl Picture<'_> {
         shared: &Shared,
         texts: &mut Texts<'_>,
         columns: &mut Columns,
-    ) {
+    ) -> u64 {
         let subject = &self.subject;
         let mut stacks = Stacks::new(subject.stacks, shared.full_paths);
         let held = |index: &u32| subject.holders.and_then(|holders| holders.get(index));
@@ -326,6 +328,7 @@ impl Picture<'_> {
             "stack",
             kept.iter().map(|block| stacks.id(block.stack, texts)),
         );
+        let failure = stacks.id(subject.failure, texts);
         columns.plain(
             "stack_depth",
             stacks.nodes.iter().map(|node| node.parent_distance),
@@ -346,6 +349,7 @@ impl Picture<'_> {
             texts.list.iter().map(|text| text.len() as u64),
         );
         columns.small("text", texts.list.iter().flat_map(|text| text.bytes()));
+        failure
     }
 
     fn segments(&self, shared: &Shared, columns: &mut Columns) {
@@ -553,6 +557,8 @@ struct BlockFacts {
     segments_left_out: usize,
     grid_columns: u32,
     grid_lines: u32,
+    /// Number of the stack of the request that could not be served; 0 is none.
+    failure_stack: u64,
     /// Blocks of findings: so many of the column `marked` each, in order.
     marked: Vec<Marked>,
 }

@@ -289,6 +289,7 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
         ..story()
     };
     let one = Subject {
+        failure: blocks[0].stack,
         holders: Some(&holders),
         ..subject(&blocks, &stacks, 1500)
     };
@@ -299,6 +300,8 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
     assert!(data.contains("secret/keep.py:7") || data.contains("keep.py:7"));
     assert!(!data.contains("alice"), "{data}");
     assert!(data.contains("bfloat16[61440, 4096]"));
+    // The first block has the first stack.
+    assert_eq!(data.matches("\"failure_stack\":1,").count(), 2);
     // In the second pane alone.
     let marks = "\"marked\":[{\"finding\":0,\"drawn\":2,\"left_out\":1}]";
     assert_eq!(data.matches(marks).count(), 1);

@@ -369,6 +369,8 @@ interface BlockFacts {
   segments_left_out: number;
   grid_columns: number;
   grid_lines: number;
+  /** The stack of the request that could not be served; 0 is none. */
+  failure_stack: number;
   /** Blocks of findings: so many of the column `marked` each, in order. */
   marked: { finding: number; drawn: number; left_out: number }[];
 }

@@ -179,6 +179,15 @@ export class Pane implements PaneContext {
     this.mark(members);
   }
 
+  /** Shows the request that could not be served, if there is one and its stack is known. */
+  pickFailure(): boolean {
+    const { blocks } = this;
+    const failure = this.moments.find((moment) => moment.kind === "out_of_memory");
+    if (!blocks || !failure || blocks.facts.failure_stack === 0) return false;
+    this.options.selection.failure(failure.label, blocks);
+    return true;
+  }
+
   /** Shows the blocks of a finding, at a moment at which they are there. */
   pickFinding(number: number, title: string, text: string): void {
     const { blocks, view } = this;

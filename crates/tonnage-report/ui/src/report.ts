@@ -124,6 +124,7 @@ export class Report {
   /** What is worth looking at first, beside the pictures and without marking it in them. */
   private introduce(blocks: Blocks): void {
     const { story, pane } = this;
+    if (pane.pickFailure()) return;
     const first = story.findings.findIndex((_, index) => (blocks.marked.get(index)?.length ?? 0) > 0);
     if (first >= 0) {
       const { code, title, text } = story.findings[first];

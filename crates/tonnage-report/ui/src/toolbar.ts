@@ -34,6 +34,8 @@ export class Toolbar {
     this.moment.addEventListener("change", () => {
       view().choose(Number(this.moment.value));
       view().reveal();
+      const chosen = this.pane().moments.find((moment) => moment.row === view().moment);
+      if (chosen?.kind === "out_of_memory") this.pane().pickFailure();
     });
     this.element = el(
       "div",

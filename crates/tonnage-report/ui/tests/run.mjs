@@ -186,6 +186,8 @@ for (const width of [1280, 390]) {
     await page.selectOption("#pane-choice", "1");
     await page.waitForFunction(() => window.tonnage.panes()[0].blocks && !document.querySelector("#race"));
     expect((await page.evaluate(() => document.querySelectorAll("#timeline canvas.main").length)) === 1, `another process is shown alone, ${at}`);
+    const request = await page.evaluate(() => [document.querySelector("#selection").textContent, document.querySelectorAll("#selection .stack li").length]);
+    expect(/Stack of the request that failed/.test(request[0]) && request[1] > 0, `the stack of the request that failed is shown, ${at}`, `${request[1]} frames`);
     await page.selectOption("#pane-choice", "0");
     await page.waitForFunction(() => window.tonnage.panes()[0].blocks && document.querySelector("#race"));
     await settle(page);

@@ -60,6 +60,7 @@ impl<'a> Source<'a> {
             times: if self.timed { &held.times } else { &[] },
             moments: &self.moments,
             packing,
+            failure: track.failure.and_then(|failure| failure.stack),
             holders: (!self.holders.is_empty()).then_some(&self.holders),
         }
     }

@@ -69,6 +69,11 @@ export class SelectionPanel {
     );
   }
 
+  /** The request that could not be served. */
+  failure(label: string, blocks: Blocks): void {
+    this.fill(el("h3", {}, label), el("h4", {}, "Stack of the request that failed"), stackList(blocks, blocks.facts.failure_stack, FRAMES));
+  }
+
   group(timeline: Timeline, blocks: Blocks, of: Group): void {
     const { facts } = timeline;
     const exactBlocks = of.blocks.filter((block) => blocks.isExact[block]).length;
