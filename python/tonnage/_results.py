@@ -153,7 +153,10 @@ class Fix(_Row):
     #: What the peaks are of: "reserved" or "allocated".
     measure: str
     peak_before: int
+    #: At most this.
     peak_after: int
+    #: At least this; the same where the recording leaves no room for doubt.
+    peak_after_least: int
     #: Whether it would then fit, where it did not; None if that cannot be told.
     fits: bool | None
     #: Whether this holds to the end of the job, or only past the request that failed.

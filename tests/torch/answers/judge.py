@@ -18,6 +18,8 @@ from table import GIB, MIB, Program
 UNLIMITED = 1 << 40
 # How far a figure may be from what is promised.
 NEAR = 0.01
+# How far apart the bounds of a promise may be.
+WIDE = 2
 # Lines of what explain prints, at 100 columns.
 SCREEN = 45
 # Advice that changes what a program computes.
@@ -113,7 +115,8 @@ class Judge:
         row.hold("verdict", code == exit_code, f"exit code {code}")
         for device in verdict["devices"]:
             parts = device["at_peak"]
-            total = sum(parts[name] for name in parts if name != "used")
+            # What other processes hold is not in use by this one.
+            total = sum(parts[name] for name in parts if name not in ("used", "other_processes"))
             row.hold("verdict", parts["used"] == total, f"the parts {parts} are not {parts['used']}")
         if program.free is not None:
             free = least_free(verdict)
@@ -255,8 +258,10 @@ class Judge:
             row.hold("fix", fix["advice"] not in [other["advice"] for other in done], f"proposed again: {words}")
         if code == 0:
             measured = figure(verdict, fix["measure"])
-            off = measured / promised - 1
-            row.hold("fix", abs(off) <= NEAR, f"promised {size(promised)}, is {size(measured)}: {words}")
+            least = fix.get("peak_after_least", promised)
+            kept = least * (1 - NEAR) <= measured <= promised * (1 + NEAR)
+            row.hold("fix", kept, f"promised {size(least)} to {size(promised)}, is {size(measured)}: {words}")
+            row.hold("fix", promised <= WIDE * least, f"{size(least)} to {size(promised)} says little: {words}")
         row.kept += len(row.complaints) == before
 
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Proposal, computed, unchanged, until};
+use super::fixes::{Bound, Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
 use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
 use crate::words::bytes;
@@ -128,10 +128,14 @@ fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
         at(place)
     );
     let proposal = Proposal::new(ACTIVATIONS.code, advice, "of passes that wait");
-    computed(case, proposal, |_, block| {
+    bounded(case, proposal, |bound, _, block| {
         let activation = block.category == Category::Activations && !is_kept(block);
         if activation && block.phase == Phase::Forward {
             return until(block, case.next_pass(block.born));
+        }
+        // The gradients of the passes before are there from the first one on.
+        if bound == Bound::Most && block.category == Category::Gradients {
+            return vec![(case.first_waiting(block.born), block.died, block.bytes)];
         }
         unchanged(block)
     })
@@ -157,10 +161,14 @@ fn checkpoint(
     let advice = format!(
         "checkpoint {family}: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`"
     );
-    let mut proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
-    proposal.estimate = true;
-    let mut fix = computed(case, proposal, |index, block| {
-        units.checkpointed(index, block)
+    let proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
+    let mut fix = bounded(case, proposal, |bound, index, block| {
+        let mut lifetimes = units.checkpointed(index, block);
+        // What is computed again may come in parts, each gone before the next.
+        if bound == Bound::Least {
+            lifetimes.truncate(1);
+        }
+        lifetimes
     })?;
     fix.shown = format!(
         "{}; at this moment {} of {} would be computed again, leaving {} of outputs and at most {} of the one at work",

@@ -129,6 +129,15 @@ impl<'a> Case<'a> {
             .filter(|live| !self.claimed.contains(&live.index))
     }
 
+    /// Whether a graph that a finding has explained keeps blocks of a pass.
+    pub(super) fn has_kept_graph(&self, pass: usize) -> bool {
+        self.alive().any(|live| {
+            self.claimed.contains(&live.index)
+                && live.held.is_some_and(|held| held.sort == Sort::Graph)
+                && self.pass_of(live.block.born) == pass
+        })
+    }
+
     pub(super) fn claim(&mut self, blocks: impl IntoIterator<Item = u32>) {
         self.claimed.extend(blocks);
     }
@@ -270,6 +279,31 @@ impl<'a> Case<'a> {
         Some(from.saturating_add(part as u32).max(from + 1))
     }
 
+    /// The row at which the first of the passes ends that wait for the backward pass of `row`.
+    pub(super) fn first_waiting(&self, row: u32) -> u32 {
+        let Some(mut at) = self.pass_of(row).checked_sub(1) else {
+            return row;
+        };
+        while at > 0 && self.passes[at - 1].back.is_none() {
+            at -= 1;
+        }
+        self.passes[at].to.min(row)
+    }
+
+    /// The row at which the block after this one is made.
+    pub(super) fn next_birth(&self, index: Option<u32>, block: &Holding) -> u32 {
+        let next = index.and_then(|index| self.track.blocks.get(index as usize + 1));
+        next.map_or(block.died, |next| next.born)
+    }
+
+    /// Whether the model makes something in the pass of a block after the block is gone.
+    pub(super) fn goes_on_after(&self, block: &Holding) -> bool {
+        let end = self.pass_end(block.born);
+        let blocks = &self.track.blocks;
+        let next = blocks.partition_point(|other| other.born <= block.died);
+        blocks.get(next).is_some_and(|other| other.born < end)
+    }
+
     /// Whether the pass of a row has a backward pass of its own.
     pub(super) fn goes_back(&self, row: u32) -> bool {
         self.pass(row).is_some_and(|pass| pass.back.is_some())
@@ -285,12 +319,12 @@ impl<'a> Case<'a> {
         self.pass(row).is_some_and(|pass| pass.after_training)
     }
 
-    /// Whether a backward pass begins between two rows.
-    pub(super) fn goes_back_between(&self, from: u32, to: u32) -> bool {
+    /// Whether a backward pass begins and ends between two rows.
+    pub(super) fn went_back_between(&self, from: u32, to: u32) -> bool {
         let after = self.track.phases.partition_point(|span| span.from < from);
         let spans = self.track.phases[after..].iter();
         spans
-            .take_while(|span| span.from < to)
+            .take_while(|span| span.to <= to)
             .any(|span| span.phase == Phase::Backward)
     }
 

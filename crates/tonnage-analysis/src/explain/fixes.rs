@@ -4,9 +4,13 @@
 //! A setting is replayed. A change of the program is applied to the lifetimes of
 //! the blocks: those it would do away with are left out, those it would make
 //! smaller or end earlier are changed, and the largest sum of the rest is the new
-//! peak. Whether that fits is asked of PyTorch's allocator, by a replay of the
-//! changed requests. A recording that stops at a failure shows no more than that
+//! peak. Where the recording does not show how long the program would still refer to
+//! a block, the peak is computed for the shortest and the longest of what is possible,
+//! and both are told. Whether that fits is asked of PyTorch's allocator, by a replay of
+//! the changed requests with the longer lifetimes. A recording that stops at a failure shows no more than that
 //! the job gets past that request, and the proposal says so.
+
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
@@ -57,8 +61,10 @@ pub struct Fix {
     pub measure: Measure,
     /// The peak today, with the request that failed.
     pub peak_before: u64,
-    /// The peak with it.
+    /// The peak with it: at most this.
     pub peak_after: u64,
+    /// The peak with it: at least this. Equal to `peak_after` where the recording leaves no room for doubt.
+    pub peak_after_least: u64,
     /// Whether it then fits on the device: by a replay of the changed requests, or, where they cannot be replayed, if
     /// the sum exceeds the device. None where that cannot be told.
     pub fits: Option<bool>,
@@ -67,7 +73,8 @@ pub struct Fix {
     pub whole_job: bool,
     /// Whether the program then computes something else.
     pub changes_result: bool,
-    /// Whether it is an estimate from above or below rather than what the change would give to the byte.
+    /// Whether the change would also do things that the recording cannot show, so that the figures are near and not
+    /// bounds.
     pub estimate: bool,
 }
 
@@ -148,16 +155,35 @@ pub(super) fn peak_before(case: &Case<'_>) -> u64 {
     peak_with(case, |_, block| unchanged(block))
 }
 
+/// Which end of what is possible a change is computed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// Everything goes as early as it can.
+    Least,
+    /// Everything stays as long as it can.
+    Most,
+}
+
 /// Proposes a change of the program that gives blocks other lifetimes; none if it saves nothing worth it.
 pub(super) fn computed(
     case: &Case<'_>,
     proposal: Proposal,
     mut change: impl FnMut(Option<u32>, &Holding) -> Lifetimes,
 ) -> Option<Fix> {
+    bounded(case, proposal, |_, index, block| change(index, block))
+}
+
+/// The same where lifetimes are known within bounds only.
+pub(super) fn bounded(
+    case: &Case<'_>,
+    proposal: Proposal,
+    mut change: impl FnMut(Bound, Option<u32>, &Holding) -> Lifetimes,
+) -> Option<Fix> {
     let before = peak_before(case);
+    let least = peak_with(case, |index, block| change(Bound::Least, index, block));
     let mut differ = Changes::new();
     let after = peak_with(case, |index, block| {
-        let lifetimes = change(index, block);
+        let lifetimes = change(Bound::Most, index, block);
         if index.is_some() && lifetimes != unchanged(block) {
             // The allocator rounds again: give it what the program would ask for.
             let asked = |(from, to, bytes): &(u32, u32, u64)| {
@@ -173,7 +199,7 @@ pub(super) fn computed(
         }
         lifetimes
     });
-    let mut fix = promise(case, proposal, before, after)?;
+    let mut fix = promise(case, proposal, before, least.min(after)..=after)?;
     if fix.fits == Some(true) {
         fix.fits = replayed(case, &differ);
     }
@@ -181,38 +207,61 @@ pub(super) fn computed(
 }
 
 /// A proposal with its peaks, where they are known otherwise; `fits` is what the sum says.
-pub(super) fn promise(case: &Case<'_>, proposal: Proposal, before: u64, after: u64) -> Option<Fix> {
-    let saved = before.checked_sub(after).filter(|&saved| saved > 0)?;
+pub(super) fn promise(
+    case: &Case<'_>,
+    proposal: Proposal,
+    before: u64,
+    after: RangeInclusive<u64>,
+) -> Option<Fix> {
+    let (least, most) = after.into_inner();
+    let saved = before.checked_sub(most).filter(|&saved| saved > 0)?;
     // Below a hundredth it is not worth a change.
     if saved < before / 100 {
         return None;
     }
-    let shown = format!(
-        "{} - {} {} = {}",
-        bytes(before),
-        bytes(saved),
-        proposal.what,
-        bytes(after)
-    );
-    let fits = case
-        .on_device
-        .capacity
-        .filter(|_| case.ran_out)
-        .map(|capacity| after.saturating_add(case.taken()) <= capacity);
+    // What lies within half a hundredth is one figure.
+    let least = if (most - least) * 200 < most {
+        most
+    } else {
+        least
+    };
+    let capacity = case.on_device.capacity.filter(|_| case.ran_out);
+    let fits = capacity.and_then(|capacity| {
+        let [least, most] = [least, most].map(|peak| peak.saturating_add(case.taken()) <= capacity);
+        (least == most).then_some(most)
+    });
     Some(Fix {
         code: proposal.code,
         advice: proposal.advice,
         paste: proposal.paste,
         proof: Proof::Computed,
-        shown,
+        shown: sum(before, &proposal.what, least, most),
         measure: Measure::Allocated,
         peak_before: before,
-        peak_after: after,
+        peak_after: most,
+        peak_after_least: least,
         fits,
         whole_job: !case.failed,
         changes_result: proposal.changes_result,
         estimate: proposal.estimate,
     })
+}
+
+/// `8.00 GiB - 6.00 GiB of logits = 2.00 GiB`.
+fn sum(before: u64, what: &str, least: u64, most: u64) -> String {
+    let between = |low: u64, high: u64| {
+        if low == high {
+            bytes(high)
+        } else {
+            format!("{} to {}", bytes(low), bytes(high))
+        }
+    };
+    format!(
+        "{} - {} {what} = {}",
+        bytes(before),
+        between(before - most, before - least),
+        between(least, most)
+    )
 }
 
 /// Whether the changed requests are served on the device; none if that cannot be replayed.

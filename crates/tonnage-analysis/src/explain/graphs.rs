@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Proposal, computed, unchanged, until};
+use super::fixes::{Bound, Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found};
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
 use crate::words::bytes;
@@ -78,10 +78,10 @@ fn lines(kept: &[Live<'_>]) -> usize {
     stacks.len()
 }
 
-/// Whether a backward pass has begun since a pass began and before the moment.
+/// Whether a backward pass has begun since a pass began, and is over at the moment.
 fn was_over(case: &Case<'_>, pass: usize) -> bool {
     let from = pass.checked_sub(1).and_then(|at| case.track.passes.get(at));
-    from.is_some_and(|&from| case.goes_back_between(from, case.row))
+    from.is_some_and(|&from| case.went_back_between(from, case.row))
 }
 
 fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
@@ -129,11 +129,12 @@ fn found(
     let of = counted(passes, "pass", "passes");
     let traceback = held.is_some_and(|held| held.sort == Sort::Traceback);
     let headline = match held {
-        Some(held) if traceback => format!(
-            "the traceback of an exception keeps {}, {}",
-            held.said(),
-            bytes(sum)
-        ),
+        Some(held) if traceback => {
+            let of = held.exception.as_ref();
+            let of = of.map_or_else(String::new, |name| format!(" in `{name}`"));
+            let (said, sum) = (held.said(), bytes(sum));
+            format!("the traceback of the exception{of} keeps {said}, {sum}")
+        }
         Some(held) => format!("{} keeps the graphs of {of}, {}", held.said(), bytes(sum)),
         None => format!("the graphs of {of} are alive, {}", bytes(sum)),
     };
@@ -210,9 +211,7 @@ fn fix(
     let mut proposal = Proposal::new(GRAPHS.code, advice, "of graphs of earlier passes");
     proposal.changes_result = changes_result;
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
-    let state = held.is_some_and(|held| is_state(case, held));
-    let assigned = !state && is_assigned_anew(case, held);
-    let fix = computed(case, proposal, |index, block| {
+    let fix = bounded(case, proposal, |bound, index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -225,14 +224,19 @@ fn fix(
         if !(piled.contains(&index) || outlives && graph) {
             return unchanged(block);
         }
-        if let Some(row) = case.taken_back(index, block) {
-            return until(block, row);
+        // A frame goes with its exception, before the next attempt.
+        let traced = case
+            .holder(index)
+            .is_some_and(|held| held.sort == Sort::Traceback);
+        if traced {
+            return until(block, case.next_pass(block.born));
         }
-        let row = if state {
-            case.pass_end(block.born)
-        } else {
-            // The name of the last result keeps it until it is assigned anew.
-            case.round_end(block.born, assigned)
+        // A backward pass takes them back, also where it was told to keep them. Without one the name of the last
+        // result may keep them until it is assigned anew, in the round after.
+        let row = match (case.taken_back(index, block), bound) {
+            (Some(row), _) => row,
+            (None, Bound::Least) => case.pass_end(block.born),
+            (None, Bound::Most) => case.round_end(block.born, true),
         };
         until(block, row)
     });
@@ -240,7 +244,6 @@ fn fix(
         if let Some(other) = also_keeps(case, held) {
             // Without its graph the named one alone may free nothing, so nothing is promised.
             fix.fits = None;
-            fix.estimate = true;
             let _ = write!(
                 fix.advice,
                 "; {} holds results of the same passes, and their graphs unless they are detached",
@@ -268,17 +271,6 @@ fn also_keeps<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Option<&'a HeldB
     }
     let several = passes.into_iter().filter(|(_, born)| born.len() >= PASSES);
     several.map(|(held, _)| held).next()
-}
-
-/// Whether a variable that is assigned in each round holds the last result as well.
-fn is_assigned_anew(case: &Case<'_>, held: Option<&HeldBy>) -> bool {
-    let keeper = held.map(|held| held.name.as_str());
-    case.alive().any(|live| {
-        let variable = live.held.filter(|held| held.sort == Sort::Variable);
-        live.block.requested <= NUMBER
-            && case.pass_of(live.block.born) > 0
-            && variable.is_some_and(|held| Some(held.name.as_str()) != keeper)
-    })
 }
 
 /// Whether what carries the graphs is a state rather than a number: its own tensor is large.

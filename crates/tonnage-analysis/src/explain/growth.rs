@@ -13,7 +13,7 @@ use tonnage_trace::{StackId, TextId};
 
 use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Proposal, computed, sized, unchanged, until};
+use super::fixes::{Bound, Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::is_used_later;
 use super::{Finding, Found};
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
@@ -287,6 +287,11 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         .collect();
     let place = at(finding.place.as_ref());
     let code = finding.code.code;
+    // Graphs of the same passes keep these tensors too: that finding says what to do about both.
+    let mut passes = growing.iter().flat_map(|pile| &pile.passes);
+    if passes.any(|&pass| case.has_kept_graph(pass)) {
+        return None;
+    }
     if replaced {
         let advice = format!("halve the batch or the longest length of what grows at {place}");
         let mut proposal = Proposal::new(code, advice, "for half as much of it");
@@ -299,27 +304,41 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             }
         });
     }
+    let piled: HashSet<u32> = growing
+        .iter()
+        .flat_map(|pile| pile.blocks.iter().copied())
+        .collect();
+    let sizes = piled
+        .iter()
+        .map(|&index| case.track.blocks[index as usize].bytes);
+    // The scratch memory of a line is none of what it hands out.
+    let least = sizes.min().unwrap_or(0) / 2;
     // The next birth of each line after each block.
     let mut next: HashMap<u32, u32> = HashMap::new();
     let mut last: HashMap<Line, u32> = HashMap::new();
     for (index, block) in (0_u32..).zip(&case.track.blocks) {
-        if lines.contains(&line(block))
+        if block.bytes >= least
+            && lines.contains(&line(block))
             && let Some(before) = last.insert(line(block), index)
         {
             next.insert(before, block.born);
         }
     }
-    let piled: HashSet<u32> = growing
-        .iter()
-        .flat_map(|pile| pile.blocks.iter().copied())
-        .collect();
     let also = growing
         .iter()
         .filter_map(|pile| pile.held)
         .any(|held| held.also.is_some());
-    let advice = format!("keep it on the host instead at {place}: `.cpu()`, or reduce it first");
+    let in_forward = piled
+        .iter()
+        .any(|&index| case.track.blocks[index as usize].phase == Phase::Forward);
+    let copied = if in_forward {
+        ".detach().cpu()"
+    } else {
+        ".cpu()"
+    };
+    let advice = format!("keep it on the host instead at {place}: `{copied}`, or reduce it first");
     let proposal = Proposal::new(code, advice, "of what piled up");
-    computed(case, proposal, |index, block| {
+    bounded(case, proposal, |bound, index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -329,21 +348,21 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             return unchanged(block);
         }
         let again = next.get(&index).copied().unwrap_or(Holding::ALIVE);
-        match block.phase {
+        // A variable keeps the last one until the next is made.
+        let assigned = until(block, again.saturating_add(1));
+        match (block.phase, bound) {
             // A copy between passes would be made on the host at once.
-            Phase::Other if case.pass_of(block.born) > 0 => sized(block, 0),
-            // A variable keeps the last one until the next is made.
-            Phase::Forward | Phase::Eval if also => until(block, again.saturating_add(1)),
-            Phase::Forward => {
+            (Phase::Other, Bound::Least) if case.pass_of(block.born) > 0 => sized(block, 0),
+            (Phase::Forward | Phase::Eval, _) if also => assigned,
+            (Phase::Forward | Phase::Eval, Bound::Least) => {
                 let row = case.taken_back(index, block);
                 until(
                     block,
                     row.unwrap_or_else(|| case.round_end(block.born, false)),
                 )
             }
-            // The variable that got it keeps it until the next one is made.
-            Phase::Eval => until(block, again.saturating_add(1)),
-            _ => until(block, again),
+            (_, Bound::Least) => until(block, again),
+            (_, Bound::Most) => assigned,
         }
     })
 }

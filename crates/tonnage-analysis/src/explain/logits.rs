@@ -121,7 +121,6 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             bytes(after),
         );
         fix.peak_after = after;
-        fix.estimate = true;
         Some(fix)
     });
     Some(Found {

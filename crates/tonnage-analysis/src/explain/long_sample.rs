@@ -7,7 +7,7 @@ use super::case::{Case, PASSES, SHARE, at, is_kept, pass_of};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, peak_before, promise};
 use super::{Finding, Found};
-use crate::holdings::{Holding, Holdings, Known, Phase};
+use crate::holdings::{Category, Holding, Holdings, Known, Phase};
 use crate::words::bytes;
 
 /// One large sample or batch.
@@ -28,9 +28,9 @@ const LONG: f64 = 1.3;
 
 /// What a pass makes and holds at its own peak, without what programs keep: for each pass its
 /// bytes and its peak.
-fn passes(track: &Holdings, until: u32) -> Vec<(u64, u64)> {
+fn passes(track: &Holdings, until: u32, of: impl Fn(&Holding) -> bool) -> Vec<(u64, u64)> {
     let mut changes: Vec<(u32, i64, bool)> = Vec::new();
-    for block in &track.blocks {
+    for block in track.blocks.iter().filter(|block| of(block)) {
         let own =
             !is_kept(block) && !matches!(block.phase, Phase::Step | Phase::Load | Phase::Other);
         changes.push((block.born, block.bytes.cast_signed(), own));
@@ -68,7 +68,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let here = case.pass_of(case.row).checked_sub(1)?;
     let phase = track.phase_at(*track.passes.get(here)?)?.phase;
     let until = if case.failed { case.row } else { u32::MAX - 1 };
-    let all = passes(track, until);
+    let all = passes(track, until, |_| true);
     let of_pass = |block: &&Holding| case.pass_of(block.born) == here + 1 && !is_kept(block);
     let place = case.largest_place(case.unexplained().map(|live| live.block).filter(of_pass))?;
     // Only passes of the same sort that run the same line can be compared: a decoder behind a
@@ -128,8 +128,15 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         known: Known::Inferred,
         held_by: None,
     };
-    let rest = all.iter().enumerate().filter(|(index, _)| *index != here);
-    let after = rest.map(|(_, pass)| pass.1).max()?;
+    let most_of_others = |passes: Vec<(u64, u64)>| {
+        let others = passes.into_iter().enumerate();
+        let others = others.filter(|(index, _)| *index != here);
+        others.map(|(_, pass)| pass.1).max()
+    };
+    // A library may ask for less scratch memory where less is free.
+    let is_workspace = |block: &Holding| block.category == Category::Workspaces;
+    let least = most_of_others(passes(track, until, |block| !is_workspace(block)))?;
+    let after = most_of_others(all)?;
     let advice = format!(
         "split or cap the large batch at {}, so that no pass makes more than the others",
         at(Some(&place))
@@ -140,7 +147,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "of the large pass above the others",
     );
     proposal.changes_result = true;
-    let mut fix = promise(case, proposal, peak_before(case), after);
+    let mut fix = promise(case, proposal, peak_before(case), least..=after);
     if let Some(fix) = &mut fix {
         // No replay of the other passes alone: only a sum that is too large is certain.
         fix.fits = fix.fits.filter(|fits| !fits);

@@ -323,6 +323,9 @@ fn conclude<'a>(
     class: Option<&Finding>,
 ) -> (Vec<Finding>, Vec<Fix>, Vec<Claim>) {
     let short = class.is_some_and(|class| class.code == codes::SHORT);
+    let elsewhere = class
+        .filter(|class| class.code == codes::OUTSIDE)
+        .and_then(|class| outside::elsewhere(all.as_deref().unwrap_or(case), class));
     let mut fixes = Vec::new();
     let mut claims = Vec::new();
     if let Some(code) = class.map(|class| class.code) {
@@ -365,13 +368,7 @@ fn conclude<'a>(
         findings.push(cause.finding);
     }
     let outside = outside::find(judged);
-    for finding in class.into_iter().chain(&outside) {
-        if finding.code == codes::OUTSIDE
-            && !fixes.iter().any(|fix| fix.code == codes::OUTSIDE.code)
-        {
-            fixes.extend(outside::elsewhere(judged, finding));
-        }
-    }
+    fixes.extend(elsewhere.or_else(|| outside::elsewhere(judged, outside.as_ref()?)));
     if short {
         fixes.extend(setting::device(judged, need));
     }

@@ -13,7 +13,7 @@ use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::holdings::{Category, HeldBy, Known, ModelState, Sort};
+use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
 use crate::words::bytes;
 
 /// An old copy.
@@ -185,7 +185,12 @@ pub(super) fn second_model(case: &Case<'_>) -> Option<Found> {
     );
     let mut proposal = Proposal::new(SECOND_MODEL.code, advice, "without it on the device");
     proposal.estimate = true;
-    let fix = without(case, proposal, &gone);
+    // It is there on purpose: only a job that does not fit has to do without it.
+    let fix = if case.ran_out {
+        without(case, proposal, &gone)
+    } else {
+        None
+    };
     Some(Found {
         finding: Finding {
             code: SECOND_MODEL,
@@ -221,8 +226,10 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
         ""
     };
     let headline = format!("{} of weights{more}", bytes(sum));
+    let held = most_named(&blocks);
+    let by = held.map_or_else(String::new, |held| format!(", most in {}", held.said()));
     let sentence = format!(
-        "{headline}, in {}, most made at {}",
+        "{headline}, in {}{by}, made at {}",
         counted(blocks.len(), "block", "blocks"),
         at(place.as_ref())
     );
@@ -232,13 +239,19 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
     let mut proposal = Proposal::new(WEIGHTS.code, advice, "for half of the weights");
     proposal.changes_result = true;
     proposal.estimate = true;
-    let fix = computed(case, proposal, |index, block| {
+    let halved = |index: Option<u32>, block: &Holding| {
         if index.is_some_and(|index| of.contains(&index)) {
             sized(block, block.bytes / 2)
         } else {
             unchanged(block)
         }
-    });
+    };
+    // What fits has no use for fewer bits.
+    let fix = if case.ran_out {
+        computed(case, proposal, halved)
+    } else {
+        None
+    };
     let exact = blocks.iter().all(|live| live.block.known == Known::Exact);
     Some(Found {
         finding: Finding {
@@ -248,10 +261,22 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
             bytes: sum,
             place,
             known: if exact { Known::Exact } else { Known::Inferred },
-            held_by: None,
+            held_by: held.cloned(),
         },
         fixes: fix.into_iter().collect(),
         claims: of.into_iter().collect(),
         mistake: false,
     })
+}
+
+/// The named holder with the most bytes.
+fn most_named<'a>(blocks: &[Live<'a>]) -> Option<&'a HeldBy> {
+    let mut sums: BTreeMap<&HeldBy, u64> = BTreeMap::new();
+    for live in blocks {
+        if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
+            *sums.entry(held).or_default() += live.block.bytes;
+        }
+    }
+    let most = sums.into_iter().max_by_key(|(_, sum)| *sum);
+    most.map(|(held, _)| held)
 }

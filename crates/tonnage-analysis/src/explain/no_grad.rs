@@ -3,7 +3,7 @@
 
 use super::case::{Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Proposal, computed, unchanged, until};
+use super::fixes::{Bound, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
 use crate::holdings::{Holding, Known, Phase};
 use crate::words::bytes;
@@ -17,8 +17,8 @@ backward pass that never comes. `model.eval()` does not change that.
 
 Recognised by: the model was entered in evaluation mode with gradients on; or, in a job that trains elsewhere, no
 backward pass takes back what this pass kept (then the finding is marked as inferred).
-What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is estimated from above: each
-repeated block is taken to keep everything until the next one is done.",
+What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is computed within bounds: a
+result goes when the next one is made, or, at the latest, when the next repeated block is done.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -57,11 +57,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let units = repeats::find_among(case, |block| is_kept_in_evaluation(case, block));
     let advice = format!("evaluate under `with torch.no_grad():` at {line}");
     let mut proposal = Proposal::new(NO_GRAD.code, advice, "kept for a backward pass");
-    proposal.estimate = true;
     proposal.paste = Some("with torch.no_grad():".to_owned());
-    let fix = computed(case, proposal, |index, block| {
+    let fix = bounded(case, proposal, |bound, index, block| {
         if !is_kept_in_evaluation(case, block) {
             return unchanged(block);
+        }
+        if bound == Bound::Least {
+            return until(block, case.next_birth(index, block).saturating_add(1));
         }
         let units = units.as_ref();
         let lifetimes = units.and_then(|units| units.without_graph(index, block));

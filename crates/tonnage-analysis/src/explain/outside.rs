@@ -77,9 +77,11 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
     }
     let own = device.context.unwrap_or(0) + device.outside.unwrap_or(0);
     // What is cached goes back before a request fails.
-    let after = match case.wanted {
-        Some(wanted) => device.allocated + wanted.bytes + own,
-        None => device.allocated + device.cached + own,
+    let least = device.allocated + case.wanted.as_ref().map_or(0, |wanted| wanted.bytes) + own;
+    let after = if case.failed {
+        least
+    } else {
+        least + device.cached
     };
     let before = after + device.others;
     Some(Fix {
@@ -99,6 +101,7 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         measure: Measure::Device,
         peak_before: before,
         peak_after: after,
+        peak_after_least: least,
         fits: device.capacity.map(|capacity| after <= capacity),
         whole_job: !case.failed,
         changes_result: false,

@@ -59,6 +59,7 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
         measure: Measure::Reserved,
         peak_before: before.peak_reserved,
         peak_after: after.peak_reserved,
+        peak_after_least: after.peak_reserved,
         fits: track
             .capacity_known
             .then(|| after.outcome == Outcome::Completes),
@@ -107,6 +108,7 @@ pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
         measure: Measure::Device,
         peak_before: failed_on,
         peak_after: smallest,
+        peak_after_least: smallest,
         fits: Some(true),
         whole_job,
         changes_result: false,

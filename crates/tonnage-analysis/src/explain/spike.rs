@@ -23,11 +23,13 @@ What helps: work in tiles or on fewer samples at a time. The peak with this line
 recording.",
 );
 
-/// Whether a block is scratch memory, or exists only within its pass without gradients.
+/// Whether a block is scratch memory, or exists only within its pass without gradients. What goes when a pass is given
+/// up, for example because memory ran out, may have been an activation.
 fn is_passing(case: &Case<'_>, block: &Holding) -> bool {
     matches!(block.category, Category::Temporaries | Category::Workspaces)
         && block.phase != Phase::Step
         && !case.is_left_behind(block)
+        && (block.phase != Phase::Forward || case.goes_on_after(block))
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {

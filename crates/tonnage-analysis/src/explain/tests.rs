@@ -624,7 +624,7 @@ fn tn213_checkpointing_leaves_the_outputs_and_one_layer() {
     // Three outputs of 10 and one inner result of 10.
     assert_eq!(promised(&explanation, "TN213"), Some((60, 40)));
     let fix = &explanation.fixes[0];
-    assert!(fix.estimate && fix.advice.contains("`layers.*`"), "{fix:?}");
+    assert!(fix.advice.contains("`layers.*`"), "{fix:?}");
 }
 
 #[test]

@@ -115,6 +115,8 @@ pub struct HeldBy {
     pub function: Option<String>,
     /// The line to look at: where it is assigned or filled.
     pub place: Option<Place>,
+    /// For a variable that only the traceback of an exception keeps: the name that holds the exception.
+    pub exception: Option<String>,
     /// The operation whose graph keeps the block, where that was told: `SoftmaxBackward0`.
     #[serde(skip)]
     pub operation: Option<String>,
@@ -162,6 +164,10 @@ impl HeldBy {
         let also = told(parts.next());
         let (sort, place) = head.split_once(' ').unwrap_or((head, ""));
         let sort = Sort::from_key(sort)?;
+        let (name, exception) = match name.split_once(" by ") {
+            Some((name, exception)) if sort == Sort::Traceback => (name, Some(exception)),
+            _ => (name, None),
+        };
         let (name, function) = match name.split_once(" (") {
             Some((name, rest)) => {
                 let function = rest.split(')').next().unwrap_or("");
@@ -181,6 +187,7 @@ impl HeldBy {
             name: name.to_owned(),
             function: function.map(str::to_owned),
             place,
+            exception: exception.map(str::to_owned),
             operation,
             shape,
             also,

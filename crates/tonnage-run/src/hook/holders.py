@@ -146,7 +146,7 @@ class _Scope:
         self.line = line
         self.library = library
         self.prefix = prefix
-        # Set for a frame that only a traceback keeps: the name of the exception, or empty.
+        # Set for a frame that only a traceback keeps: the label of the exception, or empty.
         self.kept = kept
 
 
@@ -174,7 +174,7 @@ class _Label:
         if scope.function:
             name = f"{name} ({scope.function})"
         if scope.kept:
-            name = f"{name} by {scope.kept}"
+            name = f"{name} by {scope.kept.full_name()}"
         return name
 
 
@@ -715,11 +715,11 @@ class _Census:
             if frame is not None:
                 self._frame(frame, own, foreign)
 
-    def _traceback(self, trace, name, found):
+    def _traceback(self, trace, keeper, found):
         line = None
         while trace is not None and id(trace) not in self.labels:
             self.labels[id(trace)] = None
-            line = self._frame(trace.tb_frame, found, found, line, name)
+            line = self._frame(trace.tb_frame, found, found, line, keeper)
             trace = trace.tb_next
 
     def _descend(self, level):
@@ -796,8 +796,7 @@ class _Census:
                         deeper.append((value, self._attribute(thing, label, name, thing)))
         elif sort == _EXCEPTION:
             found = []
-            name = label.full_name() if label.scope.kept is None else label.scope.kept
-            self._traceback(thing.__traceback__, name, found)
+            self._traceback(thing.__traceback__, self._outermost(label), found)
             deeper.extend(found)
             for value in (thing.__cause__, thing.__context__):
                 if value is not None:
@@ -811,8 +810,13 @@ class _Census:
             # Its label was set just now, so that it would not be followed.
             del self.labels[id(thing)]
             found = []
-            self._traceback(thing, label.full_name(), found)
+            self._traceback(thing, self._outermost(label), found)
             deeper.extend(found)
+
+    @staticmethod
+    def _outermost(label):
+        """What leads to an exception, if that is not in the frame of another one."""
+        return label if label.scope.kept is None else label.scope.kept
 
     def _barren(self, parts):
         """Whether there are only numbers, texts and the like in plain containers: then they need not be followed."""
@@ -923,7 +927,11 @@ class _Census:
             label = self.of_tensor.get(id(tensor))
             number = node._sequence_nr() if hasattr(node, "_sequence_nr") else index
             if label is None:
-                starts.append((3, -number, index, node, None))
+                starts.append((4, -number, index, node, None))
+                continue
+            if label.scope.kept is not None:
+                # What a variable of a running frame reaches too is that one's.
+                starts.append((3, -number, index, node, label))
                 continue
             library = label.scope.library
             grows = not library and (label.sort in _CONTAINERS or self.holders.place(label)[2])
@@ -933,7 +941,8 @@ class _Census:
         nobody = _Label("graph", "", _Scope("", "", None, None, True))
         try:
             for _, _, _, node, label in starts:
-                self._walk(node, _Label("graph", label.name, label.scope, None, label) if label else nobody, seen)
+                sort = "graph" if label is None or label.scope.kept is None else "traceback"
+                self._walk(node, _Label(sort, label.name, label.scope, None, label) if label else nobody, seen)
         finally:
             seen.clear()
             starts.clear()
@@ -1127,7 +1136,8 @@ class _Census:
             label = self.best[address]
             text = texts.get(id(label))
             if text is None:
-                origin = label.keeper if label.sort == "graph" and type(label.keeper) is _Label else label
+                origin = label.keeper if type(label.keeper) is _Label else label
+                origin = origin.scope.kept or origin
                 file, line, _ = holders.place(origin)
                 place = f"{file}:{line}" if file and line else ""
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"

@@ -24,7 +24,7 @@ def decode(steps):
     for _ in range(steps):
         for layer in range(LAYERS):
             keys[layer] = torch.cat([keys[layer], empty(128)], 2)  # <- here
-            values[layer] = torch.cat([values[layer], empty(128)], 2)
+            values[layer] = torch.cat([values[layer], empty(128)], 2)  # <- here
 
 
 decode(steps)

@@ -14,8 +14,9 @@ for _ in range(60):
     output = model(torch.randn(2048, 2048, device="cuda"))
     loss = output.square().mean()
     if os.environ.get("FIXED"):
-        total = total + loss.item()
-        loss.backward()
+        outputs.append(output.detach())
+        total = total + loss.detach()
+        loss.backward(retain_graph=True)
     else:
         outputs.append(output)  # <- here
         total = total + loss  # <- here
