@@ -604,3 +604,15 @@ fn most_of_others(recording: &Recording, track: &Holdings) -> u64 {
             .min(1 << 60)
     })
 }
+
+/// The named holder with the most bytes.
+pub(super) fn most_named<'a>(blocks: &[Live<'a>]) -> Option<&'a HeldBy> {
+    let mut sums: BTreeMap<&HeldBy, u64> = BTreeMap::new();
+    for live in blocks {
+        if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
+            *sums.entry(held).or_default() += live.block.bytes;
+        }
+    }
+    let most = sums.into_iter().max_by_key(|(_, sum)| *sum);
+    most.map(|(held, _)| held)
+}

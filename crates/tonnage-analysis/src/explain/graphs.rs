@@ -86,7 +86,8 @@ fn was_over(case: &Case<'_>, pass: usize) -> bool {
 
 fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
     let block = live.block;
-    if is_kept(block) || case.pass_of(block.born) == 0 {
+    let traced = live.held.is_some_and(|held| held.sort == Sort::Traceback);
+    if is_kept(block) || (case.pass_of(block.born) == 0 && !traced) {
         return false;
     }
     match live.held {
@@ -229,7 +230,10 @@ fn fix(
             .holder(index)
             .is_some_and(|held| held.sort == Sort::Traceback);
         if traced {
-            return until(block, case.next_pass(block.born));
+            let next = case.next_pass(block.born);
+            // The batch was made before the pass that failed.
+            let in_pass = case.pass_of(block.born) > 0;
+            return until(block, if in_pass { next } else { case.next_pass(next) });
         }
         // A backward pass takes them back, also where it was told to keep them. Without one the name of the last
         // result may keep them until it is assigned anew, in the round after.

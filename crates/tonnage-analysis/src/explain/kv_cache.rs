@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN207: keys and values that are kept from token to token.
 
-use super::case::{Case, LARGE_SHARE, Live, at, counted};
+use super::case::{Case, LARGE_SHARE, Live, at, counted, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
@@ -32,8 +32,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let place = case.largest_place(blocks.iter().map(|live| live.block));
     let line = at(place.as_ref());
+    let held = most_named(&blocks);
+    let by = held.map_or_else(String::new, |held| format!(" in {}", held.said()));
     let sentence = format!(
-        "{} in {} are keys and values kept from token to token, made at {line}",
+        "{} in {}{by} are keys and values kept from token to token, made at {line}",
         bytes(sum),
         counted(blocks.len(), "block", "blocks"),
     );
@@ -51,12 +53,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         claims: blocks.iter().map(|live| live.index).collect(),
         finding: Finding {
             code: KV_CACHE,
-            headline: Some(format!("{} of keys and values", bytes(sum))),
+            headline: Some(format!("{} of keys and values{by}", bytes(sum))),
             sentence,
             bytes: sum,
             place,
             known: Known::Inferred,
-            held_by: None,
+            held_by: held.cloned(),
         },
         fixes: fix.into_iter().collect(),
         mistake: false,

@@ -424,6 +424,7 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     let searches: [Search; 15] = [
         no_grad::find,
         graphs::find,
+        checkpoint_file::find,
         state_copy::find,
         growth::find,
         models::two_copies,
@@ -434,7 +435,6 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         attention::find,
         optimizer::find,
         optimizer::checkpointing,
-        checkpoint_file::find,
         activations::find,
         spike::find,
     ];

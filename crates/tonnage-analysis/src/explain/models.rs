@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
+use super::{Finding, Found, case};
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
 use crate::words::bytes;
 
@@ -226,7 +226,7 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
         ""
     };
     let headline = format!("{} of weights{more}", bytes(sum));
-    let held = most_named(&blocks);
+    let held = case::most_named(&blocks);
     let by = held.map_or_else(String::new, |held| format!(", most in {}", held.said()));
     let sentence = format!(
         "{headline}, in {}{by}, made at {}",
@@ -267,16 +267,4 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
         claims: of.into_iter().collect(),
         mistake: false,
     })
-}
-
-/// The named holder with the most bytes.
-fn most_named<'a>(blocks: &[Live<'a>]) -> Option<&'a HeldBy> {
-    let mut sums: BTreeMap<&HeldBy, u64> = BTreeMap::new();
-    for live in blocks {
-        if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
-            *sums.entry(held).or_default() += live.block.bytes;
-        }
-    }
-    let most = sums.into_iter().max_by_key(|(_, sum)| *sum);
-    most.map(|(held, _)| held)
 }
