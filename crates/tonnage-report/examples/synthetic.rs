@@ -633,6 +633,7 @@ fn main() {
         name: "state<img src=x onerror=alert(5)>".to_owned(),
         function: None,
         place: None,
+        exception: None,
         operation: None,
         shape: None,
         also: None,
