@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! PyTorch's native CUDA caching allocator, event for event, over any [`Device`].
 //!
-//! The policy of torch 2.15.0 as `pytorch-allocator.md` specifies it; numbers in
+//! The policy of torch 2.15.0 as `docs/concepts/pytorch-allocator.md` specifies it; numbers in
 //! comments are sections of that document. Every address, event, block and
 //! counter is that of the real allocator on a device that answers alike. What
 //! older releases do otherwise is in [`Rules`]; where torch itself is undefined,
