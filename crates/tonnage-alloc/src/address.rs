@@ -25,8 +25,19 @@ pub enum AddressOrder {
 const CHUNK: u64 = 32 << 20;
 
 /// A range of addresses, parts of which are taken.
+///
+/// ```
+/// use tonnage_alloc::{AddressOrder, AddressSpace, GRANULARITY};
+///
+/// let mut space = AddressSpace::new(AddressOrder::Ascending, 1 << 40, 1 << 30);
+/// let first = space.take(GRANULARITY).unwrap();
+/// let second = space.take(GRANULARITY).unwrap();
+/// assert_eq!(second, first + GRANULARITY);
+/// space.give(first, GRANULARITY);
+/// assert_eq!(space.take(GRANULARITY), Some(first));
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct AddressSpace {
+pub struct AddressSpace {
     order: AddressOrder,
     /// Never used yet: `[low, high)`. Ascending takes from `low`, descending from `high`.
     low: u64,
@@ -36,7 +47,8 @@ pub(crate) struct AddressSpace {
 }
 
 impl AddressSpace {
-    pub(crate) fn new(order: AddressOrder, base: u64, size: u64) -> Self {
+    /// A space of which nothing is taken; `base` is a multiple of the granularity.
+    pub fn new(order: AddressOrder, base: u64, size: u64) -> Self {
         Self {
             order,
             low: base,
@@ -46,7 +58,7 @@ impl AddressSpace {
     }
 
     /// Takes `size` bytes, a multiple of the granularity; `None` when no range is left.
-    pub(crate) fn take(&mut self, size: u64) -> Option<u64> {
+    pub fn take(&mut self, size: u64) -> Option<u64> {
         debug_assert!(size > 0 && size.is_multiple_of(GRANULARITY));
         let reused = match self.order {
             AddressOrder::Ascending => self.holes.take_lowest(size),
@@ -75,8 +87,8 @@ impl AddressSpace {
         }
     }
 
-    /// Gives `[start, start + size)` back.
-    pub(crate) fn give(&mut self, start: u64, size: u64) {
+    /// Gives `[start, start + size)` back, which must have been taken.
+    pub fn give(&mut self, start: u64, size: u64) {
         self.holes.give(start, size);
     }
 }

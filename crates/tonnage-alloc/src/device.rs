@@ -78,10 +78,12 @@ pub enum DeviceError {
 
 /// A source of device memory.
 ///
-/// One kind exists so far: [`SimDevice`](crate::SimDevice) computes its answers
-/// and holds no bytes. The CUDA stand-in answers the driver's C functions from
+/// Two kinds exist. [`SimDevice`](crate::SimDevice) computes its answers and
+/// holds no bytes; `HostDevice` of the crate `tonnage-device-host` maps real
+/// memory of the host. The CUDA stand-in answers the driver's C functions from
 /// a `SimDevice`, and its tests reach it through this trait. No GPU driver is
-/// behind it yet. A policy that behaves differently on two devices is broken.
+/// behind it yet. A policy that behaves differently on two devices is broken;
+/// the crate `tonnage-conformance` tests that.
 ///
 /// # Errors
 ///
@@ -100,9 +102,9 @@ pub enum DeviceError {
 /// |---|---|---|
 /// | `total`, `granularity` | no | allowed |
 /// | `free_bytes` | for the driver's lock | allowed |
-/// | `malloc`, `reserve`, `create`, `map`, `set_access` | for the driver's lock, never for work on a stream | allowed; the implementation sets the thread's capture mode to relaxed for the call |
+/// | `malloc`, `reserve`, `create`, `release`, `map`, `set_access` | for the driver's lock, never for work on a stream | allowed; the implementation sets the thread's capture mode to relaxed for the call |
 /// | `free` | until all work on the device is done | forbidden |
-/// | `unmap`, `release`, `unreserve` | for the driver's lock, not for work: the caller must know that nothing uses the range | forbidden |
+/// | `unmap`, `unreserve` | for the driver's lock, not for work: the caller must know that nothing uses the range | forbidden |
 /// | `create_event`, `destroy_event` | for the driver's lock | allowed |
 /// | `record_event` | no | allowed on streams that are not captured |
 /// | `query_event` | no | forbidden |

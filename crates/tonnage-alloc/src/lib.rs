@@ -34,7 +34,7 @@ mod sim;
 mod stream_safe;
 pub mod torch;
 
-pub use address::AddressOrder;
+pub use address::{AddressOrder, AddressSpace};
 pub use bfc::Bfc;
 pub use device::{Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
 pub use policy::{Policy, PolicyError, Request};

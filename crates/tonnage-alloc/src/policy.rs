@@ -126,10 +126,11 @@ pub trait Policy {
     /// Every block starts at a multiple of this.
     const ALIGNMENT: u64;
 
-    /// Whether a block goes to another stream only after the device was
-    /// synchronised. A policy that says `false` counts all streams as one: its
-    /// program must order them.
-    const SEPARATES_STREAMS: bool;
+    /// Whether the policy knows streams and captures: a block that one stream
+    /// freed goes to another only after the device was synchronised. A policy
+    /// that says `false` counts all streams as one, so its program must order
+    /// them, and cannot serve requests while a stream is captured.
+    const STREAM_AWARE: bool;
 
     /// Serves a request: the first byte of a block.
     fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError>;

@@ -152,7 +152,7 @@ impl<A: Suballocator, D: Device> Policy for StreamSafe<A, D> {
     type Device = D;
 
     const ALIGNMENT: u64 = A::ALIGNMENT;
-    const SEPARATES_STREAMS: bool = false;
+    const STREAM_AWARE: bool = false;
 
     fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
         let bytes = request.bytes;

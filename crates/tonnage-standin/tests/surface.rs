@@ -21,6 +21,7 @@ use tonnage_capture::log::{CallKind, Record};
 use tonnage_capture::{
     AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, LOG_PREFIX, RUN_VARIABLE, RunConfig,
 };
+use tonnage_conformance::TestDevice;
 use tonnage_standin::exports::{cublas, cuda, cudart, cusolver, nvml};
 use tonnage_standin::ffi::{Dim3, FAILED, Ptr, guard};
 
@@ -146,6 +147,10 @@ impl Device for Driver {
     }
 
     fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        // The runtime answers zero bytes with success and no address.
+        if size == 0 {
+            return Err(DeviceError::Invalid("an allocation of zero bytes"));
+        }
         use_device(self.0);
         let mut address = 0;
         ask!(cudart::cudaMalloc, &raw mut address, size as usize)?;
@@ -245,6 +250,43 @@ impl Device for Driver {
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         ask!(cudart::cudaEventSynchronize, Ptr(event.0 as usize))
     }
+}
+
+impl TestDevice for Driver {
+    const CHECKS_ACCESS: bool = false;
+
+    fn write(&mut self, _addr: DeviceAddr, _bytes: &[u8]) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn read(&self, _addr: DeviceAddr, _bytes: &mut [u8]) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
+    fn enqueue_fill(&mut self, _: StreamId, _: DeviceAddr, _: u64, _: u8) -> bool {
+        false
+    }
+
+    fn run_stream(&mut self, _stream: StreamId) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// The driver's C functions are a device like any other.
+#[test]
+fn the_drivers_calls_pass_the_conformance_suite() {
+    let _stage = stage();
+    use_device(1);
+    let before = free_bytes();
+    tonnage_conformance::device(|| Driver(1));
+    for settings in ["", "expandable_segments:True"] {
+        let settings: Settings = settings.parse().unwrap();
+        let private_pools = !settings.expandable_segments;
+        let make = |device| Allocator::new(device, settings.clone());
+        tonnage_conformance::policy_with(private_pools, || Driver(1), make);
+    }
+    use_device(1);
+    assert_eq!(free_bytes(), before, "everything came back");
 }
 
 /// A stream of requests that is the same every time.

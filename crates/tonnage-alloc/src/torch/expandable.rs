@@ -141,7 +141,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 Ok(memory) => got.push(memory),
                 Err(error) => {
                     for memory in got {
-                        self.device.release(memory)?;
+                        release(&mut self.device, memory, &mut self.unreleased)?;
                     }
                     return match error {
                         DeviceError::OutOfMemory { .. } => Ok(false),
@@ -151,7 +151,13 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             }
         }
         let start = DeviceAddr(range.base + first * range.page);
-        map_pages(&mut self.device, start, range.page, &got)?;
+        if let Err(error) = map_pages(&mut self.device, start, range.page, &got) {
+            for memory in got {
+                // The first failure is the one to report.
+                let _ = release(&mut self.device, memory, &mut self.unreleased);
+            }
+            return Err(error.into());
+        }
         if range.pages.len() < last as usize {
             range.pages.resize(last as usize, None);
         }
@@ -204,7 +210,9 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             unmapped = self.device.unmap(at, range.page);
             if unmapped.is_ok() {
                 let memory = range.pages[done as usize].take();
-                unmapped = memory.map_or(Ok(()), |memory| self.device.release(memory));
+                unmapped = memory.map_or(Ok(()), |memory| {
+                    release(&mut self.device, memory, &mut self.unreleased)
+                });
                 done += 1;
             }
         }
@@ -260,6 +268,20 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
+    /// Drops every range that has no memory, which torch does not do.
+    pub(super) fn drop_empty_ranges(&mut self) -> Result<(), Error> {
+        let whole: Vec<u32> = self
+            .blocks
+            .iter()
+            .filter(|(_, block)| block.is_expandable() && !block.is_mapped() && !block.is_split())
+            .map(|(index, _)| index)
+            .collect();
+        for block in whole {
+            self.drop_range(block)?;
+        }
+        Ok(())
+    }
+
     /// A new block object for a part of `index`, not linked to anything yet.
     fn part(&mut self, index: u32, addr: u64, size: u64) -> Block {
         let whole = &self.blocks[index];
@@ -278,8 +300,21 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     }
 }
 
+/// Releases memory; what the device fails for is kept for another try.
+fn release(
+    device: &mut impl Device,
+    memory: PhysicalId,
+    unreleased: &mut Vec<PhysicalId>,
+) -> Result<(), DeviceError> {
+    let released = device.release(memory);
+    if released.is_err() {
+        unreleased.push(memory);
+    }
+    released
+}
+
 /// Puts pages of memory side by side and makes them usable. If the device fails,
-/// the pages are released and nothing is mapped.
+/// nothing is mapped.
 fn map_pages(
     device: &mut impl Device,
     start: DeviceAddr,
@@ -303,9 +338,6 @@ fn map_pages(
         // keeps what it holds.
         for at in (0..mapped).step_by(page as usize) {
             let _ = device.unmap(start.offset(at), page);
-        }
-        for &memory in memory {
-            let _ = device.release(memory);
         }
     }
     result

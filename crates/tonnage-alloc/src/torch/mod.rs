@@ -59,7 +59,7 @@ use size::{MIN_BLOCK, SMALL_LIMIT, TOO_LARGE};
 use stats::{Books, Counter};
 use streams::Pending;
 
-use crate::{Device, DeviceAddr, StreamId};
+use crate::{Device, DeviceAddr, PhysicalId, StreamId};
 
 pub use error::{Error, OutOfMemory, Undefined};
 pub use event::{Action, Event, PoolId, Sink};
@@ -115,6 +115,8 @@ pub struct Allocator<D, S = ()> {
     pools: Vec<Pool>,
     vacant_pools: Vec<u32>,
     ranges: Vec<Option<Range>>,
+    /// Memory that the device failed to take back.
+    unreleased: Vec<PhysicalId>,
     private: Privates,
     pending: Pending,
     /// Bytes obtained from the device and not given back.
@@ -169,6 +171,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             pools: vec![pool(true), pool(false)],
             vacant_pools: Vec::new(),
             ranges: Vec::new(),
+            unreleased: Vec::new(),
             private: Privates::default(),
             pending: Pending::default(),
             held: 0,

@@ -57,7 +57,7 @@ impl<D: Device, S: Sink> Policy for Allocator<D, S> {
     type Device = D;
 
     const ALIGNMENT: u64 = MIN_BLOCK;
-    const SEPARATES_STREAMS: bool = true;
+    const STREAM_AWARE: bool = true;
 
     #[inline]
     fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
@@ -95,7 +95,7 @@ impl<D: Device, S: Sink> Policy for Allocator<D, S> {
     }
 
     fn close(&mut self) -> Result<(), PolicyError> {
-        Ok(Self::empty_cache(self)?)
+        Ok(Self::close(self)?)
     }
 
     fn device(&self) -> &D {

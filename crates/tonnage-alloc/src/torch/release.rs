@@ -7,14 +7,23 @@ use super::{Action, Allocator, Error, LARGE_POOL, PoolId, SMALL_POOL, Sink, Unde
 use crate::{Device, DeviceAddr};
 
 impl<D: Device, S: Sink> Allocator<D, S> {
-    /// Gives back everything cached that can be given back (`empty_cache`), and
-    /// the events that were kept for reuse.
-    ///
-    /// Dropping an allocator gives nothing back to its device; who wants all of
-    /// it back frees the blocks and calls this.
+    /// Gives back everything cached that can be given back (`empty_cache`).
     pub fn empty_cache(&mut self) -> Result<(), Error> {
+        self.release_cached(PoolId::DEFAULT)
+    }
+
+    /// Gives back everything that no live block needs: what is cached, and what
+    /// torch keeps for as long as the process lives, which is ranges of addresses
+    /// without memory and events for reuse. Dropping the allocator gives nothing
+    /// back.
+    pub fn close(&mut self) -> Result<(), Error> {
         self.release_cached(PoolId::DEFAULT)?;
+        self.drop_empty_ranges()?;
         self.destroy_spare_events()?;
+        while let Some(&memory) = self.unreleased.last() {
+            self.device.release(memory)?;
+            self.unreleased.pop();
+        }
         Ok(())
     }
 

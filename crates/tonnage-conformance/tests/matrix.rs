@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Every policy on every device.
+#![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
+
+use tonnage_alloc::torch::{Allocator, Rules, Settings, Version};
+use tonnage_alloc::{
+    AddressOrder, Bfc, Device, SimConfig, SimDevice, StreamPool, StreamSafe, Suballocator,
+};
+use tonnage_conformance::{Checked, TestDevice};
+use tonnage_device_host::HostDevice;
+
+const TOTAL: u64 = 128 << 20;
+
+fn simulated() -> SimDevice {
+    SimDevice::new(SimConfig::with_total(TOTAL))
+}
+
+/// A device with a context, whose addresses ascend.
+fn ascending() -> SimDevice {
+    let mut device = SimDevice::new(SimConfig {
+        context: 30 << 20,
+        order: AddressOrder::Ascending,
+        ..SimConfig::with_total(TOTAL + (30 << 20))
+    });
+    device.open_context().unwrap();
+    device
+}
+
+fn host() -> HostDevice {
+    HostDevice::new(TOTAL).unwrap()
+}
+
+fn torch<D: Device>(settings: &'static str, version: Version) -> impl Fn(D) -> Allocator<D> {
+    move |device| {
+        let settings: Settings = settings.parse().unwrap();
+        Allocator::with(device, settings, Rules::of(version), ())
+    }
+}
+
+fn suballocated<A: Suballocator, D: TestDevice>() -> impl Fn(Checked<D>) -> StreamSafe<A, Checked<D>>
+{
+    StreamSafe::new
+}
+
+#[test]
+fn devices() {
+    tonnage_conformance::device(simulated);
+    tonnage_conformance::device(ascending);
+    tonnage_conformance::device(host);
+    tonnage_conformance::device(|| Checked::new(simulated()));
+}
+
+/// One test for each policy, on each device.
+macro_rules! policies {
+    ($($name:ident: $policy:expr $(, private_pools: $private:expr)?;)*) => {
+        $(mod $name {
+            use super::*;
+
+            const PRIVATE_POOLS: bool = true $(&& $private)?;
+
+            #[test]
+            fn on_a_simulated_device() {
+                tonnage_conformance::policy_with(PRIVATE_POOLS, simulated, $policy);
+            }
+
+            #[test]
+            fn on_a_simulated_device_with_a_context() {
+                tonnage_conformance::policy_with(PRIVATE_POOLS, ascending, $policy);
+            }
+
+            #[test]
+            fn on_memory_of_the_host() {
+                tonnage_conformance::policy_with(PRIVATE_POOLS, host, $policy);
+            }
+        })*
+    };
+}
+
+policies! {
+    torch_default: torch("", Version(2, 15));
+    torch_expandable: torch("expandable_segments:True", Version(2, 15)), private_pools: false;
+    torch_max_split: torch("max_split_size_mb:24", Version(2, 15));
+    torch_rounded: torch("roundup_power2_divisions:4", Version(2, 15));
+    torch_collecting: torch(
+        "garbage_collection_threshold:0.5,per_process_memory_fraction:0.9",
+        Version(2, 15)
+    );
+    torch_2_9_expandable: torch("expandable_segments:True", Version(2, 9)), private_pools: false;
+    torch_2_1: torch("", Version(2, 1));
+    best_fit: suballocated::<Bfc, _>();
+    stream_pool: suballocated::<StreamPool, _>();
+}
