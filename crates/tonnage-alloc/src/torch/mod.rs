@@ -125,6 +125,8 @@ pub struct Allocator<D, S = ()> {
     allowed: Option<u64>,
     /// How much larger than a request an uncut block may be.
     non_split_rounding: u64,
+    /// Whether requests are only rounded to whole blocks.
+    plain_rounding: bool,
     /// Whether garbage collection may run: a limit and a threshold are set (7.1).
     armed: bool,
     /// `Pool::searches` when a block became free; empty until first armed.
@@ -177,6 +179,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             held: 0,
             allowed: None,
             non_split_rounding: 0,
+            plain_rounding: false,
             armed: false,
             ages: Vec::new(),
             ranks,
@@ -263,6 +266,8 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         } else {
             self.settings.max_non_split_rounding
         };
+        let divisions = &self.settings.roundup_power2_divisions;
+        self.plain_rounding = divisions.iter().all(|&count| count <= 1);
         self.armed = self.allowed.is_some() && self.settings.garbage_collection_threshold > 0.0;
         if self.armed && self.ages.is_empty() {
             // Marks that ages are kept from now on; so far all are 0.
@@ -348,7 +353,8 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let served = self.hand_out(block, size, requested, split);
         if let Some(start) = prefix {
             block = self.live.remove(start.0).unwrap_or(NONE);
-            self.give_back(block)?;
+            self.request_back(block);
+            self.complete(block);
         }
         Ok(Some(served))
     }
@@ -359,7 +365,19 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             .live
             .remove(addr.0)
             .ok_or(Error::UnknownAddress(addr))?;
-        let given = self.give_back(block);
+        if self.blocks[block].uses != NONE {
+            return self.free_used(addr, block);
+        }
+        self.request_back(block);
+        self.complete(block);
+        Ok(())
+    }
+
+    /// Takes a block back that other streams used; it stays live if that fails.
+    #[cold]
+    #[inline(never)]
+    fn free_used(&mut self, addr: DeviceAddr, block: u32) -> Result<(), Error> {
+        let given = self.give_back_used(block);
         if given.is_err() {
             self.live.insert(addr.0, block);
         }
@@ -384,16 +402,22 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     /// What comes before a request is looked at: reaping, and its rounded size.
     #[inline]
     fn prepare(&mut self, requested: u64) -> Result<u64, Error> {
-        if requested == 0 {
-            return Err(Error::Empty);
-        }
-        if requested >= TOO_LARGE {
-            return Err(Error::TooLarge(requested));
+        // Zero wraps around, so that one comparison finds both.
+        if requested.wrapping_sub(1) >= TOO_LARGE - 1 {
+            return Err(if requested == 0 {
+                Error::Empty
+            } else {
+                Error::TooLarge(requested)
+            });
         }
         if self.pending.any() {
             self.reap()?;
         }
-        Ok(size::round(&self.settings, requested))
+        Ok(if self.plain_rounding {
+            size::round_plainly(requested)
+        } else {
+            size::round(&self.settings, requested)
+        })
     }
 
     #[inline]
@@ -539,6 +563,8 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let (addr, lane) = (whole.addr, whole.lane);
         let mut index = block;
         let mut handed = whole.size;
+        // What becomes of the free parts of segments, in number and bytes.
+        let inactive;
         if split {
             // A new object takes the low end; the old one keeps the rest.
             let part = whole.cut(block, size, requested);
@@ -551,22 +577,22 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             self.ranks.cut(&mut self.blocks, index, block, size);
             self.put_free(block);
             handed = size;
-            if plain && was_split {
-                let by = -(size as i64);
-                self.books.change(small, Counter::InactiveSplitBytes, by);
-            } else if plain {
-                self.books.change(small, Counter::InactiveSplit, 1);
-                let by = rest as i64;
-                self.books.change(small, Counter::InactiveSplitBytes, by);
-            }
+            inactive = if was_split {
+                (0, -(size as i64))
+            } else {
+                (1, rest as i64)
+            };
         } else {
             whole.set_allocated(true);
             whole.requested = requested;
-            if was_split && plain {
-                self.books.change(small, Counter::InactiveSplit, -1);
-                let by = -(handed as i64);
-                self.books.change(small, Counter::InactiveSplitBytes, by);
-            }
+            inactive = if was_split {
+                (-1, -(handed as i64))
+            } else {
+                (0, 0)
+            };
+        }
+        if plain {
+            self.books.change_inactive(small, inactive.0, inactive.1);
         }
         let size = handed;
         self.emit(Action::Alloc, addr, requested, lane);
@@ -579,17 +605,6 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     }
 
     /// The first half of a free (4): the program is done with the block.
-    #[inline]
-    fn give_back(&mut self, index: u32) -> Result<(), Error> {
-        if self.blocks[index].uses != NONE {
-            return self.give_back_used(index);
-        }
-        self.request_back(index);
-        self.complete(index);
-        Ok(())
-    }
-
-    /// Counts the request of a free.
     #[inline]
     fn request_back(&mut self, index: u32) {
         let block = &mut self.blocks[index];
@@ -628,12 +643,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
                 count += 1;
                 bytes += block.size as i64;
             }
-            if count != 0 {
-                self.books.change(small, Counter::InactiveSplit, count);
-            }
-            if bytes != 0 {
-                self.books.change(small, Counter::InactiveSplitBytes, bytes);
-            }
+            self.books.change_inactive(small, count, bytes);
         }
         self.books.complete(small, requested);
     }

@@ -41,6 +41,12 @@ pub(super) fn round(settings: &Settings, requested: u64) -> u64 {
     requested.next_multiple_of(MIN_BLOCK)
 }
 
+/// The same where no divisions are set.
+#[inline]
+pub(super) fn round_plainly(requested: u64) -> u64 {
+    (requested + (MIN_BLOCK - 1)) & !(MIN_BLOCK - 1)
+}
+
 /// What is asked of the device for a block of `size` bytes.
 #[inline]
 pub(super) fn segment(settings: &Settings, size: u64) -> u64 {

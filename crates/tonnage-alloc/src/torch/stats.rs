@@ -289,6 +289,36 @@ impl Books {
         }
     }
 
+    /// The free parts of segments changed, in number and in bytes.
+    #[inline]
+    pub(super) fn change_inactive(&mut self, small: bool, count: i64, bytes: i64) {
+        let Self {
+            columns: [large, small_column],
+            peak,
+            ..
+        } = self;
+        let (column, other) = if small {
+            (small_column, large)
+        } else {
+            (large, small_column)
+        };
+        let counters = [Counter::InactiveSplit, Counter::InactiveSplitBytes];
+        for (counter, by) in counters.into_iter().zip([count, bytes]) {
+            let counter = counter as usize;
+            let current = column.current[counter] + by;
+            column.current[counter] = current;
+            // Whether something was added cannot be foretold, so it is no branch.
+            column.raised[counter] += by.max(0);
+            if current > column.peak[counter] {
+                column.peak[counter] = current;
+            }
+            let both = current + other.current[counter];
+            if both > peak[counter] {
+                peak[counter] = both;
+            }
+        }
+    }
+
     #[cold]
     fn watch_active(&mut self, small: bool) {
         for (place, counter) in DERIVED.into_iter().enumerate() {
