@@ -679,7 +679,9 @@ def run(plan, folder, keep=None):
     outcome = Outcome(plan)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         real, policy = Path(place, "real.txt"), Path(place, "policy.txt")
-        line = [tonnage, "run", "--no-progress", "-o", f"{place}/run.tonnage", "--capacity", str(plan.capacity)]
+        # A script that runs out of memory is not to be run again without a limit: that would be the one compared.
+        line = [tonnage, "run", "--no-progress", "--stop-at-oom", "-o", f"{place}/run.tonnage"]
+        line += ["--capacity", str(plan.capacity)]
         line += ["--context", str(plan.context), "--address-order", plan.order, "--"]
         line += [python, "-I", __file__, "--plan", json.dumps(dataclasses.asdict(plan)), "--out", str(real)]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_"))}
