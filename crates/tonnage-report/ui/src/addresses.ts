@@ -515,16 +515,26 @@ export class AddressPicture {
     context.fillRect(LEFT - 1, TOP, 1, lines);
     context.textAlign = "right";
     let free = -1e9;
+    // Neighbours that are too thin for words of their own are summed up.
+    let [thinFrom, thinBytes] = [NaN, 0];
     for (let range = 0; range < this.offsets.length; range++) {
       const upper = TOP + (this.offsets[range] - band.top * this.whole) * perByte;
       const lower = upper + blocks.rangeBytes[range] * perByte;
       if (lower < TOP || upper > TOP + lines) continue;
       context.fillStyle = colors.line;
       if (lower - upper > 2) context.fillRect(LEFT - 4, Math.max(TOP, upper), 3, Math.min(TOP + lines, lower) - Math.max(TOP, upper));
-      const middle = (Math.max(TOP, upper) + Math.min(TOP + lines, lower)) / 2;
-      if (middle - 7 > free && lower - upper >= 8) {
+      let [from, size] = [upper, blocks.rangeBytes[range]];
+      if (lower - upper < 8) {
+        if (Number.isNaN(thinFrom)) [thinFrom, thinBytes] = [upper, 0];
+        thinBytes += size;
+        if (lower - thinFrom < 40) continue;
+        [from, size] = [thinFrom, thinBytes];
+      }
+      [thinFrom, thinBytes] = [NaN, 0];
+      const middle = (Math.max(TOP, from) + Math.min(TOP + lines, lower)) / 2;
+      if (middle - 7 > free) {
         context.fillStyle = colors.muted;
-        context.fillText(bytes(blocks.rangeBytes[range]).replace(/\.\d+ /, " "), LEFT - 7, middle);
+        context.fillText(bytes(size).replace(/\.\d+ /, " "), LEFT - 7, middle);
         free = middle + 7;
       }
     }

@@ -80,10 +80,13 @@ function steps(context: CanvasRenderingContext2D, timeline: Timeline, colors: Pa
   const every = begins.length > 1 ? Math.max(1, niceStep((widest / span.width) * (begins[begins.length - 1].step - begins[0].step + 1), false)) : 1;
   context.textAlign = "left";
   let free = span.left - 1;
-  for (const { step, at } of begins) {
+  for (const [index, { step, at }] of begins.entries()) {
     if (step % every !== 0 || at < free) continue;
     const text = `step ${count(step)}`;
     const room = context.measureText(text).width;
+    // Of a step that began before the picture there is little to see: the next one has the better right to the place.
+    const next = begins[index + 1];
+    if (index === 0 && next && next.step % every === 0 && next.at < at + room + 12) continue;
     if (at + room > span.left + span.width) break;
     context.fillStyle = colors.line;
     context.fillRect(Math.round(at), top, 1, 10);

@@ -42,6 +42,8 @@ export interface PaneOptions {
   selection: SelectionPanel;
   /** Told after anything changed. */
   changed?: (what: Change) => void;
+  /** Told when something was selected in a picture, in place of what was before. */
+  picked?: () => void;
   /** The blocks of which findings pin holes. */
   pinning: (finding: number) => boolean;
 }
@@ -132,6 +134,12 @@ export class Pane implements PaneContext {
     view.changed("search");
   }
 
+  /** A single block takes the place of the blocks that were marked; what a search found stays. */
+  private replaceSelection(): void {
+    this.options.picked?.();
+    if (!this.view.query && this.view.found) this.mark(null);
+  }
+
   /** Looks for the query; says nothing is selected otherwise. */
   find(): void {
     const { blocks, view } = this;
@@ -151,6 +159,7 @@ export class Pane implements PaneContext {
   pickBlock(block: number | undefined, row: number): void {
     const { blocks } = this;
     if (!blocks || block === undefined || block < 0) return;
+    this.replaceSelection();
     this.addresses.select(block);
     this.options.selection.block(this.timeline, blocks, block);
     if (row !== this.view.moment) this.view.choose(row);
@@ -159,6 +168,7 @@ export class Pane implements PaneContext {
   pickPlanned(block: number, row: number): void {
     const { blocks, plan } = this;
     if (!blocks || !plan.picture || block < 0) return;
+    this.replaceSelection();
     plan.picture.selected = block;
     this.options.selection.block(this.timeline, blocks, block, true);
     if (row !== this.view.moment) this.view.choose(row);
@@ -166,6 +176,7 @@ export class Pane implements PaneContext {
 
   pickGroup(of: Group): void {
     if (!this.blocks) return;
+    this.options.picked?.();
     this.options.selection.group(this.timeline, this.blocks, of);
     this.mark(of.blocks);
   }
@@ -173,6 +184,7 @@ export class Pane implements PaneContext {
   pickMembers(title: string, text: string, members: number[]): void {
     const { blocks } = this;
     if (!blocks) return;
+    this.options.picked?.();
     const groups = group(blocks, members);
     if (groups.length === 1) this.options.selection.group(this.timeline, blocks, groups[0]);
     else this.options.selection.members(title, text, blocks, members);

@@ -100,6 +100,7 @@ export class Report {
       least: 0,
       kept: true,
       selection: this.selection,
+      picked: () => this.chooseFinding(null),
       pinning: (finding) => this.story.findings[finding]?.pins ?? false,
       changed: (what) => {
         if (what === "range" || what === "moment" || what === "theme") this.toolbar.update();
@@ -118,6 +119,7 @@ export class Report {
   setBlocks(blocks: Blocks): void {
     this.pane.setBlocks(blocks);
     this.introduce(blocks);
+    this.selection.unasked = true;
     if (this.pane.view.query) this.toolbar.find();
   }
 

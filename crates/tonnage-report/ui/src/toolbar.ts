@@ -11,7 +11,7 @@ import { Table, type Cell } from "./table";
 export class Toolbar {
   readonly element: HTMLElement;
   readonly found: HTMLElement;
-  readonly search = el("input", { type: "search", id: "search", placeholder: "stack, line, module, tensor, holder", autocomplete: "off", spellcheck: "false" });
+  readonly search = el("input", { type: "search", id: "search", placeholder: "line, module, tensor, holder", autocomplete: "off", spellcheck: "false" });
   private readonly moment = el("select", { id: "moment-choice" });
   private readonly range = el("span", { class: "range" });
   private readonly status = el("p", { class: "note", role: "status" });
@@ -60,6 +60,11 @@ export class Toolbar {
       el("span", { class: "group search" }, el("label", { for: "search" }, "find"), this.search),
       this.range,
     );
+    // What is sticky below it, and what a link leads to, keeps clear of it, in however many lines it is.
+    new ResizeObserver(() => {
+      const covers = getComputedStyle(this.element).position === "sticky";
+      document.documentElement.style.setProperty("--bar", `${covers ? this.element.offsetHeight : 0}px`);
+    }).observe(this.element);
     this.lines = new Table("Lines with matches, by bytes at the chosen moment", [
       { name: "line", kind: "text" },
       { name: "alive at the moment", kind: "bytes" },

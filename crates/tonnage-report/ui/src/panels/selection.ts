@@ -33,8 +33,13 @@ export class SelectionPanel {
     this.body.replaceChildren(el("p", { class: "note" }, "Click a finding, a line of “Who holds it” or a block: its figures and its whole stack stay here."));
   }
 
+  /** Whether what is shown was not asked for: then it does not lie over the pictures where the screen is narrow. */
+  set unasked(unasked: boolean) {
+    this.element.classList.toggle("unasked", unasked);
+  }
+
   private fill(...children: (HTMLElement | null)[]): void {
-    this.element.classList.remove("empty");
+    this.element.classList.remove("empty", "unasked");
     this.close.hidden = false;
     this.body.replaceChildren(...children.filter((child): child is HTMLElement => child !== null));
     this.body.scrollTop = 0;
