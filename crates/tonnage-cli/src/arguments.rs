@@ -88,8 +88,9 @@ impl Command {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage run --gpu a100-80gb -- python train.py --batch-size 8
-  tonnage run --gpu h100 --gpus 2 -- torchrun --nproc-per-node 2 train.py
+  tonnage run train.py
+  tonnage run --gpu a100-80gb python train.py --batch-size 8
+  tonnage run --gpu h100 --gpus 2 torchrun --nproc-per-node 2 train.py
   tonnage run --capacity 24GiB --json -- python -m my.training > verdict.json")]
 #[expect(
     clippy::struct_excessive_bools,
@@ -131,8 +132,9 @@ pub(crate) struct RunOptions {
     /// Run even where a real NVIDIA device is present.
     #[arg(long)]
     pub(crate) even_with_gpu: bool,
-    /// The command to run, after `--`.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// script may stand for itself.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

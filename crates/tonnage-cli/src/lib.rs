@@ -39,7 +39,7 @@ pub fn command() -> clap::Command {
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     keep_guarded_panics_quiet();
-    let arguments = match parse(words) {
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(told) => {
             // Help and version are told the same way, and are no failure.
@@ -73,7 +73,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
 ///
 /// What the command would have said on stderr before exit code 2.
 pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
-    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
+    let arguments = Arguments::try_parse_from(words).map_err(|error| Failure::of_usage(&error))?;
     replied(|| run(&arguments.command, Form::Both))
 }
 
@@ -113,7 +113,7 @@ pub fn dry_run(
     words: impl IntoIterator<Item = OsString>,
     surroundings: &Surroundings,
 ) -> Result<Reply, Failure> {
-    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
+    let arguments = Arguments::try_parse_from(words).map_err(|error| Failure::of_usage(&error))?;
     let Command::Run(options) = &arguments.command else {
         return Err(Failure {
             message: "this is not `tonnage run`".to_owned(),
@@ -131,49 +131,6 @@ fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failur
         text: reply.text.map(|text| output::without_colour(&text)),
         ..reply
     })
-}
-
-/// Reads what was typed. Who forgets the `--` of `run` is told where it belongs.
-fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let words: Vec<OsString> = words.into_iter().collect();
-    Arguments::try_parse_from(&words).map_err(|error| {
-        let Some(corrected) = with_separator(&words, &error) else {
-            return error;
-        };
-        let mut command = Arguments::command();
-        command.build();
-        let message = format!("the command to run belongs after `--`:\n\n    {corrected}");
-        let run = command.find_subcommand_mut("run");
-        run.map_or(error, |run| {
-            run.error(clap::error::ErrorKind::UnknownArgument, message)
-        })
-    })
-}
-
-/// What was meant by `tonnage run python train.py`, which cannot be told from an option's value.
-fn with_separator(words: &[OsString], error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue, ErrorKind};
-    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
-    let is_run = words.get(1).is_some_and(|word| word == "run");
-    if error.kind() != ErrorKind::UnknownArgument || !is_run || unknown.starts_with('-') {
-        return None;
-    }
-    let place = words.iter().skip(2).position(|word| word == unknown)? + 2;
-    let (options, command) = words.split_at(place);
-    let mut corrected = vec!["tonnage", "run"];
-    corrected.extend(options.iter().skip(2).map(AsRef::as_ref));
-    corrected.push("--");
-    let extension = std::path::Path::new(unknown).extension();
-    if extension.is_some_and(|extension| extension == "py") {
-        corrected.push("python");
-    }
-    let separator = |word: &&std::borrow::Cow<'_, str>| *word == "--";
-    let command = command.iter().filter(|word| !separator(word));
-    corrected.extend(command.map(AsRef::<str>::as_ref));
-    Some(corrected.join(" "))
 }
 
 fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {

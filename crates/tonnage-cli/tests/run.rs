@@ -76,6 +76,42 @@ fn a_second_recording_of_a_script_takes_the_next_name() {
 }
 
 #[test]
+fn a_job_needs_no_separator_and_keeps_its_own_options() {
+    let folder = TempDir::new().unwrap();
+    // A program that takes options with the names of ours.
+    let script = "#!/bin/sh\necho got \"$@\"\n";
+    for (words, got) in [
+        (
+            &["run", "--gpu", "h100", "./job", "--gpu", "x", "--json"][..],
+            "got --gpu x --json\n",
+        ),
+        (&["run", "./job", "--", "-h"], "got -- -h\n"),
+        (&["run", "--", "./job", "--help"], "got --help\n"),
+        (&["run", "./job", "--color", "never"], "got --color never\n"),
+    ] {
+        std::fs::write(folder.path().join("job"), script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path().join("job"), mode).unwrap();
+        let (code, out, told) = said(tonnage(folder.path(), words));
+        assert_eq!(code, Some(0), "{out}{told}");
+        assert!(out.contains(got), "{out}");
+    }
+}
+
+#[test]
+fn a_script_alone_is_run_with_python() {
+    let folder = TempDir::new().unwrap();
+    let (code, _, told) = {
+        let mut command = tonnage(folder.path(), &["run", "train.py", "--steps", "3"]);
+        command.env("PATH", folder.path());
+        said(command)
+    };
+    assert_eq!(code, Some(2));
+    assert!(told.contains("cannot find the command python\n"), "{told}");
+    assert!(told.contains(".venv/bin/python"), "{told}");
+}
+
+#[test]
 fn a_script_that_makes_a_file_of_the_same_name_costs_no_recording() {
     let folder = TempDir::new().unwrap();
     let words = [

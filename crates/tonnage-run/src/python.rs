@@ -38,6 +38,27 @@ impl Torch {
     }
 }
 
+impl Job {
+    /// Puts the Python that the job's path finds in front of a command that begins with a Python script.
+    ///
+    /// A script that the system can start itself, because it may be executed and names its interpreter, stays as it is.
+    pub fn start_scripts_with_python(&mut self) {
+        let Some(script) = self.command.first().map(Path::new) else {
+            return;
+        };
+        if script.extension().is_none_or(|extension| extension != "py") {
+            return;
+        }
+        if executable(self, script).is_some_and(|file| first_line(&file).is_some()) {
+            return;
+        }
+        let is_there = |name: &&str| executable(self, Path::new(name)).is_some();
+        let python = ["python", "python3"].into_iter().find(is_there);
+        // If there is none, the message names the usual one.
+        self.command.insert(0, python.unwrap_or("python").into());
+    }
+}
+
 /// The file that the first word of a command means.
 fn executable(job: &Job, name: &Path) -> Option<PathBuf> {
     let runnable = |path: &PathBuf| {
@@ -61,16 +82,22 @@ fn interpreter(job: &Job, program: &Path) -> Option<PathBuf> {
     if is_python(program) {
         return Some(program.to_owned());
     }
-    let mut head = [0; 512];
-    let length = std::fs::File::open(program).ok()?.read(&mut head).ok()?;
-    let head = String::from_utf8_lossy(&head[..length]).into_owned();
-    let line = head.strip_prefix("#!")?.lines().next()?;
+    let line = first_line(program)?;
     let mut words = line.split_whitespace();
     let first = PathBuf::from(words.next()?);
     if first.file_name()? == "env" {
         return executable(job, Path::new(words.next()?)).filter(|path| is_python(path));
     }
     is_python(&first).then_some(first)
+}
+
+/// What a script's first line says about its interpreter, without the `#!`.
+fn first_line(program: &Path) -> Option<String> {
+    let mut head = [0; 512];
+    let length = std::fs::File::open(program).ok()?.read(&mut head).ok()?;
+    let head = String::from_utf8_lossy(&head[..length]).into_owned();
+    let line = head.strip_prefix("#!")?.lines().next()?;
+    Some(line.to_owned())
 }
 
 /// Prints the folder of torch, or nothing; importing torch would take seconds.
@@ -120,6 +147,58 @@ fn cuda_version(text: &str) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn folder_with(files: &[(&str, &str, u32)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text, mode) in files {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(*mode)).unwrap();
+        }
+        folder
+    }
+
+    fn started(folder: &Path, words: &[&str]) -> Vec<String> {
+        let mut job = Job::new(words);
+        job.folder = Some(folder.to_owned());
+        job.environment = vec![("PATH".into(), folder.into())];
+        job.start_scripts_with_python();
+        let words = job.command.iter();
+        words
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn a_script_is_started_with_the_python_of_the_path() {
+        let folder = folder_with(&[("python3", "", 0o755), ("train.py", "pass", 0o644)]);
+        let path = folder.path();
+        assert_eq!(
+            started(path, &["train.py", "--x"]),
+            ["python3", "train.py", "--x"]
+        );
+        assert_eq!(
+            started(path, &["torchrun", "train.py"]),
+            ["torchrun", "train.py"]
+        );
+        let both = folder_with(&[("python3", "", 0o755), ("python", "", 0o755)]);
+        assert_eq!(started(both.path(), &["train.py"])[0], "python");
+        let none = folder_with(&[("python3", "not executable", 0o644)]);
+        assert_eq!(started(none.path(), &["train.py"])[0], "python");
+    }
+
+    #[test]
+    fn a_script_that_names_its_interpreter_keeps_it() {
+        let folder = folder_with(&[
+            ("python3", "", 0o755),
+            ("own.py", "#!/opt/python\n", 0o755),
+            ("plain.py", "pass\n", 0o755),
+        ]);
+        let path = folder.path();
+        assert_eq!(started(path, &["./own.py"]), ["./own.py"]);
+        // The system could not start it, although it may be executed.
+        assert_eq!(started(path, &["./plain.py"]), ["python3", "./plain.py"]);
+    }
 
     #[test]
     fn the_cuda_version_is_read_as_torch_writes_it() {

@@ -107,6 +107,7 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
         None if typed.json => JobOutput::Stderr,
         None => JobOutput::Inherit,
     };
+    job.start_scripts_with_python();
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
     let mut options = Options::new(gpu.clone());
