@@ -175,6 +175,38 @@ fn the_same_pictures_as_text() {
     assert_snapshot!("text", text);
 }
 
+/// Many processes, each with one block.
+fn crowd(processes: u32) -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    for process in 0..processes {
+        let block = Event {
+            process,
+            address: 2 * MIB,
+            size: MIB,
+            requested: MIB,
+            ..Event::new(Kind::Alloc)
+        };
+        writer.event(&block).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+#[test]
+fn every_process_is_in_the_page_up_to_a_bound() {
+    let folder = folder();
+    let panes = |file: &str| {
+        tonnage(
+            folder.path(),
+            &format!("report {file} -o page.html --force"),
+        );
+        let page = std::fs::read_to_string(folder.path().join("page.html")).unwrap();
+        page.matches("id=\"data-timeline-").count()
+    };
+    assert_eq!(panes("train.tonnage"), 2);
+    std::fs::write(folder.path().join("crowd.tonnage"), crowd(40)).unwrap();
+    assert_eq!(panes("crowd.tonnage"), 16);
+}
+
 #[test]
 fn the_same_recording_gives_the_same_page() {
     let folder = folder();

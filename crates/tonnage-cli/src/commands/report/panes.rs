@@ -14,7 +14,7 @@ use tonnage_trace::meta;
 use crate::commands::recording::plain;
 use crate::output::bytes;
 
-/// The most panes of a page.
+/// Panes after which no other process or device is shown.
 const MOST_PANES: usize = 16;
 
 /// One process on one device of a recording.
@@ -84,7 +84,13 @@ impl<'a> Panes<'a> {
     ) -> Self {
         let mut sources = Vec::new();
         let several = tracks.len() > 1;
+        let mut left_out = 0;
         for &track in tracks {
+            // What is not shown costs nothing, however many processes a file claims.
+            if sources.len() >= MOST_PANES {
+                left_out += 1;
+                continue;
+            }
             let mut name = if several {
                 label(held, track)
             } else {
@@ -115,8 +121,6 @@ impl<'a> Panes<'a> {
                 sources[before..].reverse();
             }
         }
-        let left_out = sources.len().saturating_sub(MOST_PANES);
-        sources.truncate(MOST_PANES);
         Self { sources, left_out }
     }
 
