@@ -17,8 +17,8 @@ use tonnage_analysis::holdings::{
 use tonnage_analysis::plan::{Arena, Packing, Place};
 use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_report::{
-    Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment, MomentKind,
-    Options, Pane, Picture, Planned, Proposal, Racer, Story, Subject, Tone, Words, write,
+    AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
+    MomentKind, Options, Pane, Picture, Planned, Proposal, Story, Subject, Tone, Words, write,
 };
 use tonnage_trace::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 
@@ -421,8 +421,8 @@ fn pack(run: &Training) -> Packing {
     }
 }
 
-fn racers(run: &Training) -> Vec<Racer> {
-    let racer = |allocator: &str, reserved: u64, recorded: bool, exact: bool| Racer {
+fn allocator_runs(run: &Training) -> Vec<AllocatorRun> {
+    let with = |allocator: &str, reserved: u64, recorded: bool, exact: bool| AllocatorRun {
         allocator: allocator.to_owned(),
         recorded,
         exact,
@@ -443,17 +443,17 @@ fn racers(run: &Training) -> Vec<Racer> {
             .collect(),
     };
     vec![
-        racer("torch", 61 << 30, true, true),
-        racer("torch:expandable_segments:True", 59 << 30, false, true),
-        racer("cuda-malloc-async", 60 << 30, false, false),
-        racer("bfc", 81 << 30, false, false),
+        with("torch", 61 << 30, true, true),
+        with("torch:expandable_segments:True", 59 << 30, false, true),
+        with("cuda-malloc-async", 60 << 30, false, false),
+        with("bfc", 81 << 30, false, false),
     ]
 }
 
 fn words(run: &Training, packing: &Packing) -> Words {
     Words {
         name: "rank 0, GPU 0".to_owned(),
-        race: racers(run),
+        allocators: allocator_runs(run),
         plan: Some(Planned {
             sentence: "proved: no plan has a lower peak".to_owned(),
             done: true,

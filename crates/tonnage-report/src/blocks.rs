@@ -12,7 +12,7 @@ use crate::input::{MomentKind, Subject};
 use crate::moments::{Found, span_at};
 
 /// Ranges of addresses that are told apart; beyond it, neighbours are joined.
-const MOST_RANGES: usize = 2000;
+const MAX_RANGES: usize = 2000;
 /// Cells of the grid over time and over addresses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cells {
@@ -80,7 +80,7 @@ pub(crate) fn ranges(blocks: &[Holding], segments: &[SegmentSpan]) -> Vec<Range>
             }),
         }
     }
-    if ranges.len() > MOST_RANGES {
+    if ranges.len() > MAX_RANGES {
         join(&mut ranges);
     }
     ranges
@@ -91,7 +91,7 @@ fn join(ranges: &mut Vec<Range>) {
     let gap = |pair: &[Range]| pair[1].address - pair[0].address - pair[0].bytes;
     let mut gaps: Vec<u64> = ranges.windows(2).map(gap).collect();
     gaps.sort_unstable();
-    let limit = gaps[gaps.len() - MOST_RANGES];
+    let limit = gaps[gaps.len() - MAX_RANGES];
     let mut joined: Vec<Range> = Vec::new();
     for range in ranges.iter() {
         match joined.last_mut() {
@@ -157,7 +157,7 @@ pub(crate) fn choose(
     kept.sort_by_key(|&index| blocks[index as usize].born);
     let others = blocks.iter().zip(&chosen).filter(|(_, chosen)| !**chosen);
     let rest = sum_up(
-        others.map(|(block, _)| Lying {
+        others.map(|(block, _)| Placed {
             from: block.born,
             until: block.died,
             address: block.address,
@@ -214,7 +214,7 @@ fn take(
 
 /// What lies somewhere for some time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lying {
+pub(crate) struct Placed {
     pub(crate) from: u32,
     pub(crate) until: u32,
     pub(crate) address: u64,
@@ -223,7 +223,7 @@ pub(crate) struct Lying {
 
 /// Counts what is not drawn one by one, and where it lies.
 pub(crate) fn sum_up(
-    others: impl Iterator<Item = Lying>,
+    others: impl Iterator<Item = Placed>,
     rows: u32,
     ranges: &[Range],
     cells: Cells,
@@ -327,7 +327,7 @@ mod tests {
         let many: Vec<_> = (0..5000_u64)
             .map(|n| segment(n * 100 + n * n / 100, 10))
             .collect();
-        assert!(ranges(&[], &many).len() <= MOST_RANGES);
+        assert!(ranges(&[], &many).len() <= MAX_RANGES);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use flate2::{Compression, GzBuilder};
 use serde::Serialize;
 
 /// The largest number that the page holds exactly.
-const MOST: u64 = (1 << 53) - 1;
+const MAX: u64 = (1 << 53) - 1;
 
 #[derive(Serialize)]
 struct Column {
@@ -37,7 +37,7 @@ impl Columns {
     /// Numbers as they are.
     pub(crate) fn plain(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
         self.put(name, "varint", values, |data, value| {
-            varint(data, value.min(MOST));
+            varint(data, value.min(MAX));
         });
     }
 
@@ -45,7 +45,7 @@ impl Columns {
     pub(crate) fn deltas(&mut self, name: &'static str, values: impl IntoIterator<Item = u64>) {
         let mut before = 0_i64;
         self.put(name, "delta", values, |data, value| {
-            let value = value.min(MOST).cast_signed();
+            let value = value.min(MAX).cast_signed();
             let difference = value - before;
             before = value;
             varint(

@@ -158,7 +158,7 @@ pub struct Words {
     /// Its name among the others of the page.
     pub name: String,
     /// What other allocators would have made of it.
-    pub race: Vec<Racer>,
+    pub allocators: Vec<AllocatorRun>,
     /// What the blocks would take if their lifetimes had been known beforehand.
     pub plan: Option<Planned>,
     /// What the recording cannot say.
@@ -212,7 +212,7 @@ fn number<S: serde::Serializer>(blocks: &Vec<u32>, serializer: S) -> Result<S::O
 
 /// One allocator's run through the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Racer {
+pub struct AllocatorRun {
     /// The allocator, as it can be typed.
     pub allocator: String,
     /// Whether it is the recorded one.

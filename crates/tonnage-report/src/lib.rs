@@ -31,8 +31,8 @@ mod testing;
 mod timeline;
 
 pub use input::{
-    Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment, MomentKind,
-    Planned, Proposal, Racer, Story, Subject, Tone, Words,
+    AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
+    MomentKind, Planned, Proposal, Story, Subject, Tone, Words,
 };
 pub use names::own_line;
 pub use page::{Options, Pane, Picture, WriteError, Written, write};

@@ -11,11 +11,11 @@ use crate::input::{Moment, MomentKind, Subject};
 use crate::timeline::{Changes, Levels, Stretch, starts};
 
 /// Steps whose peaks are kept.
-pub(crate) const MOST_STEPS: usize = 400;
+pub(crate) const MAX_STEPS: usize = 400;
 /// Phases that are looked at; more than any training has, and few enough to hold.
-pub(crate) const MOST_PHASES: usize = 200_000;
+pub(crate) const MAX_PHASES: usize = 200_000;
 /// Moments of the recording that are kept.
-const MOST_MARKS: usize = 200;
+const MAX_MARKS: usize = 200;
 /// Stretches that are compared where phases are not known.
 const UNPHASED: u32 = 4096;
 
@@ -28,7 +28,7 @@ pub(crate) struct Found {
 
 /// The moments of a recording, in the order of rows, and how many steps were left out.
 pub(crate) fn find(subject: &Subject<'_>, changes: &Changes) -> (Vec<Found>, usize) {
-    let phases = &subject.phases[..subject.phases.len().min(MOST_PHASES)];
+    let phases = &subject.phases[..subject.phases.len().min(MAX_PHASES)];
     let mut cuts = if phases.is_empty() {
         starts(subject.rows, UNPHASED, &[])
     } else {
@@ -52,7 +52,7 @@ pub(crate) fn find(subject: &Subject<'_>, changes: &Changes) -> (Vec<Found>, usi
         .moments
         .iter()
         .filter(|moment| moment.row < subject.rows)
-        .take(MOST_MARKS)
+        .take(MAX_MARKS)
         .collect();
     // A stretch of each row alone.
     let mut rows: Vec<u32> = given
@@ -147,10 +147,10 @@ fn step_peaks(phases: &[PhaseSpan], stretches: &[Stretch]) -> (Vec<(u32, Levels)
         }
     }
     let mut peaks: Vec<(u32, Levels)> = peaks.into_iter().collect();
-    let left_out = peaks.len().saturating_sub(MOST_STEPS);
+    let left_out = peaks.len().saturating_sub(MAX_STEPS);
     if left_out > 0 {
         peaks.sort_by_key(|(_, levels)| std::cmp::Reverse(levels.allocated));
-        peaks.truncate(MOST_STEPS);
+        peaks.truncate(MAX_STEPS);
         peaks.sort_by_key(|(step, _)| *step);
     }
     (peaks, left_out)

@@ -10,10 +10,10 @@ use tonnage_analysis::plan::{Packing, Place};
 
 use super::texts::{Stacks, Texts};
 use super::{Options, Picture, WriteError};
-use crate::blocks::{Cells, Chosen, Lying, Range, Rest, choose, ranges, sum_up};
+use crate::blocks::{Cells, Chosen, Placed, Range, Rest, choose, ranges, sum_up};
 use crate::columns::{Columns, base64};
 use crate::input::{Finding, Moment, MomentKind, Words};
-use crate::moments::MOST_PHASES;
+use crate::moments::MAX_PHASES;
 use crate::names::{shortened, without_folders};
 use crate::timeline::{CATEGORIES, Stretch, starts};
 
@@ -159,7 +159,7 @@ impl Picture<'_> {
                 .iter()
                 .map(|one| one.most_reserved.max(one.high.allocated)),
         );
-        let phases = &subject.phases[..subject.phases.len().min(MOST_PHASES)];
+        let phases = &subject.phases[..subject.phases.len().min(MAX_PHASES)];
         let shown = longest(phases, PHASES, |span| span.to.saturating_sub(span.from));
         columns.deltas(
             "phase_from",
@@ -176,8 +176,8 @@ impl Picture<'_> {
         columns.deltas("time_row", times().map(|(row, _)| u64::from(*row)));
         columns.deltas("time", times().map(|(_, time)| *time));
         let mut words = shared.words.clone();
-        for racer in &mut words.race {
-            thin(&mut racer.series);
+        for run in &mut words.allocators {
+            thin(&mut run.series);
         }
         let facts = TimelineFacts {
             version: DATA_VERSION,
@@ -421,7 +421,7 @@ impl Picture<'_> {
             .collect();
         columns.deltas("plan_range_address", arenas.iter().map(|one| one.address));
         columns.plain("plan_range_bytes", arenas.iter().map(|one| one.bytes));
-        let others = others.into_iter().map(|place| Lying {
+        let others = others.into_iter().map(|place| Placed {
             from: place.from,
             until: place.until,
             address: place.address,

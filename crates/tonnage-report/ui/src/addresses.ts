@@ -14,8 +14,8 @@ import type { Band, View } from "./view";
 
 const TOP = 4;
 const BOTTOM = 4;
-const MOST_OUTLINES = 1200;
-const MOST_NAMES = 120;
+const MAX_OUTLINES = 1200;
+const MAX_NAMES = 120;
 
 /** Black or white, whichever can be read on a colour. */
 function readable([red, green, blue]: Rgb): string {
@@ -427,10 +427,10 @@ export class AddressPicture {
       const upper = (this.position[block] - topBytes) * perByte;
       if (upper < lines && upper + blocks.bytes[block] * perByte > 0) large.push(block);
     }
-    if (large.length > MOST_OUTLINES) {
+    if (large.length > MAX_OUTLINES) {
       const area = (block: number) => blocks.bytes[block] * (blocks.died[block] - blocks.born[block]);
       large.sort((one, other) => area(other) - area(one));
-      large.length = MOST_OUTLINES;
+      large.length = MAX_OUTLINES;
     }
     let named = 0;
     context.save();
@@ -461,7 +461,7 @@ export class AddressPicture {
       }
       const from = Math.max(left, LEFT);
       const room = Math.floor((right - from - 10) / 6);
-      if (height < 14 || room <= 10 || named >= MOST_NAMES) return;
+      if (height < 14 || room <= 10 || named >= MAX_NAMES) return;
       named++;
       const name = this.title(blocks, block);
       const dimmed = view.found && !view.found[block];

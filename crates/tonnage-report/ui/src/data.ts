@@ -89,7 +89,7 @@ export interface Moment {
   reserved: number;
 }
 
-export interface Racer {
+export interface AllocatorRun {
   allocator: string;
   recorded: boolean;
   exact: boolean;
@@ -176,7 +176,7 @@ export interface PageFacts {
 /** What is said of one pane. */
 interface Words {
   name: string;
-  race: Racer[];
+  allocators: AllocatorRun[];
   plan: Planned | null;
   unknown: string[];
 }

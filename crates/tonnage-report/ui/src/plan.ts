@@ -37,7 +37,7 @@ export function planBars(plan: Planned): HTMLElement {
       el("div", { class: "figure" }, bytes(value)),
     );
   const bound = plan.lower_bound;
-  const list = el("ul", { class: "race" }, row("lower bound", bound, bound), row("plan", plan.peak, Math.min(bound, plan.peak)));
+  const list = el("ul", { class: "bars" }, row("lower bound", bound, bound), row("plan", plan.peak, Math.min(bound, plan.peak)));
   if (plan.reserved !== null) list.append(row("reserved in the recording", plan.reserved, Math.min(bound, plan.reserved)));
   return list;
 }

@@ -153,12 +153,12 @@ for (const width of [1280, 390]) {
     await page.screenshot({ path: join(folder, `${theme}-${width}-whole.png`), fullPage: true });
 
     // The answer comes first, and its fix can be copied as it is.
-    const order = await page.evaluate(() => ["#answer", "#findings", "#timeline", "#moment", "#addresses", "#race", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
+    const order = await page.evaluate(() => ["#answer", "#findings", "#timeline", "#moment", "#addresses", "#allocators", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
     expect(order.every((top, index) => index === 0 || top > order[index - 1]), `answer, findings, time, holders, addresses, in this order, ${at}`);
     await page.locator("#answer .copy").first().click();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     expect(copied === "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", `the fix is copied, ${at}`, copied);
-    expect((await page.locator("#race details[open], #plan details[open]").count()) === 0, `allocators and plan are folded, ${at}`);
+    expect((await page.locator("#allocators details[open], #plan details[open]").count()) === 0, `allocators and plan are folded, ${at}`);
     expect((await page.locator("img").count()) === 0, `no name has become HTML, ${at}`);
 
     // A finding shows its blocks and their whole stack, and gives them back.
@@ -184,12 +184,12 @@ for (const width of [1280, 390]) {
 
     // Another process can be chosen, and the first again.
     await page.selectOption("#pane-choice", "1");
-    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && !document.querySelector("#race"));
+    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && !document.querySelector("#allocators"));
     expect((await page.evaluate(() => document.querySelectorAll("#timeline canvas.main").length)) === 1, `another process is shown alone, ${at}`);
     const request = await page.evaluate(() => [document.querySelector("#selection").textContent, document.querySelectorAll("#selection .stack li").length]);
     expect(/Stack of the request that failed/.test(request[0]) && request[1] > 0, `the stack of the request that failed is shown, ${at}`, `${request[1]} frames`);
     await page.selectOption("#pane-choice", "0");
-    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && document.querySelector("#race"));
+    await page.waitForFunction(() => window.tonnage.panes()[0].blocks && document.querySelector("#allocators"));
     await settle(page);
 
     await page.evaluate(axe.source);

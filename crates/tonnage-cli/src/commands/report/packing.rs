@@ -18,9 +18,9 @@ const SOON: Duration = Duration::from_secs(3);
 /// How long it may take if every allocator is to be shown.
 const LATER: Duration = Duration::from_mins(1);
 /// Blocks that are planned without being asked: so many take about as long.
-const MOST_BLOCKS: usize = 1_000_000;
+const MAX_BLOCKS: usize = 1_000_000;
 
-/// The plan, and what the report says about it; nothing at all where no race is wanted or nothing lived.
+/// The plan, and what the report says about it; nothing at all where other allocators are not wanted or nothing lived.
 pub(super) fn ask(
     options: &ReportOptions,
     recording: &Recording,
@@ -35,7 +35,7 @@ pub(super) fn ask(
         ..Planned::default()
     };
     let all = options.race == Race::Yes;
-    if !all && track.blocks.len() > MOST_BLOCKS {
+    if !all && track.blocks.len() > MAX_BLOCKS {
         return (None, Some(said(many(track.blocks.len(), &command))));
     }
     let source = match recording.trace() {

@@ -15,7 +15,7 @@ use crate::commands::recording::plain;
 use crate::output::bytes;
 
 /// Panes after which no other process or device is shown.
-const MOST_PANES: usize = 16;
+const MAX_PANES: usize = 16;
 
 /// One process on one device of a recording.
 pub(crate) struct Source<'a> {
@@ -87,7 +87,7 @@ impl<'a> Panes<'a> {
         let mut left_out = 0;
         for &track in tracks {
             // What is not shown costs nothing, however many processes a file claims.
-            if sources.len() >= MOST_PANES {
+            if sources.len() >= MAX_PANES {
                 left_out += 1;
                 continue;
             }

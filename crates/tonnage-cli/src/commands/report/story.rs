@@ -11,7 +11,7 @@ use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
 use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
-    Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Racer, Story, Tone, Words,
+    AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Story, Tone, Words,
 };
 use tonnage_trace::meta;
 
@@ -91,14 +91,14 @@ fn lines(path: &Path, recording: &Recording, held: &Held, track: &Holdings) -> V
 
 /// The words of one pane.
 pub(super) fn words_of(source: &Source<'_>, replayed: &[TrackReport]) -> Words {
-    let race = if source.whole {
+    let allocators = if source.whole {
         Vec::new()
     } else {
-        race(replayed, source.track)
+        allocators(replayed, source.track)
     };
     Words {
         name: source.name.clone(),
-        race,
+        allocators,
         plan: None,
         unknown: unknown(source.held, source.track),
     }
@@ -312,22 +312,22 @@ pub(super) fn replayed(job: Option<&Job>) -> Vec<TrackReport> {
 }
 
 /// What other allocators would have made of one.
-fn race(replayed: &[TrackReport], track: &Holdings) -> Vec<Racer> {
+fn allocators(replayed: &[TrackReport], track: &Holdings) -> Vec<AllocatorRun> {
     let ours = replayed
         .iter()
         .find(|one| (one.process, one.device) == (track.process, track.device));
-    let mut rows: Vec<Racer> = Vec::new();
+    let mut rows: Vec<AllocatorRun> = Vec::new();
     for result in ours.into_iter().flat_map(|one| &one.allocators) {
         // The recorded setting is often one of the usual ones.
-        let again = rows.iter().any(|racer| racer.allocator == result.allocator);
+        let again = rows.iter().any(|run| run.allocator == result.allocator);
         if !again {
-            rows.push(racer(result));
+            rows.push(run(result));
         }
     }
     rows
 }
 
-fn racer(result: &Replayed) -> Racer {
+fn run(result: &Replayed) -> AllocatorRun {
     let outcome = match &result.outcome {
         Outcome::Completes => "completes".to_owned(),
         Outcome::OutOfMemory { request, .. } => {
@@ -335,7 +335,7 @@ fn racer(result: &Replayed) -> Racer {
         }
         Outcome::Undefined { reason, .. } => format!("not known: {reason}"),
     };
-    Racer {
+    AllocatorRun {
         completes: result.completes(),
         outcome,
         recorded: result.recorded,

@@ -33,7 +33,7 @@ pub(crate) fn render(
     timeline(&mut text, picture, held, track);
     moments(&mut text, picture, track);
     holders(&mut text, picture, held, track);
-    race(&mut text, words, track.capacity);
+    allocators(&mut text, words, track.capacity);
     plan(&mut text, words);
     for sentence in &words.unknown {
         let mut name = "not known";
@@ -325,19 +325,19 @@ fn cut_in_the_middle(name: &str, room: usize) -> String {
     format!("{head}…{tail}")
 }
 
-fn race(text: &mut String, words: &Words, capacity: Option<u64>) {
+fn allocators(text: &mut String, words: &Words, capacity: Option<u64>) {
     const ROOM: usize = 32;
     const BAR: u64 = 30;
-    if words.race.is_empty() {
+    if words.allocators.is_empty() {
         return;
     }
     let _ = writeln!(text, "\n{DIM}reserved under other allocators{DIM:#}");
-    let reserved = words.race.iter().map(|racer| racer.peak_reserved).max();
+    let reserved = words.allocators.iter().map(|run| run.peak_reserved).max();
     let most = reserved.unwrap_or(0).max(1);
-    for racer in &words.race {
-        let name = cut_in_the_middle(&racer.allocator, ROOM);
-        let full = u128::from(racer.peak_reserved) * u128::from(BAR) / u128::from(most);
-        let live = racer.peak_reserved.saturating_sub(racer.cached_at_peak);
+    for run in &words.allocators {
+        let name = cut_in_the_middle(&run.allocator, ROOM);
+        let full = u128::from(run.peak_reserved) * u128::from(BAR) / u128::from(most);
+        let live = run.peak_reserved.saturating_sub(run.cached_at_peak);
         let solid = u128::from(live) * u128::from(BAR) / u128::from(most);
         let bar = format!(
             "{}{}",
@@ -347,16 +347,16 @@ fn race(text: &mut String, words: &Words, capacity: Option<u64>) {
         let _ = write!(
             text,
             "{name:<ROOM$} {bar:<30} {:>12}",
-            bytes(racer.peak_reserved)
+            bytes(run.peak_reserved)
         );
-        let mark = match (racer.recorded, racer.exact) {
+        let mark = match (run.recorded, run.exact) {
             (true, _) => " *",
             (_, false) => " ~",
             _ => "",
         };
         let _ = writeln!(text, "{mark}");
-        if !racer.completes {
-            let _ = writeln!(text, "  {BAD}{}{BAD:#}", racer.outcome);
+        if !run.completes {
+            let _ = writeln!(text, "  {BAD}{}{BAD:#}", run.outcome);
         }
     }
     let _ = writeln!(

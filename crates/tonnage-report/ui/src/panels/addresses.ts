@@ -12,7 +12,7 @@ import { Table, type Cell } from "../table";
 import type { Change } from "../view";
 
 /** More than anyone reads; sorting more would hold up the page. */
-const MOST_ROWS = 5000;
+const MAX_ROWS = 5000;
 
 export class AddressPanel {
   readonly element: HTMLElement;
@@ -136,7 +136,7 @@ export class AddressPanel {
     const found = now.filter((block) => !view.found || view.found[block]);
     found.sort((one, other) => blocks.bytes[other] - blocks.bytes[one]);
     this.sum.textContent = `${plural(found.length, "drawn block")}${view.found ? " of the selection" : ""} alive at the chosen moment`;
-    this.rows = found.slice(0, MOST_ROWS);
+    this.rows = found.slice(0, MAX_ROWS);
     this.blockTable.set(
       this.rows.map((block) => [
         blocks.bytes[block],

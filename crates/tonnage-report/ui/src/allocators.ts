@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What other allocators would have held for the same requests: bars, and lines where they are known.
 
-import type { Racer, Timeline } from "./data";
+import type { AllocatorRun, Timeline } from "./data";
 import { el, Surface, type Palette } from "./dom";
 import { bytes, exact, niceStep, roundBytes } from "./format";
 import { Table } from "./table";
@@ -9,38 +9,38 @@ import { LEFT, RIGHT } from "./axis";
 import type { View } from "./view";
 
 /** Bars: what was alive, what was cached beside it, and the capacity. */
-export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
+export function allocatorBars(runs: AllocatorRun[], timeline: Timeline): HTMLElement {
   const { capacity, context } = timeline.facts;
-  const longest = Math.max(1, ...race.map((racer) => racer.peak_reserved + context));
+  const longest = Math.max(1, ...runs.map((run) => run.peak_reserved + context));
   // Against a far larger device all bars would be stubs.
   const limit = capacity !== null && capacity < 1.8 * longest ? capacity : null;
   const most = Math.max(limit ?? 0, longest);
   const percent = (value: number) => `${((100 * value) / most).toFixed(3)}%`;
-  const list = el("ul", { class: "race" });
-  for (const racer of race) {
-    const live = racer.peak_reserved - racer.cached_at_peak;
+  const list = el("ul", { class: "bars" });
+  for (const run of runs) {
+    const live = run.peak_reserved - run.cached_at_peak;
     const bar = el(
       "div",
       { class: "bar", "aria-hidden": "true" },
       el("span", { class: "context", style: `width:${percent(context)}` }),
       el("span", { class: "live", style: `width:${percent(live)}` }),
-      el("span", { class: "cached", style: `width:${percent(racer.cached_at_peak)}` }),
+      el("span", { class: "cached", style: `width:${percent(run.cached_at_peak)}` }),
       limit !== null ? el("span", { class: "limit", style: `left:${percent(limit)}` }) : null,
     );
     list.append(
       el(
         "li",
-        { title: `${exact(racer.peak_reserved)} reserved, ${exact(live)} of it handed out at that moment` },
+        { title: `${exact(run.peak_reserved)} reserved, ${exact(live)} of it handed out at that moment` },
         el(
           "div",
           { class: "who" },
-          el("code", {}, racer.allocator),
-          racer.recorded ? el("span", { class: "tag" }, "recorded") : null,
-          racer.exact ? null : el("span", { class: "tag" }, "approximation"),
-          racer.completes ? null : el("span", { class: "tag bad" }, `✗ ${racer.outcome}`),
+          el("code", {}, run.allocator),
+          run.recorded ? el("span", { class: "tag" }, "recorded") : null,
+          run.exact ? null : el("span", { class: "tag" }, "approximation"),
+          run.completes ? null : el("span", { class: "tag bad" }, `✗ ${run.outcome}`),
         ),
         bar,
-        el("div", { class: "figure" }, bytes(racer.peak_reserved)),
+        el("div", { class: "figure" }, bytes(run.peak_reserved)),
       ),
     );
   }
@@ -49,7 +49,7 @@ export function raceBars(race: Racer[], timeline: Timeline): HTMLElement {
   return box;
 }
 
-export function raceTable(race: Racer[]): Table {
+export function allocatorTable(runs: AllocatorRun[]): Table {
   const table = new Table("Allocators that served the same requests", [
     { name: "allocator", kind: "text" },
     { name: "peak reserved", kind: "bytes" },
@@ -62,16 +62,16 @@ export function raceTable(race: Racer[]): Table {
     { name: "known", kind: "text" },
   ]);
   table.set(
-    race.map((racer) => [
-      racer.recorded ? `${racer.allocator} (recorded)` : racer.allocator,
-      racer.peak_reserved,
-      racer.peak_reserved - racer.cached_at_peak,
-      racer.cached_at_peak,
-      racer.smallest,
-      racer.calls,
-      racer.retries,
-      racer.outcome,
-      racer.exact ? "exact" : "approximation",
+    runs.map((run) => [
+      run.recorded ? `${run.allocator} (recorded)` : run.allocator,
+      run.peak_reserved,
+      run.peak_reserved - run.cached_at_peak,
+      run.cached_at_peak,
+      run.smallest,
+      run.calls,
+      run.retries,
+      run.outcome,
+      run.exact ? "exact" : "approximation",
     ]),
   );
   return table;
@@ -80,11 +80,11 @@ export function raceTable(race: Racer[]): Table {
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 4]];
 
 /** Lines of what was held over time, told apart by dashes and by their names at the end. */
-export class RaceLines {
+export class AllocatorLines {
   readonly surface: Surface;
 
   constructor(
-    private readonly race: Racer[],
+    private readonly runs: AllocatorRun[],
     private readonly view: View,
     private readonly colors: () => Palette,
   ) {
@@ -102,7 +102,7 @@ export class RaceLines {
     context.fillRect(0, 0, width, height);
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
-    const most = Math.max(1, ...this.race.map((racer) => racer.peak_reserved)) * 1.05;
+    const most = Math.max(1, ...this.runs.map((run) => run.peak_reserved)) * 1.05;
     const y = (value: number) => floor - (value / most) * (floor - top);
     const x = (row: number) => LEFT + ((row - this.view.from) / (this.view.to - this.view.from)) * plot;
     const step = niceStep(most / 4, true);
@@ -119,16 +119,16 @@ export class RaceLines {
     context.clip();
     const labels: [number, string, string][] = [];
     const strokes = [colors.categories[0], colors.categories[2], colors.categories[4], colors.categories[3], colors.categories[5]];
-    this.race.forEach((racer, index) => {
-      if (racer.series.length === 0) return;
+    this.runs.forEach((run, index) => {
+      if (run.series.length === 0) return;
       context.strokeStyle = strokes[index % strokes.length];
-      context.lineWidth = racer.recorded ? 2.5 : 1.5;
+      context.lineWidth = run.recorded ? 2.5 : 1.5;
       context.setLineDash(DASHES[index % DASHES.length]);
       context.beginPath();
       let last = 0;
       let begun = false;
       // Only what is shown: dashes of a line that reaches far beyond take the browser long.
-      for (const [row, value] of racer.series) {
+      for (const [row, value] of run.series) {
         if (row > this.view.to) break;
         const at = Math.max(LEFT, x(row));
         if (!begun) context.moveTo(at, y(value));
@@ -144,7 +144,7 @@ export class RaceLines {
       }
       context.lineTo(LEFT + plot, y(last));
       context.stroke();
-      labels.push([y(last), racer.allocator, strokes[index % strokes.length]]);
+      labels.push([y(last), run.allocator, strokes[index % strokes.length]]);
     });
     context.setLineDash([]);
     context.restore();
