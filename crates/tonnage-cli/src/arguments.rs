@@ -2,9 +2,10 @@
 //! What can be typed: commands, options, and their help.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 
 /// What a job does to GPU memory, without a GPU.
 #[derive(Debug, Parser)]
@@ -40,18 +41,60 @@ impl Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunOptions),
-    Gpus(GpusOptions),
+    Explain(ExplainOptions),
+    Report(ReportOptions),
+    Diff(DiffOptions),
+    Tune(TuneOptions),
+    Replay(ReplayOptions),
+    Plan(PlanOptions),
+    Check(CheckOptions),
     Info(InfoOptions),
     Import(ImportOptions),
     Export(ExportOptions),
-    Replay(ReplayOptions),
-    Plan(PlanOptions),
-    Tune(TuneOptions),
-    Explain(ExplainOptions),
-    Diff(DiffOptions),
-    Check(CheckOptions),
-    Report(ReportOptions),
+    Gpus(GpusOptions),
     Completions(CompletionsOptions),
+}
+
+/// The commands as the help groups them.
+pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
+    ("Ask what a job does", &["run", "explain", "report", "diff"]),
+    (
+        "Decide what to change",
+        &["tune", "replay", "plan", "check"],
+    ),
+    (
+        "Files",
+        &["info", "import", "export", "gpus", "completions", "help"],
+    ),
+];
+
+/// The command line with its commands in groups, which clap has for options only.
+pub(crate) fn grouped() -> clap::Command {
+    let mut command = Arguments::command();
+    let mut built = command.clone();
+    // Adds the command `help`.
+    built.build();
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let width = GROUPS.iter().flat_map(|(_, names)| *names);
+    let width = width.map(|name| name.len()).max().unwrap_or(0);
+    let mut groups = String::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(groups, "{header}{title}:{header:#}");
+        for name in names {
+            let about = built
+                .find_subcommand(name)
+                .and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let _ = writeln!(groups, "  {literal}{name:<width$}{literal:#}  {about}");
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}"
+    );
+    command = command.help_template(template);
+    command
 }
 
 impl Command {
@@ -172,7 +215,7 @@ Examples:
   tonnage info train.tonnage
   tonnage info --json snapshot.pickle rmm.csv")]
 pub(crate) struct InfoOptions {
-    /// The recordings.
+    /// The recordings; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     /// Print everything as JSON.
@@ -191,7 +234,7 @@ Examples:
   tonnage import snapshot.pickle
   tonnage import rmm_log.csv -o service.tonnage")]
 pub(crate) struct ImportOptions {
-    /// The recording to read.
+    /// The recording to read; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Where to write; `-` is stdout [default: the file's name, with .tonnage].
@@ -212,7 +255,7 @@ Examples:
   tonnage export train.tonnage --format snapshot
   tonnage export train.tonnage --format perfetto -o train.json --min-block 64MiB")]
 pub(crate) struct ExportOptions {
-    /// The recording to read.
+    /// The recording to read; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// The format to write.
@@ -283,7 +326,7 @@ Examples:
   tonnage replay snapshot.pickle --gpu a100-40gb
   tonnage replay train.tonnage --alloc torch:max_split_size_mb:128 --alloc bfc --json")]
 pub(crate) struct ReplayOptions {
-    /// The recording.
+    /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for the
@@ -315,7 +358,7 @@ Examples:
   tonnage tune train.tonnage
   tonnage tune snapshot.pickle --gpu a100-40gb --json")]
 pub(crate) struct TuneOptions {
-    /// The recording.
+    /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     #[command(flatten)]
@@ -344,9 +387,10 @@ pub(crate) struct TuneOptions {
 Examples:
   tonnage explain train.tonnage
   tonnage explain snapshot.pickle --json
+  ssh trainer cat snapshot.pickle | tonnage explain -
   tonnage explain TN102")]
 pub(crate) struct ExplainOptions {
-    /// The recording, a PyTorch snapshot, or the code of a finding.
+    /// The recording, a PyTorch snapshot, `-` for standard input, or the code of a finding.
     #[arg(value_name = "FILE|CODE")]
     pub(crate) what: PathBuf,
     /// Print the result as JSON.
@@ -395,16 +439,30 @@ pub(crate) struct DiffOptions {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  tonnage check --init --gpu a100-40gb -- python train.py --steps 3
   tonnage check
   tonnage check --update
   tonnage check --format markdown >> \"$GITHUB_STEP_SUMMARY\"")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct CheckOptions {
     /// The configuration [default: tonnage.toml, else pyproject.toml, here].
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Check only the budgets with these names.
+    /// The budgets to check [default: all of them]; with --init, the command of the first one.
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,
+    /// Write a first tonnage.toml, for the command that follows, and check nothing.
+    #[arg(long, conflicts_with_all = ["update", "json", "format"])]
+    pub(crate) init: bool,
+    /// The GPU of the first budget; `tonnage gpus` lists them [default: h100-80gb].
+    #[arg(long, value_name = "NAME", requires = "init")]
+    pub(crate) gpu: Option<String>,
+    /// Overwrite the configuration if it is there.
+    #[arg(long, requires = "init")]
+    pub(crate) force: bool,
     /// Accept the figures as they are now: write them to tonnage.lock.
     #[arg(long)]
     pub(crate) update: bool,
@@ -451,7 +509,7 @@ Examples:
     reason = "switches that do not depend on each other"
 )]
 pub(crate) struct ReportOptions {
-    /// The recording.
+    /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Where to write; `-` is stdout [default: the file's name, with .html].
@@ -504,7 +562,7 @@ pub(crate) enum Race {
     No,
 }
 
-/// Place buffers whose lives are known, so that the peak is least or a capacity suffices
+/// Place buffers with known lifetimes at the lowest peak, or within a capacity
 ///
 /// Reads planning problems (CSV with id, lower, upper and size, as minimalloc
 /// has them), ONNX models with known shapes, and recordings: the blocks of each
@@ -522,7 +580,7 @@ Examples:
   tonnage plan train.tonnage --deadline 60 --json > plan.json")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct PlanOptions {
-    /// The planning problem, the ONNX model, or the recording.
+    /// The planning problem, the ONNX model, or the recording; `-` is standard input.
     #[arg(value_name = "INPUT")]
     pub(crate) file: PathBuf,
     /// Memory that must suffice, e.g. 1MiB [default: as little as possible].
@@ -597,5 +655,25 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
         _ => Err("say seconds, such as 2.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_and_in_its_order() {
+        let mut command = Arguments::command();
+        command.build();
+        let all: Vec<&str> = command
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        let grouped: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect();
+        assert_eq!(all, grouped);
     }
 }

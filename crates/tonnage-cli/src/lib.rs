@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once};
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::FromArgMatches as _;
 
 use crate::arguments::{Arguments, Command};
 pub use tonnage_run::PRODUCER;
@@ -33,13 +33,20 @@ pub use crate::schema::{Described, schemas};
 
 /// The command with all that can be typed, as data: its reference, man pages and completions are made of it.
 pub fn command() -> clap::Command {
-    Arguments::command()
+    arguments::grouped()
+}
+
+/// Reads what was typed.
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+    let mut command = arguments::grouped();
+    let matches = command.try_get_matches_from_mut(words)?;
+    Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 /// Runs the command with these words, the first of which is its own name; the exit code.
 pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     keep_guarded_panics_quiet();
-    let arguments = match Arguments::try_parse_from(words) {
+    let arguments = match parse(words) {
         Ok(arguments) => arguments,
         Err(told) => {
             // Help and version are told the same way, and are no failure.
@@ -73,7 +80,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
 ///
 /// What the command would have said on stderr before exit code 2.
 pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
-    let arguments = Arguments::try_parse_from(words).map_err(|error| Failure::of_usage(&error))?;
+    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
     replied(|| run(&arguments.command, Form::Both))
 }
 
@@ -113,7 +120,7 @@ pub fn dry_run(
     words: impl IntoIterator<Item = OsString>,
     surroundings: &Surroundings,
 ) -> Result<Reply, Failure> {
-    let arguments = Arguments::try_parse_from(words).map_err(|error| Failure::of_usage(&error))?;
+    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
     let Command::Run(options) = &arguments.command else {
         return Err(Failure {
             message: "this is not `tonnage run`".to_owned(),

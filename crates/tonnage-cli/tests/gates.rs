@@ -143,3 +143,26 @@ fn check_refuses_what_it_cannot_hold() {
         ])
     );
 }
+
+#[test]
+fn a_first_configuration_is_written_once() {
+    let folder = TempDir::new().unwrap();
+    let mut text = String::new();
+    for arguments in [
+        "check --init --gpu rtx3090 -- python train.py --steps 3",
+        "check --init",
+        "check --init --force",
+        "check --init --config pyproject.toml --force",
+        "check --init --gpu nope --config other.toml",
+        "check --gpu rtx3090",
+    ] {
+        text += &tonnage(folder.path(), arguments);
+        text.push('\n');
+        if arguments.ends_with("--steps 3") {
+            text += &std::fs::read_to_string(folder.path().join("tonnage.toml")).unwrap();
+            text.push('\n');
+        }
+    }
+    assert_snapshot!("check_init", text);
+    assert!(!folder.path().join("other.toml").exists());
+}

@@ -181,6 +181,55 @@ fn damage_is_told_in_a_line_and_with_one_hint_everywhere() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
+/// Runs the command with a file as its standard input; the exit code, stdout and stderr.
+fn piped(folder: &TempDir, words: &str, file: &str) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .args(words.split_whitespace())
+        .current_dir(folder.path())
+        .env("NO_COLOR", "1")
+        .stdin(std::fs::File::open(folder.path().join(file)).unwrap())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_dash_is_standard_input_for_every_command_that_reads_a_recording() {
+    let folder = folder();
+    for (words, file) in [
+        ("info FILE", "own.tonnage"),
+        ("explain FILE", "own.tonnage"),
+        ("replay FILE --alloc recorded", "own.tonnage"),
+        ("tune FILE", "own.tonnage"),
+        ("plan FILE", "own.tonnage"),
+        ("plan FILE", "plan.csv"),
+        ("report FILE --text", "own.tonnage"),
+        ("export FILE --format perfetto -o -", "own.tonnage"),
+        ("info FILE", "snapshot.json"),
+        ("explain FILE", "snapshot.json"),
+    ] {
+        let (code, out, told) = piped(&folder, &words.replace("FILE", "-"), file);
+        let (same_code, same_out, _) = piped(&folder, &words.replace("FILE", file), "empty");
+        assert_eq!(code, same_code, "{words} {file}: {told}");
+        assert_eq!(out, same_out.replace(file, "-"), "{words} {file}");
+        assert!(!out.is_empty(), "{words} {file}: {told}");
+    }
+    let (code, _, told) = piped(&folder, "import -", "snapshot.json");
+    assert_eq!(code, 0, "{told}");
+    assert!(folder.path().join("stdin.tonnage").exists(), "{told}");
+    for (file, message) in [
+        ("empty", "standard input is empty"),
+        ("prose.txt", "cannot read standard input"),
+        ("headless.tonnage", "cannot read standard input"),
+    ] {
+        let (code, _, told) = piped(&folder, "explain -", file);
+        assert_eq!(code, 2);
+        assert!(told.contains(message) && told.contains("hint:"), "{told}");
+    }
+}
+
 #[test]
 fn info_as_json() {
     let folder = folder();

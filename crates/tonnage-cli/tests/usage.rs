@@ -5,6 +5,7 @@ mod said;
 
 use std::path::Path;
 
+use insta::assert_snapshot;
 use said::tonnage;
 
 #[test]
@@ -28,4 +29,12 @@ fn a_capacity_without_a_unit_is_asked_for_it() {
         text.contains("24 without a unit is 24 bytes; use 24GiB"),
         "{text}"
     );
+}
+
+#[test]
+fn the_help_groups_the_commands() {
+    assert_snapshot!("help", tonnage(Path::new("."), "-h"));
+    // What is wrong in what was typed is told as ever.
+    let text = tonnage(Path::new("."), "explian");
+    assert!(text.contains("'explain'"), "{text}");
 }

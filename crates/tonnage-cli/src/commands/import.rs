@@ -8,22 +8,23 @@ use tonnage_analysis::info::info;
 
 use crate::arguments::ImportOptions;
 use crate::commands::recording::{
-    Output, Recording, derived, recognise, tell_notes, unreadable_trace, words,
+    Input, Output, Recording, derived, named, tell_notes, unreadable_trace, words,
 };
 use crate::output::{Answer, Reply, bytes, count, hinted, tell};
 
 pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
     let path = &options.file;
-    let Some(format) = recognise(path)? else {
+    let input = Input::new(path)?;
+    let Some(format) = input.recognise()? else {
         return Err(hinted(
-            format!("{} is a recording of tonnage already", path.display()),
+            format!("{} is a recording of tonnage already", named(path)),
             format!("`tonnage info {}` says what is in it", path.display()),
         ));
     };
     let target = options.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".tonnage"));
     let output = Output::create(&target, options.force)?;
-    let recording = Recording::open(path)?;
+    let recording = Recording::of(input)?;
     let info = info(recording.trace()?).map_err(|error| unreadable_trace(path, &error))?;
     let mut destination = output.writer()?;
     let copied = std::io::copy(&mut recording.trace()?, &mut destination);

@@ -76,7 +76,7 @@ fn describe(path: &Path) -> Result<Described> {
     };
     Ok(Described {
         file: path.display().to_string(),
-        bytes: std::fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        bytes: recording.size(),
         what,
         info,
     })

@@ -19,10 +19,85 @@ use crate::output::{hinted, tell};
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];
+/// The name of standard input.
+const STDIN: &str = "-";
+
+/// A file that is read as often as needed; standard input is kept in a temporary one for that.
+pub(crate) struct Input {
+    path: PathBuf,
+    kept: Option<NamedTempFile>,
+}
+
+impl Input {
+    /// The file of this name, or standard input for `-`.
+    pub(crate) fn new(path: &Path) -> Result<Self> {
+        let mut kept = None;
+        if path == Path::new(STDIN) {
+            let mut file = NamedTempFile::new().context("cannot make a temporary file")?;
+            io::copy(&mut io::stdin().lock(), &mut file).context("cannot read standard input")?;
+            kept = Some(file);
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            kept,
+        })
+    }
+
+    /// Opens it from its start, or says why not.
+    pub(crate) fn open(&self) -> Result<File> {
+        let Some(kept) = &self.kept else {
+            return open(&self.path);
+        };
+        kept.reopen().context("cannot read standard input again")
+    }
+
+    /// Its first bytes, which tell the format.
+    pub(crate) fn head(&self) -> Result<Vec<u8>> {
+        let mut first = Vec::new();
+        let head = self
+            .open()?
+            .take(DETECT_BYTES as u64)
+            .read_to_end(&mut first);
+        head.with_context(|| format!("cannot read {}", named(&self.path)))?;
+        Ok(first)
+    }
+
+    /// The foreign format of the file; none if it is a trace of tonnage.
+    pub(crate) fn recognise(&self) -> Result<Option<Format>> {
+        let first = self.head()?;
+        if first.is_empty() {
+            return Err(hinted(
+                format!("{} is empty", named(&self.path)),
+                "the recording was never written, or its copy failed; record or copy it again",
+            ));
+        }
+        if first.starts_with(&TRACE_MARK) {
+            return Ok(None);
+        }
+        match detect(&first) {
+            Some(format) => Ok(Some(format)),
+            None => Err(unreadable(&self.path, &ImportError::UnknownFormat)),
+        }
+    }
+
+    /// Bytes in it.
+    pub(crate) fn size(&self) -> u64 {
+        let path = self.kept.as_ref().map_or(&*self.path, NamedTempFile::path);
+        path.metadata().map_or(0, |metadata| metadata.len())
+    }
+}
+
+/// What a file is called in a message.
+pub(crate) fn named(path: &Path) -> String {
+    if path == Path::new(STDIN) {
+        return "standard input".to_owned();
+    }
+    path.display().to_string()
+}
 
 /// A recording that can be opened as a trace.
 pub(crate) struct Recording {
-    path: PathBuf,
+    input: Input,
     /// Its format, if it is not a trace of tonnage.
     pub(crate) foreign: Option<Format>,
     imported: Option<NamedTempFile>,
@@ -33,26 +108,36 @@ pub(crate) struct Recording {
 impl Recording {
     /// Finds out what a file is, and imports it if it is not ours.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let foreign = recognise(path)?;
-        let imported = foreign.is_some().then(|| import(path)).transpose()?;
+        Self::of(Input::new(path)?)
+    }
+
+    /// The same for an input that was looked at before.
+    pub(crate) fn of(input: Input) -> Result<Self> {
+        let foreign = input.recognise()?;
+        let imported = foreign.is_some().then(|| import(&input)).transpose()?;
         let whole = match foreign {
             Some(_) => None,
-            None => second_recording(open(path)?)
-                .with_context(|| format!("cannot read {}", path.display()))?,
+            None => second_recording(input.open()?)
+                .with_context(|| format!("cannot read {}", named(&input.path)))?,
         };
         Ok(Self {
-            path: path.to_owned(),
+            input,
             foreign,
             imported,
             whole,
         })
     }
 
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.input.size()
+    }
+
     /// The trace, from its start.
     pub(crate) fn trace(&self) -> io::Result<File> {
-        match &self.imported {
+        match self.imported.as_ref().or(self.input.kept.as_ref()) {
             Some(file) => file.reopen(),
-            None => File::open(&self.path),
+            None => File::open(&self.input.path),
         }
     }
 
@@ -61,7 +146,7 @@ impl Recording {
         let Some(offset) = self.whole else {
             return Ok(None);
         };
-        let mut file = File::open(&self.path)?;
+        let mut file = self.trace()?;
         file.seek(io::SeekFrom::Start(offset))?;
         Ok(Some(file))
     }
@@ -80,19 +165,20 @@ impl Recording {
     }
 }
 
-fn import(path: &Path) -> Result<NamedTempFile> {
+fn import(input: &Input) -> Result<NamedTempFile> {
     let file = NamedTempFile::new().context("cannot make a temporary file")?;
     let mut writer =
         Writer::new(file, PRODUCER).map_err(|error| explained(&error, error.hint()))?;
-    let source = open(path)?;
-    tonnage_import::import(source, 0, &mut writer).map_err(|error| unreadable(path, &error))?;
+    let source = input.open()?;
+    tonnage_import::import(source, 0, &mut writer)
+        .map_err(|error| unreadable(&input.path, &error))?;
     writer
         .finish()
         .map_err(|error| explained(&error, error.hint()))
 }
 
 /// Opens a file, or says why not.
-pub(crate) fn open(path: &Path) -> Result<File> {
+fn open(path: &Path) -> Result<File> {
     let hint = "check the name; recordings are files";
     let refused = |error: io::Error| {
         let reason = explained(&error, hint);
@@ -103,28 +189,6 @@ pub(crate) fn open(path: &Path) -> Result<File> {
         return Err(hinted(format!("{} is a folder", path.display()), hint));
     }
     Ok(file)
-}
-
-/// The foreign format of a file; none if it is a trace of tonnage.
-pub(crate) fn recognise(path: &Path) -> Result<Option<Format>> {
-    let mut first = Vec::new();
-    let head = open(path)?
-        .take(DETECT_BYTES as u64)
-        .read_to_end(&mut first);
-    head.with_context(|| format!("cannot read {}", path.display()))?;
-    if first.is_empty() {
-        return Err(hinted(
-            format!("{} is empty", path.display()),
-            "the recording was never written, or its copy failed; record or copy it again",
-        ));
-    }
-    if first.starts_with(&TRACE_MARK) {
-        return Ok(None);
-    }
-    match detect(&first) {
-        Some(format) => Ok(Some(format)),
-        None => Err(unreadable(path, &ImportError::UnknownFormat)),
-    }
 }
 
 /// The words for a format.
@@ -140,24 +204,24 @@ pub(crate) const fn words(format: Format) -> &'static str {
 
 fn unreadable(path: &Path, error: &ImportError) -> anyhow::Error {
     let reason = explained(error, error.hint());
-    reason.context(format!("cannot read {}", path.display()))
+    reason.context(format!("cannot read {}", named(path)))
 }
 
 /// The same for a trace.
 pub(crate) fn unreadable_trace(path: &Path, error: &ReadError) -> anyhow::Error {
     let reason = explained(error, error.hint());
-    reason.context(format!("cannot read {}", path.display()))
+    reason.context(format!("cannot read {}", named(path)))
 }
 
 /// A recording without what a command is about, which may be because its end is missing.
 pub(crate) fn without(path: &Path, what: &str, is_truncated: bool, hint: &str) -> anyhow::Error {
     if is_truncated {
         return hinted(
-            format!("{} is truncated and shows no {what}", path.display()),
+            format!("{} is truncated and shows no {what}", named(path)),
             "the copy is not complete, or the recorder was ended early; copy it again or record again",
         );
     }
-    hinted(format!("{} shows no {what}", path.display()), hint)
+    hinted(format!("{} shows no {what}", named(path)), hint)
 }
 
 /// An error of a library with its reasons in one line, and its hint.
@@ -297,6 +361,11 @@ fn taken(path: &Path) -> anyhow::Error {
 
 /// The name of an output: in the current folder, the input's name with another extension.
 pub(crate) fn derived(input: &Path, extension: &str) -> PathBuf {
+    let input = if input == Path::new(STDIN) {
+        Path::new("stdin")
+    } else {
+        input
+    };
     let stem = input.file_stem().unwrap_or(input.as_os_str());
     let mut name = stem.to_owned();
     name.push(extension);

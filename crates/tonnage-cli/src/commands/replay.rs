@@ -12,7 +12,9 @@ use tonnage_analysis::replay::{
 use tonnage_gpus::Catalogue;
 
 use crate::arguments::{ReplayOptions, Target};
-use crate::commands::recording::{Recording, explained, tell_of_the_whole, unreadable_trace};
+use crate::commands::recording::{
+    Recording, explained, named, tell_of_the_whole, unreadable_trace,
+};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
 
 /// Processes whose tables are shown; the JSON has all.
@@ -40,7 +42,7 @@ pub(crate) fn load(file: &Path, target: &Target) -> Result<Job> {
     Job::load(|| recording.furthest(), &options).map_err(|error| match error {
         ReplayError::Read(error) => unreadable_trace(file, &error),
         ReplayError::NoRequests => hinted(
-            format!("{} shows no request for device memory", file.display()),
+            format!("{} shows no request for device memory", named(file)),
             "`tonnage info` says what is in it",
         ),
         ReplayError::NoRoom { context, capacity } => hinted(

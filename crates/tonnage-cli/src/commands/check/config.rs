@@ -11,8 +11,8 @@ use tonnage_analysis::check::{Budget, CommandLine, Config, Limits, Lock, SCHEMA_
 use crate::commands::recording::Output;
 use crate::output::{hinted, parse_bytes};
 
-const CONFIG: &str = "tonnage.toml";
-const PYPROJECT: &str = "pyproject.toml";
+pub(super) const CONFIG: &str = "tonnage.toml";
+pub(super) const PYPROJECT: &str = "pyproject.toml";
 pub(super) const LOCK: &str = "tonnage.lock";
 const LOCK_HEADER: &str = "# What each budget took when it was last accepted. Written by `tonnage check --update`:\n\
 # a figure that rises here is a change to review.\n";
@@ -27,7 +27,7 @@ pub(super) fn find_config() -> Result<PathBuf> {
     }
     Err(hinted(
         format!("there is no {CONFIG} and no {PYPROJECT} here"),
-        "write one:\n\n  [[budget]]\n  name = \"train\"\n  run = \"python train.py\"\n  gpu = \"a100-40gb\"\n  peak = \"36 GiB\"",
+        "`tonnage check --init` writes one",
     ))
 }
 
@@ -136,9 +136,9 @@ fn bytes_of(size: &Size) -> Result<u64, String> {
     }
 }
 
-/// The words of a budget's command; a script alone is run by Python.
+/// The words of a budget's command.
 pub(super) fn words(budget: &Budget) -> Result<Vec<String>> {
-    let mut words = match &budget.run {
+    let words = match &budget.run {
         CommandLine::Words(words) => words.clone(),
         CommandLine::Line(line) => shlex::split(line).unwrap_or_default(),
     };
@@ -147,12 +147,6 @@ pub(super) fn words(budget: &Budget) -> Result<Vec<String>> {
             format!("run of budget {} is no command", budget.name),
             "e.g. run = \"python train.py --steps 3\"",
         ));
-    }
-    if Path::new(&words[0])
-        .extension()
-        .is_some_and(|extension| extension == "py")
-    {
-        words.insert(0, "python".to_owned());
     }
     Ok(words)
 }
@@ -194,11 +188,8 @@ mod tests {
     }
 
     #[test]
-    fn a_script_alone_is_run_by_python_and_quotes_hold() {
-        assert_eq!(
-            words(&budget()).unwrap(),
-            ["python", "train.py", "--steps", "3"]
-        );
+    fn a_line_is_split_into_words_and_quotes_hold() {
+        assert_eq!(words(&budget()).unwrap(), ["train.py", "--steps", "3"]);
         let quoted = Budget {
             run: CommandLine::Line("torchrun 'my job.py'".to_owned()),
             ..budget()

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage check`: dry runs against budgets.
 //!
+//! * `init` writes a first configuration;
 //! * `config` reads the budgets and the accepted figures, and writes the latter;
 //! * `render` has the answer in five formats.
 
 mod config;
+mod init;
 mod render;
 
 use std::fs;
@@ -33,6 +35,9 @@ use crate::arguments::{CheckFormat, CheckOptions};
 use crate::output::{Answer, HINT, Reply, hinted, tell};
 
 pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
+    if options.init {
+        return init::run(options);
+    }
     let path = match &options.config {
         Some(path) => path.clone(),
         None => find_config()?,
@@ -102,6 +107,7 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
 /// A budget's job and machine, as a dry run takes them.
 fn described(budget: &Budget) -> Result<(Job, Options)> {
     let mut job = Job::new(words(budget)?);
+    job.start_scripts_with_python();
     // stdout is for the answer alone.
     job.output = JobOutput::Stderr;
     let catalogue = Catalogue::embedded();

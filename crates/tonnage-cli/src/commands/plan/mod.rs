@@ -4,7 +4,7 @@
 mod svg;
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -17,12 +17,12 @@ use tonnage_analysis::plan::{
     onnx::{self, GraphFacts},
     plan, problems,
 };
-use tonnage_import::{DETECT_BYTES, Format, detect};
+use tonnage_import::{Format, detect};
 use tonnage_plan::{Options, Progress, Switches};
 
 use crate::arguments::PlanOptions;
 use crate::commands::recording::{
-    Output, Recording, explained, open, plain, recognise, tell_of_the_whole, unreadable_trace,
+    Input, Output, Recording, explained, named, plain, tell_of_the_whole, unreadable_trace,
 };
 use crate::commands::replay::plural;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, tell};
@@ -48,24 +48,25 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
         keep_offsets: options.keep_offsets,
     };
     // A recording has no place for alignments and gaps, so planning problems are read as they are.
-    let problems = if is_onnx(path)? {
-        onnx::problem(open(path)?, &wanted, &options.dim).map_err(|error| {
+    let input = Input::new(path)?;
+    let problems = if is_onnx(path, &input)? {
+        onnx::problem(input.open()?, &wanted, &options.dim).map_err(|error| {
             let reason = explained(&error, error.hint());
-            reason.context(format!("cannot plan {}", path.display()))
+            reason.context(format!("cannot plan {}", named(path)))
         })?
-    } else if recognise(path)? == Some(Format::PlannerCsv) {
-        csv::problem(open(path)?, &wanted).map_err(|error| {
+    } else if input.recognise()? == Some(Format::PlannerCsv) {
+        csv::problem(input.open()?, &wanted).map_err(|error| {
             let reason = explained(&error, error.hint());
-            reason.context(format!("cannot read {}", path.display()))
+            reason.context(format!("cannot read {}", named(path)))
         })?
     } else {
-        let recording = Recording::open(path)?;
+        let recording = Recording::of(input)?;
         tell_of_the_whole(&recording);
         problems(recording.furthest()?, &wanted).map_err(|error| unreadable_trace(path, &error))?
     };
     if problems.groups.iter().all(|group| group.names.is_empty()) {
         return Err(hinted(
-            format!("{} has no blocks to plan", path.display()),
+            format!("{} has no blocks to plan", named(path)),
             "tonnage info says what is in it",
         ));
     }
@@ -113,18 +114,14 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
 }
 
 /// By its name, or by how it begins: the format has no mark of its own.
-fn is_onnx(path: &Path) -> Result<bool> {
+fn is_onnx(path: &Path, input: &Input) -> Result<bool> {
     if path
         .extension()
         .is_some_and(|end| end.eq_ignore_ascii_case("onnx"))
     {
         return Ok(true);
     }
-    let mut first = Vec::new();
-    let head = open(path)?
-        .take(DETECT_BYTES as u64)
-        .read_to_end(&mut first);
-    head.with_context(|| format!("cannot read {}", path.display()))?;
+    let first = input.head()?;
     Ok(detect(&first).is_none() && onnx::looks_like(&first))
 }
 
@@ -134,7 +131,7 @@ fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
         PlanError::Wrong { .. } => "this is a fault of tonnage; please report it with the file",
         _ => "tonnage info says what is in the file",
     };
-    explained(error, hint).context(format!("cannot plan {}", path.display()))
+    explained(error, hint).context(format!("cannot plan {}", named(path)))
 }
 
 fn write(
