@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PICTURE = Path(__file__).with_name("terminal.svg")
-COLUMNS = 98
+COLUMNS = 88
 SETTING = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 #: Each command, and the beginnings of the lines to draw; `+` takes the lines that continue one, too.
 STORY = [
     (
-        "tonnage run --gpu rtx3090 -- python serve.py",
+        "tonnage run --gpu rtx3090 serve.py",
         ["does not fit", "  asked for"],
     ),
     (
@@ -39,7 +39,7 @@ STORY = [
     ),
     (f"export {SETTING}", []),
     (
-        "tonnage run --gpu rtx3090 -- python serve.py",
+        "tonnage run --gpu rtx3090 serve.py",
         ["fits on", "  smallest"],
     ),
 ]
@@ -181,8 +181,8 @@ text{{animation-duration:{total:.1f}s;animation-iteration-count:infinite}}
 {chr(10).join(frames)}
 }}
 </style>
-<rect width="{width}" height="{height}" rx="8" fill="#0d1117"/>
-<g fill="#30363d"><circle cx="20" cy="17" r="5"/><circle cx="38" cy="17" r="5"/><circle cx="56" cy="17" r="5"/></g>
+<rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" fill="#161b22" stroke="#444c56"/>
+<g fill="#57606a"><circle cx="20" cy="17" r="5"/><circle cx="38" cy="17" r="5"/><circle cx="56" cy="17" r="5"/></g>
 {chr(10).join(rows)}
 </svg>
 """
