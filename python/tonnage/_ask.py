@@ -25,6 +25,10 @@ class Error(Exception):
     def __str__(self) -> str:
         return f"{self.message}\nhint: {self.hint}" if self.hint else self.message
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the message alone, because nothing in tonnage's own code is to blame."""
+        return [f"error: {self}"]
+
 
 Reply = tuple[int, dict[str, Any], str]
 

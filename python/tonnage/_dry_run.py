@@ -28,7 +28,7 @@ def dry_run(
     stop_at_oom: bool = False,
     capture: bool | None = None,
     progress: bool = True,
-    even_with_gpu: bool = False,
+    allow_real_gpu: bool = False,
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Verdict:
@@ -62,7 +62,7 @@ def dry_run(
         force=force or output is None,
         stop_at_oom=stop_at_oom,
         no_progress=piped or not progress,
-        even_with_gpu=even_with_gpu,
+        allow_real_gpu=allow_real_gpu,
     )
     recording = Recording(path, temporary=output is None)
     answer, text = _run(["tonnage", "run", *options, "--", *words], piped=piped, shown=shown_here, cwd=cwd, env=env)
@@ -96,7 +96,7 @@ def _words(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list
     try:
         words = [os.fspath(word) for word in command]
     except TypeError as error:
-        raise Error(f"{command!r} is no command: {error}", hint) from None
+        raise Error(f"{command!r} is not a command: {error}", hint) from None
     if not words:
         raise Error("there is no command", hint)
     return words

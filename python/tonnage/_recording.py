@@ -128,21 +128,21 @@ class Recording:
         output: PathLike | None = None,
         *,
         force: bool = False,
-        race: bool | None = None,
+        compare_allocators: bool | None = None,
         full_paths: bool = False,
     ) -> Report:
         """Writes one HTML page that needs no network; its name is that of the recording, unless `output` says.
 
-        `race` is whether to replay other allocators beside it; by default if the recording is not too long.
+        `compare_allocators` is whether to replay other allocators too; by default if the recording is not too long.
         """
         target = Path(output) if output is not None else Path(self._path.stem).with_suffix(".html")
-        whether = None if race is None else "yes" if race else "no"
-        options = flags(output=os.fspath(target), force=force, race=whether, full_paths=full_paths)
+        compare = None if compare_allocators is None else "always" if compare_allocators else "never"
+        options = flags(output=os.fspath(target), force=force, compare_allocators=compare, full_paths=full_paths)
         return Report(ask("report", self._path, *options))
 
     def timeline(self) -> Timeline:
         """Bytes over time by category; a notebook draws it."""
-        return Timeline(ask("report", self._path, "--text", "--race=no"))
+        return Timeline(ask("report", self._path, "--text", "--compare-allocators=never"))
 
     def export(self, output: PathLike, *, format: str, force: bool = False) -> Path:
         """Writes it in the format of another tool: "snapshot" for pytorch.org/memory_viz, "perfetto"."""

@@ -177,13 +177,20 @@ def test_a_cell_on_a_gpu_that_is_not_there_is_told_without_a_traceback(capsys):
 
 
 def test_reports_are_pages_that_fetch_nothing(verdict, tmp_path):
-    report = verdict.recording.report(tmp_path / "page.html", race=False)
+    report = verdict.recording.report(tmp_path / "page.html", compare_allocators=False)
     page = (tmp_path / "page.html").read_text()
     assert report.path == str(tmp_path / "page.html")
     assert page.startswith("<!doctype html>")
     assert "<iframe srcdoc=" in report._repr_html_()
-    with pytest.raises(tonnage.Error, match="is there already"):
+    with pytest.raises(tonnage.Error, match="already exists"):
         verdict.recording.report(tmp_path / "page.html")
+
+
+def test_a_notebook_shows_an_error_without_a_traceback():
+    with pytest.raises(tonnage.Error) as raised:
+        tonnage.dry_run(["train.py"], gpu="nope")
+    shown = raised.value._render_traceback_()
+    assert shown[0].startswith('error: no GPU in the catalogue is called "nope"\nhint: ')
 
 
 def test_notebooks_get_pictures(verdict, short):

@@ -360,7 +360,7 @@ def test_an_unwritable_recording_is_found_out_before_the_run():
     line = [TONNAGE, "run", "-o", "/no/such/folder/x.tonnage", "--", PYTHON, str(SCRIPTS / "ranks.py")]
     run = subprocess.run(line, capture_output=True, text=True, env=environment())
     assert run.returncode == 2
-    assert "the folder /no/such/folder is not there" in run.stderr
+    assert "the folder /no/such/folder does not exist" in run.stderr
     assert "rank 0" not in run.stdout
 
 

@@ -140,7 +140,7 @@ Examples:
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct RunOptions {
-    /// The GPU to play; `tonnage gpus` lists them.
+    /// The GPU to simulate; `tonnage gpus` lists them.
     #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
     pub(crate) gpu: String,
     /// How many of them the machine has.
@@ -173,8 +173,8 @@ pub(crate) struct RunOptions {
           action = clap::ArgAction::SetTrue)]
     pub(crate) no_progress: bool,
     /// Run even where a real NVIDIA device is present.
-    #[arg(long)]
-    pub(crate) even_with_gpu: bool,
+    #[arg(long, alias = "even-with-gpu")]
+    pub(crate) allow_real_gpu: bool,
     /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
     /// script may stand for itself.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
@@ -189,7 +189,7 @@ pub(crate) enum AddressOrder {
     Ascending,
 }
 
-/// List the GPUs that can be played, and how each figure is known
+/// List the GPUs that can be simulated, with the source of each figure
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -205,10 +205,10 @@ pub(crate) struct GpusOptions {
     pub(crate) json: bool,
 }
 
-/// Say what is in a recording, and how well it is known
+/// Show what is in a recording, and how reliable its figures are
 ///
 /// Reads recordings of tonnage and everything `tonnage import` reads; the
-/// format is told from the first bytes.
+/// format is detected from the first bytes.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -226,7 +226,7 @@ pub(crate) struct InfoOptions {
 /// Turn a recording of another tool into one of tonnage
 ///
 /// Reads PyTorch memory snapshots (pickle or JSON, PyTorch 2.1 and later),
-/// logs of RMM and planner CSV; the format is told from the first bytes.
+/// logs of RMM and planner CSV; the format is detected from the first bytes.
 /// Nothing in the file is ever run.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -308,7 +308,7 @@ fn parse_torch(text: &str) -> Result<u16, String> {
     let minor = minor.and_then(|minor| minor.parse().ok());
     minor
         .filter(|minor| *minor >= 1)
-        .ok_or_else(|| "say a release such as 2.11".to_owned())
+        .ok_or_else(|| "expected a release such as 2.11".to_owned())
 }
 
 /// Replay a recording under other allocators, settings and devices
@@ -329,8 +329,8 @@ pub(crate) struct ReplayOptions {
     /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for the
-    /// placement of one who knows all lives; may be repeated
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for an
+    /// offline placement that knows every lifetime in advance; may be repeated
     /// [default: all of them, with PyTorch's defaults and with expandable segments].
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Vec<tonnage_analysis::replay::Alloc>,
@@ -347,9 +347,9 @@ pub(crate) struct ReplayOptions {
 /// Find the setting of PyTorch's allocator that serves a recording best
 ///
 /// Replays the recording under more than 200 settings, on all cores, and prints
-/// the line to paste, what it saves and what it costs. Says so when nothing
-/// helps because memory is simply short. Nothing is advised that was not
-/// replayed.
+/// the line to paste, what it saves and what it costs. Says so when no setting
+/// helps because the job needs more memory than the device has. Every proposed
+/// setting was replayed.
 ///
 /// Exit code: 0 it fits with the setting, 1 no setting makes it fit.
 #[derive(Args, Debug)]
@@ -375,10 +375,10 @@ pub(crate) struct TuneOptions {
     pub(crate) json: bool,
 }
 
-/// Say why a recording needs what it needs, and what would help
+/// Explain what fills the memory, and what would help
 ///
-/// At most one screen: the moment of the failure or of the peak, whose the bytes are, who holds
-/// them, and what would lower the peak. A setting is proposed only after it was replayed on the
+/// At most one screen: the moment of the failure or of the peak, memory by category, what holds
+/// it, and what would lower the peak. A setting is proposed only after it was replayed on the
 /// recording; any other change only with its arithmetic.
 ///
 /// Exit code: 0 explained, 1 the recording ends out of memory, 2 it cannot be explained.
@@ -400,7 +400,7 @@ pub(crate) struct ExplainOptions {
 
 /// Compare two recordings by category, phase and line
 ///
-/// Lines are told by file and function, so an edit elsewhere in a file is no difference.
+/// Lines are identified by file and function, so an edit elsewhere in a file makes no difference.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -428,12 +428,12 @@ pub(crate) struct DiffOptions {
     pub(crate) json: bool,
 }
 
-/// Hold dry runs against their budgets, as a gate for CI
+/// Check dry runs against memory budgets, for CI
 ///
 /// Reads `[[budget]]` of tonnage.toml, or `[[tool.tonnage.budget]]` of pyproject.toml: a name, a
-/// command (`run`), a GPU (`gpu`), and limits on `peak`, `reserved` and `growth` per step. Runs
-/// each dry and fails where a limit is passed, or where a figure is above the one that was last
-/// accepted (tonnage.lock). Dry runs are deterministic, so a single byte counts.
+/// command (`run`), a GPU (`gpu`), and limits on `peak`, `reserved` and `growth` per step.
+/// Dry-runs each of them and fails if a limit is exceeded, or if a figure is above the last
+/// accepted one (tonnage.lock). Dry runs are deterministic, so a single byte counts.
 ///
 /// Exit code: 0 every budget holds, 1 one does not, 2 a run failed or the configuration is wrong.
 #[derive(Debug, clap::Args)]
@@ -492,7 +492,7 @@ pub(crate) enum CheckFormat {
     Json,
 }
 
-/// Draw a recording: one HTML page that needs no network
+/// Write a report of a recording: one HTML page that needs no network
 ///
 /// The page shows bytes over time by category, the address space over time,
 /// who holds the memory at any moment, and what other allocators would have
@@ -527,15 +527,15 @@ pub(crate) struct ReportOptions {
     /// The device to show, by its number.
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<i32>,
-    /// Most data in the page.
+    /// Maximum size of the data embedded in the page.
     #[arg(long, value_name = "SIZE", default_value = "10MiB", value_parser = crate::output::parse_bytes)]
     pub(crate) max_data: u64,
     /// Keep the folders of files, which may name people and machines.
     #[arg(long)]
     pub(crate) full_paths: bool,
-    /// Whether to replay the recording under other allocators, and to plan it.
-    #[arg(long, value_enum, default_value_t = Race::Auto, value_name = "WHETHER")]
-    pub(crate) race: Race,
+    /// When to replay the recording under other allocators, and to plan it.
+    #[arg(long, alias = "race", value_enum, default_value_t = Compare::Auto, value_name = "WHEN")]
+    pub(crate) compare_allocators: Compare,
     /// Whether to open the page in a browser.
     #[arg(long, value_enum, default_value_t = OpenPage::No, value_name = "WHETHER", conflicts_with = "text")]
     pub(crate) open: OpenPage,
@@ -553,22 +553,24 @@ pub(crate) enum OpenPage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Race {
+pub(crate) enum Compare {
     /// If the recording has no more than 4 million rows; the plan, no more than 1 million blocks.
     Auto,
     /// However long it takes.
-    Yes,
+    #[value(alias = "yes")]
+    Always,
     /// Not at all.
-    No,
+    #[value(alias = "no")]
+    Never,
 }
 
 /// Place buffers with known lifetimes at the lowest peak, or within a capacity
 ///
 /// Reads planning problems (CSV with id, lower, upper and size, as minimalloc
 /// has them), ONNX models with known shapes, and recordings: the blocks of each
-/// process, device and pool are then a problem of their own. Says offsets, the peak, what it cannot be below,
-/// and whether the plan is proved to be the best. Every plan is checked before
-/// it is shown.
+/// process, device and pool are then a problem of their own. Gives offsets, the peak, a lower bound,
+/// and whether the plan is proved optimal. Every plan is checked before it is
+/// shown.
 ///
 /// Exit code: 0 there is a plan, 1 none that fits in the capacity was found.
 #[derive(Args, Debug)]
@@ -586,13 +588,13 @@ pub(crate) struct PlanOptions {
     /// Memory that must suffice, e.g. 1MiB [default: as little as possible].
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) capacity: Option<u64>,
-    /// Seconds after which the best plan so far is the answer.
+    /// Time limit in seconds; the best plan found so far is returned.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds)]
     pub(crate) deadline: f64,
     /// Threads that search [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) threads: Option<u8>,
-    /// The same seed gives the same plan, unless the deadline strikes.
+    /// The same seed gives the same plan, unless the time limit is reached.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Offsets are multiples of this [default: 512 for recordings, 1 for planning problems].
@@ -631,11 +633,11 @@ fn parse_dimension(text: &str) -> Result<(String, u64), String> {
     let named = parts.and_then(|(name, value)| Some((name.trim(), value.trim().parse().ok()?)));
     match named {
         Some((name, value)) if !name.is_empty() && value > 0 => Ok((name.to_owned(), value)),
-        _ => Err("say a name and a number, such as batch=8".to_owned()),
+        _ => Err("expected a name and a number, such as batch=8".to_owned()),
     }
 }
 
-/// Print what a shell needs to complete commands and options
+/// Print a completion script for a shell
 ///
 /// The script goes to stdout; put it where the shell looks for completions.
 #[derive(Args, Debug)]
@@ -654,7 +656,7 @@ pub(crate) struct CompletionsOptions {
 fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
-        _ => Err("say seconds, such as 2.5".to_owned()),
+        _ => Err("expected seconds, such as 2.5".to_owned()),
     }
 }
 

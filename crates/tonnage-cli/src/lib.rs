@@ -27,7 +27,7 @@ use crate::arguments::{Arguments, Command};
 pub use tonnage_run::PRODUCER;
 
 pub use crate::output::{Answer, Failure, Reply};
-use crate::output::{Form, say};
+use crate::output::{Form, print_out};
 #[cfg(feature = "schema")]
 pub use crate::schema::{Described, schemas};
 
@@ -63,7 +63,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     match run(&arguments.command, form) {
         Ok(reply) => {
             for text in [reply.json, reply.text].into_iter().flatten() {
-                say(&text);
+                print_out(&text);
             }
             reply.answer as u8
         }

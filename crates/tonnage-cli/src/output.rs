@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How things are said: answers, errors, sizes.
+//! What is printed: answers, errors, sizes.
 
 use std::cell::Cell;
 
@@ -105,7 +105,7 @@ pub(crate) const HINT: Style = AnsiColor::Cyan.on_default();
 pub(crate) const DIM: Style = Style::new().dimmed();
 
 /// Writes a line to stdout; a closed pipe is no failure.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_out(text: &str) {
     use std::io::Write as _;
     let _ = writeln!(anstream::stdout(), "{text}");
 }
@@ -124,7 +124,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Writes a line to stderr.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn print_err(text: &str) {
     use std::io::Write as _;
     if QUIET.get() {
         return;
@@ -157,12 +157,12 @@ pub(crate) fn hinted(message: impl Into<String>, hint: impl Into<String>) -> any
 
 /// Says what went wrong, why, and what to do.
 pub(crate) fn error(error: &anyhow::Error) {
-    tell(&format!("{BAD}error{BAD:#}: {error}"));
+    print_err(&format!("{BAD}error{BAD:#}: {error}"));
     for cause in error.chain().skip(1) {
-        tell(&format!("{DIM}cause{DIM:#}: {cause}"));
+        print_err(&format!("{DIM}cause{DIM:#}: {cause}"));
     }
     if let Some(hint) = hint(error) {
-        tell(&format!("\n{HINT}hint{HINT:#}: {hint}"));
+        print_err(&format!("\n{HINT}hint{HINT:#}: {hint}"));
     }
 }
 
@@ -173,7 +173,7 @@ fn hint(error: &anyhow::Error) -> Option<String> {
         }
         match cause.downcast_ref::<RunError>()? {
             RunError::RealGpu { .. } => {
-                Some("run on a machine without one, or say --even-with-gpu".to_owned())
+                Some("run on a machine without one, or use --allow-real-gpu".to_owned())
             }
             error => error.hint(),
         }
@@ -233,7 +233,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         let bytes = whole.checked_mul(factor);
         return bytes
             .filter(|&b| b > 0)
-            .ok_or_else(|| "not a size a GPU can have".to_owned());
+            .ok_or_else(|| "not a possible size of a GPU's memory".to_owned());
     }
     match number.parse::<f64>() {
         Ok(value) if value > 0.0 && value < 1e6 => Ok((value * factor as f64).round() as u64),
@@ -243,9 +243,9 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Reads the memory of a GPU. A small number without a unit is meant to have one.
 pub(crate) fn parse_capacity(text: &str) -> Result<u64, String> {
-    const LEAST: u64 = 1 << 20;
+    const MIN_CAPACITY: u64 = 1 << 20;
     let bytes = parse_bytes(text)?;
-    if bytes < LEAST && text.trim().bytes().all(|c| c.is_ascii_digit() || c == b'.') {
+    if bytes < MIN_CAPACITY && text.trim().bytes().all(|c| c.is_ascii_digit() || c == b'.') {
         let number = text.trim();
         return Err(format!(
             "{number} without a unit is {number} bytes; use {number}GiB"

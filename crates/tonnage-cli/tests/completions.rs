@@ -20,7 +20,7 @@ fn scripts_know_commands_and_options() {
     for shell in ["bash", "zsh", "fish"] {
         let script = tonnage(folder.path(), &format!("completions {shell}"));
         assert!(script.contains("exit code 0"), "{script}");
-        for word in ["explain", "even-with-gpu"] {
+        for word in ["explain", "allow-real-gpu"] {
             assert!(script.contains(word), "{shell} {word}");
         }
     }

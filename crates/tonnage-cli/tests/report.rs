@@ -130,7 +130,7 @@ fn pages_are_written_and_never_by_accident() {
         "report train.tonnage",
         "report train.tonnage",
         "report train.tonnage --force --json --process 1",
-        "report oom.tonnage -o oom.html --race no",
+        "report oom.tonnage -o oom.html --compare-allocators never",
         "report snapshot.json -o new/page.html",
         "report snapshot.json -o snapshot.html",
         "report rmm.csv",

@@ -40,7 +40,7 @@ fn a_recording_is_never_overwritten_without_a_word() {
     let (code, _, told) = run(&["run", "-o", "x.tonnage", "--", "true"]);
     assert_eq!(code, Some(2));
     assert!(
-        told.contains("there already") && told.contains("--force"),
+        told.contains("already exists") && told.contains("--force"),
         "{told}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");

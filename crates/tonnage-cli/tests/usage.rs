@@ -38,3 +38,20 @@ fn the_help_groups_the_commands() {
     let text = tonnage(Path::new("."), "explian");
     assert!(text.contains("'explain'"), "{text}");
 }
+
+/// Scripts that were written before the options had these names go on working.
+#[test]
+fn options_keep_their_old_spelling() {
+    let here = Path::new(".");
+    let text = tonnage(here, "report nowhere.tonnage --race yes --text");
+    assert!(text.contains("cannot open nowhere.tonnage"), "{text}");
+    let text = tonnage(here, "run --even-with-gpu --gpu nope true");
+    assert!(text.contains("is called \"nope\""), "{text}");
+    for help in ["report --help", "run --help"] {
+        let text = tonnage(here, help);
+        assert!(
+            !text.contains("--race") && !text.contains("--even"),
+            "{text}"
+        );
+    }
+}

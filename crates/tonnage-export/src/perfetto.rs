@@ -108,8 +108,8 @@ pub fn perfetto<R: Read, W: Write>(
     counted(
         &mut exported.notes,
         crowded,
-        "block found no lane and is only in the counters; raise the smallest block",
-        "blocks found no lane and are only in the counters; raise the smallest block",
+        "block does not fit in the track limit and appears only in the counters; increase --min-block",
+        "blocks do not fit in the track limit and appear only in the counters; increase --min-block",
     );
     if reader
         .ending()

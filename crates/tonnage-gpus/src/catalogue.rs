@@ -156,7 +156,7 @@ impl fmt::Display for UnknownGpu {
         }
         let offered = or(&self.candidates);
         if self.ambiguous {
-            write!(f, "{asked:?} stands for more than one GPU: say {offered}")
+            write!(f, "{asked:?} stands for more than one GPU: use {offered}")
         } else if self.candidates.is_empty() {
             write!(f, "no GPU in the catalogue is called {asked:?}")
         } else {

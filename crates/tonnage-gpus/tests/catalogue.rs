@@ -246,7 +246,7 @@ fn a_short_name_of_several_gpus_lists_them() {
     assert!(error.ambiguous);
     assert_eq!(
         error.to_string(),
-        "\"A100\" stands for more than one GPU: say a100-40gb or a100-80gb"
+        "\"A100\" stands for more than one GPU: use a100-40gb or a100-80gb"
     );
     assert_eq!(catalogue.find("RTX 6000").unwrap_err().candidates.len(), 3);
 }

@@ -22,7 +22,7 @@ pub enum ImportError {
         source: io::Error,
     },
     /// The first bytes fit no format this crate reads.
-    #[error("the file is in no format that can be imported")]
+    #[error("the format of the file is not recognised")]
     UnknownFormat,
     /// The file stops in the middle.
     #[error("the file stops after {offset} bytes, in the middle of its data")]

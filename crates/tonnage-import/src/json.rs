@@ -218,7 +218,7 @@ impl<R: Read> Parser<'_, '_, R> {
         }
         self.source.byte()?;
         if self.source.byte()? != b'u' {
-            return Err(self.source.malformed("half a character in a string"));
+            return Err(self.source.malformed("an unpaired surrogate in a string"));
         }
         let second = self.four_digits()?;
         let code = 0x1_0000 + ((first - 0xd800) << 10) + (second & 0x3ff);
@@ -230,7 +230,7 @@ impl<R: Read> Parser<'_, '_, R> {
         let code = std::str::from_utf8(&digits)
             .ok()
             .and_then(|hex| u32::from_str_radix(hex, 16).ok());
-        code.ok_or_else(|| self.source.malformed("a character code that is no number"))
+        code.ok_or_else(|| self.source.malformed("an invalid character code"))
     }
 
     fn number(&mut self) -> Result<Value, ImportError> {
@@ -250,7 +250,7 @@ impl<R: Read> Parser<'_, '_, R> {
         }
         match text.parse::<f64>() {
             Ok(number) => Ok(self.values.float(number)),
-            Err(_) => Err(self.source.malformed("a number that is no number")),
+            Err(_) => Err(self.source.malformed("an invalid number")),
         }
     }
 }

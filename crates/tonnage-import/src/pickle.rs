@@ -441,7 +441,7 @@ impl<R: Read> Machine<'_, '_, R> {
         let line = self.source.line(64)?;
         let bad = || ImportError::Malformed {
             offset,
-            reason: "a number that is no number".to_owned(),
+            reason: "an invalid number".to_owned(),
         };
         std::str::from_utf8(line)
             .map(str::trim_end)
@@ -450,7 +450,7 @@ impl<R: Read> Machine<'_, '_, R> {
 
     fn number_line(&mut self) -> Result<u64, ImportError> {
         let parsed = self.ascii_line()?.parse();
-        parsed.map_err(|_| self.source.malformed("a memo index that is no number"))
+        parsed.map_err(|_| self.source.malformed("an invalid memo index"))
     }
 
     fn int_line(&mut self) -> Result<(), ImportError> {
@@ -468,14 +468,14 @@ impl<R: Read> Machine<'_, '_, R> {
     }
 
     fn push_parsed(&mut self, number: Option<i128>) -> Result<(), ImportError> {
-        let number = number.ok_or_else(|| self.source.malformed("a number that is no number"))?;
+        let number = number.ok_or_else(|| self.source.malformed("an invalid number"))?;
         let value = self.values.int(number);
         self.push(value)
     }
 
     fn float_line(&mut self) -> Result<(), ImportError> {
         let number = self.ascii_line()?.parse::<f64>();
-        let number = number.map_err(|_| self.source.malformed("a number that is no number"))?;
+        let number = number.map_err(|_| self.source.malformed("an invalid number"))?;
         let value = self.values.float(number);
         self.push(value)
     }

@@ -145,14 +145,14 @@ fn read<R: Read, W: Write>(
             .ok_or_else(|| bad("its lifetime is no pair of numbers"))?;
         let size: u64 = field(header.size)
             .parse()
-            .map_err(|_| bad("its size is no number"))?;
+            .map_err(|_| bad("its size is not a number"))?;
         if upper <= lower {
             return Err(bad("it ends before it begins"));
         }
         let address = match header.offset {
             Some(index) => field(index)
                 .parse()
-                .map_err(|_| bad("its offset is no number"))?,
+                .map_err(|_| bad("its offset is not a number"))?,
             None => next_address,
         };
         next_address = next_address

@@ -127,11 +127,11 @@ impl Columns {
         }
         let size = field(self.size)
             .parse()
-            .map_err(|_| "its size is no number")?;
+            .map_err(|_| "its size is not a number")?;
         let mut buffer = Buffer::new(size, lower..upper).aligned(wanted.alignment.unwrap_or(1));
         let text = field(self.alignment);
         if wanted.alignment.is_none() && !text.is_empty() {
-            buffer.alignment = text.parse().map_err(|_| "its alignment is no number")?;
+            buffer.alignment = text.parse().map_err(|_| "its alignment is not a number")?;
         }
         for gap in field(self.gaps).split_whitespace() {
             if gap.contains('@') {
@@ -142,7 +142,7 @@ impl Columns {
         }
         let text = field(self.offset);
         if wanted.keep_offsets && !text.is_empty() {
-            buffer.offset = Some(text.parse().map_err(|_| "its offset is no number")?);
+            buffer.offset = Some(text.parse().map_err(|_| "its offset is not a number")?);
         }
         Ok((field(self.id), buffer))
     }
@@ -256,7 +256,7 @@ mod tests {
             ),
             (
                 "id,lower,upper,size\na,0,5\n",
-                "line 2: its size is no number",
+                "line 2: its size is not a number",
             ),
             (
                 "id,lower,upper,size\n\na,5,5,1\n",

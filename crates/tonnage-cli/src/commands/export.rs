@@ -11,7 +11,7 @@ use crate::arguments::{ExportFormat, ExportOptions};
 use crate::commands::recording::{
     Output, Recording, derived, explained, tell_notes, unreadable_trace,
 };
-use crate::output::{Answer, HINT, Reply, bytes, count, hinted, tell};
+use crate::output::{Answer, HINT, Reply, bytes, count, hinted, print_err};
 
 pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let path = &options.file;
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     })?;
     let size = output.finish()?;
     let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
-    tell(&format!(
+    print_err(&format!(
         "wrote {} ({} events{size}); it opens in {HINT}{viewer}{HINT:#}",
         target.display(),
         count(exported.events),
@@ -67,11 +67,11 @@ fn misplaced(options: &ExportOptions) -> Result<()> {
     match options.format {
         ExportFormat::Snapshot if options.min_block.is_some() => Err(hinted(
             "a snapshot holds all blocks; --min-block is for Perfetto traces",
-            "leave it out, or say --format perfetto",
+            "leave it out, or use --format perfetto",
         )),
         ExportFormat::Perfetto if options.process.is_some() => Err(hinted(
             "a Perfetto trace holds all processes; --process is for snapshots",
-            "leave it out, or say --format snapshot",
+            "leave it out, or use --format snapshot",
         )),
         _ => Ok(()),
     }

@@ -10,7 +10,7 @@ use crate::arguments::ImportOptions;
 use crate::commands::recording::{
     Input, Output, Recording, derived, named, tell_notes, unreadable_trace, words,
 };
-use crate::output::{Answer, Reply, bytes, count, hinted, tell};
+use crate::output::{Answer, Reply, bytes, count, hinted, print_err};
 
 pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
     let path = &options.file;
@@ -33,7 +33,7 @@ pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
         .with_context(|| format!("cannot write {}", target.display()))?;
     let size = output.finish()?;
     let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
-    tell(&format!(
+    print_err(&format!(
         "wrote {} ({} rows{size}) from a {}",
         target.display(),
         count(info.events),

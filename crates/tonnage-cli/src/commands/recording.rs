@@ -15,7 +15,7 @@ use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
 use tonnage_trace::{ReadError, Writer, second_recording};
 
 use crate::PRODUCER;
-use crate::output::{hinted, tell};
+use crate::output::{hinted, print_err};
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];
@@ -275,8 +275,8 @@ impl Output {
         };
         if !folder.is_dir() {
             return Err(hinted(
-                format!("the folder {} is not there", folder.display()),
-                "make it first, or name another file with -o",
+                format!("the folder {} does not exist", folder.display()),
+                "create it first, or name another file with -o",
             ));
         }
         let mut builder = tempfile::Builder::new();
@@ -354,7 +354,7 @@ impl Output {
 
 fn taken(path: &Path) -> anyhow::Error {
     hinted(
-        format!("{} is there already", path.display()),
+        format!("{} already exists", path.display()),
         "overwrite it with --force, or name another file",
     )
 }
@@ -375,7 +375,7 @@ pub(crate) fn derived(input: &Path, extension: &str) -> PathBuf {
 /// Says so where an answer is about the whole job and not about what was recorded up to the failure.
 pub(crate) fn tell_of_the_whole(recording: &Recording) {
     if recording.has_whole() {
-        tell(
+        print_err(
             "the job ran out of memory; this is about all of it, as it ran on a GPU without a limit",
         );
     }
@@ -386,21 +386,21 @@ pub(crate) fn tell_notes(title: &str, notes: &[String]) {
     if notes.is_empty() {
         return;
     }
-    tell(&format!("  {title}:"));
+    print_err(&format!("  {title}:"));
     for note in notes {
-        tell(&format!("    {}", plain(note)));
+        print_err(&format!("    {}", plain(note)));
     }
 }
 
 /// A text of a file as one line that does nothing to a terminal.
 pub(crate) fn plain(text: &str) -> String {
-    const MOST: usize = 300;
+    const MAX_CHARS: usize = 300;
     let mut line: String = text
         .chars()
-        .take(MOST)
+        .take(MAX_CHARS)
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
-    if text.chars().nth(MOST).is_some() {
+    if text.chars().nth(MAX_CHARS).is_some() {
         line.push('…');
     }
     line

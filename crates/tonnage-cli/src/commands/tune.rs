@@ -146,7 +146,7 @@ fn headline(tuned: &Tuned) -> String {
     };
     match tuned.advice {
         Advice::MemoryIsShort => format!(
-            "{BAD}memory is simply short{BAD:#}: {} are alive at once, with {} of context, and the device has {}; no setting helps",
+            "{BAD}the job needs more than the GPU has{BAD:#}: {} are live at once, plus {} of context, on a device of {}; no setting helps",
             bytes(least - context),
             bytes(*context),
             bytes(*capacity)

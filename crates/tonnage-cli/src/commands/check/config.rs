@@ -144,7 +144,7 @@ pub(super) fn words(budget: &Budget) -> Result<Vec<String>> {
     };
     if words.is_empty() {
         return Err(hinted(
-            format!("run of budget {} is no command", budget.name),
+            format!("run of budget {} is not a command", budget.name),
             "e.g. run = \"python train.py --steps 3\"",
         ));
     }
@@ -157,7 +157,7 @@ pub(super) fn capacity(budget: &Budget) -> Result<Option<u64>> {
     };
     let bytes = bytes_of(size).and_then(|bytes| match bytes {
         MIN_CAPACITY.. => Ok(bytes),
-        _ => Err("not a size a GPU can have".to_owned()),
+        _ => Err("not a possible size of a GPU's memory".to_owned()),
     });
     let bytes = bytes.map_err(|why| {
         hinted(

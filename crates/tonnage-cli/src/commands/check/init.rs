@@ -14,7 +14,7 @@ use super::config::{CONFIG, PYPROJECT};
 use crate::arguments::CheckOptions;
 use crate::commands::gpus;
 use crate::commands::recording::Output;
-use crate::output::{Answer, HINT, Reply, hinted, tell};
+use crate::output::{Answer, HINT, Reply, hinted, print_err};
 
 const DEFAULT_GPU: &str = "h100-80gb";
 const DEFAULT_COMMAND: &str = "python train.py";
@@ -43,15 +43,15 @@ pub(super) fn run(options: &CheckOptions) -> Result<Reply> {
     });
     written.with_context(|| format!("cannot write {}", path.display()))?;
     output.finish()?;
-    tell(&format!("wrote {}", path.display()));
+    print_err(&format!("wrote {}", path.display()));
     if command.is_none() {
-        tell("edit its line `run = …`: the command to check");
+        print_err("edit its line `run = …`: the command to check");
     }
     let config = match &options.config {
         Some(path) => format!(" --config {}", path.display()),
         None => String::new(),
     };
-    tell(&format!(
+    print_err(&format!(
         "{HINT}next{HINT:#}: tonnage check{config} --update"
     ));
     Ok(Reply::silent(Answer::Yes))

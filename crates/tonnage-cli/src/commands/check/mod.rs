@@ -32,7 +32,7 @@ use self::render::render;
 use super::recording::plain;
 use super::run::Screen;
 use crate::arguments::{CheckFormat, CheckOptions};
-use crate::output::{Answer, HINT, Reply, hinted, tell};
+use crate::output::{Answer, HINT, Reply, hinted, print_err};
 
 pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
     if options.init {
@@ -59,7 +59,7 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
         |budget: &&Budget| options.names.is_empty() || options.names.contains(&budget.name);
     let mut all = Vec::new();
     for budget in config.budgets.iter().filter(wanted) {
-        tell(&format!(
+        print_err(&format!(
             "{HINT}checking{HINT:#} {} on {}",
             plain(&budget.name),
             budget.gpu
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
         lock.budget
             .retain(|name, _| config.budgets.iter().any(|budget| &budget.name == name));
         write_lock(&lock_path, &lock)?;
-        tell(&format!("wrote {}", lock_path.display()));
+        print_err(&format!("wrote {}", lock_path.display()));
     }
     let format = if options.json {
         CheckFormat::Json

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage plan`: offsets for buffers whose lives are known.
+//! `tonnage plan`: offsets for buffers with known lifetimes.
 
 mod svg;
 
@@ -25,10 +25,10 @@ use crate::commands::recording::{
     Input, Output, Recording, explained, named, plain, tell_of_the_whole, unreadable_trace,
 };
 use crate::commands::replay::plural;
-use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, tell};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, print_err};
 
 /// Buffers of a conflict that are named; the rest is counted.
-const MOST_NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     let path = &options.file;
@@ -128,7 +128,7 @@ fn is_onnx(path: &Path, input: &Input) -> Result<bool> {
 fn refused(path: &Path, error: &PlanError) -> anyhow::Error {
     let hint = match error {
         PlanError::Fixed { .. } => "leave --keep-offsets out, or correct their offsets",
-        PlanError::Wrong { .. } => "this is a fault of tonnage; please report it with the file",
+        PlanError::Wrong { .. } => "this is a bug in tonnage; please report it with the file",
         _ => "tonnage info says what is in the file",
     };
     explained(error, hint).context(format!("cannot plan {}", named(path)))
@@ -144,7 +144,7 @@ fn write(
     written.with_context(|| format!("cannot write {}", path.display()))?;
     drop(writer);
     if let Some(size) = output.finish()? {
-        tell(&format!("wrote {} ({})", path.display(), bytes(size)));
+        print_err(&format!("wrote {} ({})", path.display(), bytes(size)));
     }
     Ok(())
 }
@@ -331,7 +331,7 @@ fn conflict(group: &GroupReport, capacity: &str, unit: &str) -> String {
     let named: Vec<String> = conflict
         .buffers
         .iter()
-        .take(MOST_NAMED)
+        .take(MAX_NAMED)
         .filter_map(|buffer| group.buffers.get(*buffer))
         .map(|buffer| format!("{} ({})", plain(&buffer.id), bytes(buffer.size)))
         .collect();

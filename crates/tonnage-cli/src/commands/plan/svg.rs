@@ -17,7 +17,7 @@ const HEIGHT: f64 = 600.0;
 const MARGIN: f64 = 60.0;
 
 /// Rectangles of one picture; a browser draws as many without delay.
-const MOST: usize = 20_000;
+const MAX_DRAWN: usize = 20_000;
 
 /// Draws all groups, one below the other.
 pub(super) fn draw(report: &Report, writer: &mut dyn Write) -> io::Result<()> {
@@ -78,7 +78,7 @@ fn draw_group(
         .filter(|(area, _)| *area > 0.01)
         .collect();
     drawn.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-    drawn.truncate(MOST);
+    drawn.truncate(MAX_DRAWN);
     let left_out = group.buffers.len() - drawn.len();
     let left_out = if left_out == 0 {
         String::new()

@@ -24,12 +24,12 @@ use tonnage_report::{
 };
 
 use self::panes::Panes;
-use crate::arguments::{OpenPage, Race, ReportOptions};
+use crate::arguments::{Compare, OpenPage, ReportOptions};
 use crate::commands::explain::explain_with_gpus;
 use crate::commands::recording::{
     Output, Recording, derived, explained, unreadable_trace, without,
 };
-use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, tell};
+use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, print_err};
 
 /// Rows that are replayed without being asked: a report is to be there in half a minute.
 const REPLAYED_ROWS: u32 = 4_000_000;
@@ -55,10 +55,10 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     let tracks = choose(&held, options)?;
     let track = tracks[0];
     // What cannot be replayed can be drawn all the same, without other allocators.
-    let replays = match options.race {
-        Race::Auto => held.rows <= REPLAYED_ROWS,
-        Race::Yes => true,
-        Race::No => false,
+    let replays = match options.compare_allocators {
+        Compare::Auto => held.rows <= REPLAYED_ROWS,
+        Compare::Always => true,
+        Compare::Never => false,
     };
     let whole = recording
         .whole()?
@@ -324,14 +324,14 @@ fn figures<'a>(picture: &'a Picture<'_>, story: &'a Story, track: &Holdings) -> 
 /// Says what was written, and what of the recording is summed up in it.
 pub(crate) fn tell_written(target: &Path, written: Written) {
     if target != Path::new("-") {
-        tell(&format!(
+        print_err(&format!(
             "wrote {HINT}{}{HINT:#} ({})",
             target.display(),
             bytes(written.bytes)
         ));
     }
     if written.blocks_summed_up > 0 {
-        tell(&format!(
+        print_err(&format!(
             "  {} blocks are drawn one by one, {} smaller or short-lived ones as sums",
             count(written.blocks),
             count(written.blocks_summed_up)

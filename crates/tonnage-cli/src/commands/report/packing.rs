@@ -8,7 +8,7 @@ use tonnage_analysis::holdings::Holdings;
 use tonnage_analysis::plan::{Packing, PackingError, packing};
 use tonnage_report::Planned;
 
-use crate::arguments::{Race, ReportOptions};
+use crate::arguments::{Compare, ReportOptions};
 use crate::commands::recording::Recording;
 use crate::commands::replay::plural;
 use crate::output::{bytes, count};
@@ -26,7 +26,7 @@ pub(super) fn ask(
     recording: &Recording,
     track: &Holdings,
 ) -> (Option<Packing>, Option<Planned>) {
-    if options.race == Race::No || track.blocks.is_empty() {
+    if options.compare_allocators == Compare::Never || track.blocks.is_empty() {
         return (None, None);
     }
     let command = command(&options.file);
@@ -34,7 +34,7 @@ pub(super) fn ask(
         sentence,
         ..Planned::default()
     };
-    let all = options.race == Race::Yes;
+    let all = options.compare_allocators == Compare::Always;
     if !all && track.blocks.len() > MAX_BLOCKS {
         return (None, Some(said(many(track.blocks.len(), &command))));
     }
@@ -63,7 +63,7 @@ pub(super) fn ask(
 fn many(blocks: usize, command: &str) -> String {
     let blocks = count(blocks as u64);
     format!(
-        "left out, because planning {blocks} blocks takes a while: {command} plans them, and --race yes draws the plan here"
+        "left out, because planning {blocks} blocks takes a while: {command} plans them, and --compare-allocators always draws the plan here"
     )
 }
 
@@ -130,7 +130,7 @@ mod tests {
     fn what_is_left_out_can_be_asked_for() {
         insta::assert_snapshot!(
             many(2_500_000, &command(Path::new("runs/long.tonnage"))),
-            @"left out, because planning 2,500,000 blocks takes a while: `tonnage plan runs/long.tonnage` plans them, and --race yes draws the plan here"
+            @"left out, because planning 2,500,000 blocks takes a while: `tonnage plan runs/long.tonnage` plans them, and --compare-allocators always draws the plan here"
         );
         insta::assert_snapshot!(
             command(Path::new("Eve's run.tonnage")),

@@ -17,7 +17,7 @@ use tonnage_trace::meta;
 
 use super::panes::{Panes, Source};
 use crate::PRODUCER;
-use crate::arguments::{Race, ReportOptions};
+use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, plain, unreadable_trace, words};
 use crate::output::{bytes, count};
@@ -112,9 +112,9 @@ pub(super) fn more_unknown(
     track: &Holdings,
     explanation: Option<&Explanation>,
 ) {
-    if !replays && options.race == Race::Auto {
+    if !replays && options.compare_allocators == Compare::Auto {
         words.unknown.push(
-            "what other allocators would have held, because the recording is long; --race yes replays it"
+            "what other allocators would have held, because the recording is long; --compare-allocators always replays it"
                 .to_owned(),
         );
     }

@@ -24,7 +24,7 @@ use crate::Surroundings;
 use crate::arguments::{AddressOrder, RunOptions};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
-use crate::output::{Answer, Form, Reply, hinted, tell};
+use crate::output::{Answer, Form, Reply, hinted, print_err};
 
 pub(crate) use self::screen::Screen;
 
@@ -38,7 +38,7 @@ pub(crate) fn run_in(
     let mut output = Output::create(&path, options.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
-            format!("{} is no file", path.display()),
+            format!("{} is not a file", path.display()),
             "a recording is read again for the verdict: name a file with -o",
         ));
     };
@@ -68,7 +68,7 @@ pub(crate) fn run_in(
     };
     let reply = Reply::new(form, answer, &judged, |judged| {
         // The script's own output may have ended without a line break.
-        tell("");
+        print_err("");
         let cause = judged.cause.as_ref();
         render::text(&judged.verdict, cause, &collected, &output, &here)
     });
@@ -119,7 +119,7 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
         AddressOrder::Ascending => Order::Ascending,
     };
     options.stop_at_oom = typed.stop_at_oom;
-    options.allow_real_gpu = typed.even_with_gpu;
+    options.allow_real_gpu = typed.allow_real_gpu;
     options.forward_signals = surroundings.forward_signals;
     Ok((job, options))
 }

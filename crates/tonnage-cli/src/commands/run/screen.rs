@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tonnage_run::{Attempt, JobEnd, Observer, Progress};
 
-use crate::output::{DIM, bytes, count, tell};
+use crate::output::{DIM, bytes, count, print_err};
 
 /// Shows on stderr what happens during a dry run.
 pub(crate) struct Screen {
@@ -34,7 +34,7 @@ impl Screen {
 impl Observer for Screen {
     fn started(&mut self, attempt: Attempt) {
         if attempt == Attempt::Unlimited {
-            tell(&format!(
+            print_err(&format!(
                 "{DIM}out of memory; running it once more on a GPU without a limit, to find out how much it needs \
                  (--stop-at-oom leaves this out){DIM:#}"
             ));
