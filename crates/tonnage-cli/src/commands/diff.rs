@@ -14,7 +14,7 @@ use tonnage_report::{
 use tonnage_trace::meta;
 
 use super::explain::read;
-use super::recording::{Output, Recording, plain, without};
+use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
 use super::report::{put, tell_written};
 use crate::PRODUCER;
@@ -61,7 +61,7 @@ impl Side {
         })?;
         let file = path.file_name().unwrap_or(path.as_os_str());
         Ok(Self {
-            name: plain(&file.display().to_string()),
+            name: plain(&called(Path::new(file))),
             summary,
             timed: recording.foreign.is_some(),
             held,

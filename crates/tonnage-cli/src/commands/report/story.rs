@@ -19,7 +19,7 @@ use super::panes::{Panes, Source};
 use crate::PRODUCER;
 use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
-use crate::commands::recording::{Recording, explained, plain, unreadable_trace, words};
+use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
 use crate::output::{bytes, count};
 
 /// The words of the page: of the run, and of the process and device that is explained.
@@ -65,7 +65,11 @@ fn lines(path: &Path, recording: &Recording, held: &Held, track: &Holdings) -> V
         .map(|format| format!(", {}", words(format)));
     put(
         "recording",
-        Some(format!("{}{}", file.display(), kind.unwrap_or_default())),
+        Some(format!(
+            "{}{}",
+            named(Path::new(file)),
+            kind.unwrap_or_default()
+        )),
     );
     put("GPU", device(held, track));
     let conf = fact(meta::ALLOCATOR_CONF).filter(|conf| !conf.is_empty());
