@@ -12,6 +12,7 @@
 mod arguments;
 mod commands;
 mod output;
+mod progress;
 #[cfg(feature = "schema")]
 mod schema;
 mod wrapped;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is printed: answers, errors, sizes.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
@@ -123,6 +124,11 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
+/// Whether this thread is to write nothing to stderr.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.get()
+}
+
 /// Writes a line to stderr.
 pub(crate) fn print_err(text: &str) {
     use std::io::Write as _;
@@ -182,26 +188,17 @@ fn hint(error: &anyhow::Error) -> Option<String> {
 
 /// A sentence in lines of at most this many letters, not counting what colours them.
 pub(crate) fn wrapped(sentence: &str, room: usize) -> Vec<String> {
-    let width = |text: &str| {
-        anstream::adapter::strip_str(text)
-            .to_string()
-            .chars()
-            .count()
-    };
-    let mut lines = vec![String::new()];
-    for word in sentence.split(' ') {
-        let last = lines.len() - 1;
-        let long = width(&lines[last]) + 1 + width(word) > room;
-        if long && !lines[last].is_empty() {
-            lines.push(word.to_owned());
-        } else {
-            if !lines[last].is_empty() {
-                lines[last].push(' ');
-            }
-            lines[last].push_str(word);
-        }
-    }
-    lines
+    let lines = textwrap::wrap(sentence, wrapping(room));
+    lines.into_iter().map(Cow::into_owned).collect()
+}
+
+/// How lines are broken: at spaces alone, so that paths and settings can be copied.
+pub(crate) fn wrapping<'a>(width: usize) -> textwrap::Options<'a> {
+    textwrap::Options::new(width)
+        .break_words(false)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
 }
 
 /// Reads a size such as `24GiB`, `512 MiB`, `40G` (binary too), `24GB` (decimal) or plain bytes.

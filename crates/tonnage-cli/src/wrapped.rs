@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use crate::output::without_colour;
+use crate::output::wrapping;
 
 /// Columns where there is no terminal, and at most.
 const WIDE: usize = 100;
@@ -59,31 +59,13 @@ impl<'a> Screen<'a> {
         for folder in self.folders {
             text = text.replace(folder, "");
         }
-        let wide = |part: &str| without_colour(part).chars().count();
-        let mut line = start.to_owned();
-        let mut used = wide(start);
-        let mut begun = false;
-        // Split at single spaces, so that columns of figures keep theirs.
-        for word in text.split(' ') {
-            let width = wide(word);
-            if begun && used + 1 + width > self.width {
-                let _ = writeln!(self.text, "{}", line.trim_end());
-                line = " ".repeat(indent);
-                used = indent;
-                begun = false;
-                if word.is_empty() {
-                    continue;
-                }
-            }
-            if begun {
-                line.push(' ');
-                used += 1;
-            }
-            line.push_str(word);
-            used += width;
-            begun = true;
+        let indent = " ".repeat(indent);
+        let wrapping = wrapping(self.width)
+            .initial_indent(start)
+            .subsequent_indent(&indent);
+        for line in textwrap::wrap(&text, wrapping) {
+            let _ = writeln!(self.text, "{}", line.trim_end());
         }
-        let _ = writeln!(self.text, "{}", line.trim_end());
     }
 }
 

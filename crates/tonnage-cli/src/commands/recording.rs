@@ -16,6 +16,7 @@ use tonnage_trace::{ReadError, Writer, second_recording};
 
 use crate::PRODUCER;
 use crate::output::{hinted, print_err};
+use crate::progress;
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];
@@ -169,7 +170,7 @@ fn import(input: &Input) -> Result<NamedTempFile> {
     let file = NamedTempFile::new().context("cannot make a temporary file")?;
     let mut writer =
         Writer::new(file, PRODUCER).map_err(|error| explained(&error, error.hint()))?;
-    let source = input.open()?;
+    let source = progress::reading(input.open()?);
     tonnage_import::import(source, 0, &mut writer)
         .map_err(|error| unreadable(&input.path, &error))?;
     writer

@@ -2,9 +2,6 @@
 //! `tonnage tune`: the best setting of PyTorch's allocator for a recording.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tonnage_analysis::tune::{Advice, Trial, Tuned};
@@ -12,6 +9,10 @@ use tonnage_analysis::tune::{Advice, Trial, Tuned};
 use crate::arguments::TuneOptions;
 use crate::commands::replay::{load, plural, track_remarks};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count};
+use crate::progress;
+
+/// What is shown meanwhile.
+pub(crate) const PROGRESS: &str = "replayed {pos} of about {len} settings, {eta} left";
 
 pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
     let job = load(&options.file, &options.target)?;
@@ -19,9 +20,12 @@ pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
         || std::thread::available_parallelism().map_or(1, usize::from),
         usize::from,
     );
-    let progress = Progress::new(options.no_progress);
-    let tuned = job.tune(threads, &|done, total| progress.show(done, total));
-    progress.clear();
+    let progress = progress::line(options.no_progress, PROGRESS);
+    let tuned = job.tune(threads, &|done, total| {
+        progress.set_length(total as u64);
+        progress.set_position(done as u64);
+    });
+    progress.finish_and_clear();
     let answer = match tuned.advice {
         Advice::MemoryIsShort | Advice::NothingFits => Answer::No,
         Advice::MakesItFit | Advice::Saves | Advice::KeepIt => Answer::Yes,
@@ -34,41 +38,6 @@ pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
         text
     });
     Ok(reply?)
-}
-
-/// One line on stderr that is written over, where someone is watching.
-struct Progress {
-    shown: Option<Mutex<Instant>>,
-}
-
-impl Progress {
-    fn new(off: bool) -> Self {
-        let watched = std::io::stderr().is_terminal() && !off;
-        Self {
-            shown: watched.then(|| Mutex::new(Instant::now())),
-        }
-    }
-
-    fn show(&self, done: usize, total: usize) {
-        let Some(shown) = &self.shown else {
-            return;
-        };
-        if let Ok(mut last) = shown.try_lock()
-            && last.elapsed() > Duration::from_millis(100)
-        {
-            *last = Instant::now();
-            let _ = write!(
-                std::io::stderr(),
-                "\r\x1b[Kreplayed {done} of about {total} settings"
-            );
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }
 
 fn text(tuned: &Tuned) -> String {

@@ -4,10 +4,10 @@
 mod svg;
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -26,6 +26,7 @@ use crate::commands::recording::{
 };
 use crate::commands::replay::plural;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, print_err};
+use crate::progress;
 
 /// Buffers of a conflict that are named; the rest is counted.
 const MAX_NAMED: usize = 8;
@@ -77,7 +78,8 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
         // Without the handler Ctrl-C ends the process as ever.
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
     }
-    let line = Line::new(options.no_progress);
+    let line = progress::line(options.no_progress, "{msg}");
+    let begun = Instant::now();
     let report = plan(
         &problems,
         &wanted,
@@ -87,11 +89,19 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             deadline: Some(Duration::from_secs_f64(options.deadline)),
             attempts: u64::MAX,
             cancel: Some(&cancel),
-            progress: Some(&|progress| line.show(progress)),
+            progress: Some(&|progress: &Progress| {
+                let left = options.deadline - begun.elapsed().as_secs_f64();
+                line.set_message(format!(
+                    "peak {}, bound {}; at most {:.0} s left, Ctrl-C keeps the best so far",
+                    bytes(progress.peak),
+                    bytes(progress.lower_bound),
+                    left.max(0.0),
+                ));
+            }),
             switches: Switches::ALL,
         },
     );
-    line.clear();
+    line.finish_and_clear();
     let report = report.map_err(|error| refused(path, &error))?;
     if let Some(output) = output {
         let name = options.output.as_deref().unwrap_or(path);
@@ -350,41 +360,4 @@ fn conflict(group: &GroupReport, capacity: &str, unit: &str) -> String {
         bytes(conflict.bytes),
         named.join(", "),
     )
-}
-
-/// One line on stderr that is written over, where someone is watching.
-struct Line {
-    shown: Option<Mutex<Option<Instant>>>,
-}
-
-impl Line {
-    fn new(off: bool) -> Self {
-        let watched = std::io::stderr().is_terminal() && !off;
-        Self {
-            shown: watched.then(|| Mutex::new(None)),
-        }
-    }
-
-    fn show(&self, progress: &Progress) {
-        let Some(shown) = &self.shown else {
-            return;
-        };
-        if let Ok(mut last) = shown.try_lock()
-            && last.is_none_or(|last| last.elapsed() > Duration::from_millis(100))
-        {
-            *last = Some(Instant::now());
-            let _ = write!(
-                std::io::stderr(),
-                "\r\x1b[Kpeak {}, bound {}; Ctrl-C keeps the best so far",
-                bytes(progress.peak),
-                bytes(progress.lower_bound),
-            );
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
-    }
 }
