@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the findings are looked for in: one process on one device, at one moment.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tonnage_trace::{StackId, StackTable};
 
-use super::{OnDevice, Request};
+use super::fixes::Bound;
+use super::{OnDevice, Request, need};
 use crate::holdings::{
     Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
     Slack, Sort, is_users, shortened, site,
@@ -129,13 +130,14 @@ impl<'a> Case<'a> {
             .filter(|live| !self.claimed.contains(&live.index))
     }
 
-    /// Whether a graph that a finding has explained keeps blocks of a pass.
-    pub(super) fn has_kept_graph(&self, pass: usize) -> bool {
-        self.alive().any(|live| {
+    /// What graphs keep of some passes, and a finding has explained.
+    pub(super) fn kept_graphs(&self, passes: &BTreeSet<usize>) -> Vec<Live<'_>> {
+        let of = |live: &Live<'_>| {
             self.claimed.contains(&live.index)
                 && live.held.is_some_and(|held| held.sort == Sort::Graph)
-                && self.pass_of(live.block.born) == pass
-        })
+                && passes.contains(&self.pass_of(live.block.born))
+        };
+        self.alive().filter(of).collect()
     }
 
     pub(super) fn claim(&mut self, blocks: impl IntoIterator<Item = u32>) {
@@ -258,11 +260,15 @@ impl<'a> Case<'a> {
         pass.map_or(Holding::ALIVE, |pass| pass.over)
     }
 
-    /// When a block that the backward pass of its own pass needs is taken back, if nothing else keeps it: with those
-    /// that were made next to it, or else the later the earlier it was made.
-    pub(super) fn taken_back(&self, index: u32, block: &Holding) -> Option<u32> {
+    /// When a block that the backward pass of its own pass needs is taken back, if nothing else keeps it. At the
+    /// earliest when that pass begins, at the latest with those that were made next to it, or else the later the
+    /// earlier it was made.
+    pub(super) fn taken_back(&self, index: u32, block: &Holding, bound: Bound) -> Option<u32> {
         let pass = self.pass(block.born)?;
         let (from, to) = pass.back?;
+        if bound == Bound::Least {
+            return Some(from + 1);
+        }
         let blocks = &self.track.blocks;
         let near = blocks[index as usize + 1..].iter();
         let near = near.take_while(|other| other.born < from);
@@ -307,6 +313,20 @@ impl<'a> Case<'a> {
     /// Whether the pass of a row has a backward pass of its own.
     pub(super) fn goes_back(&self, row: u32) -> bool {
         self.pass(row).is_some_and(|pass| pass.back.is_some())
+    }
+
+    /// Whether a job that was seen to its end has no backward pass at all.
+    pub(super) fn never_goes_back(&self) -> bool {
+        let phases = &self.track.phases;
+        need::is_complete(self.recording)
+            && self.track.phases_told
+            && !phases.iter().any(|span| span.phase == Phase::Backward)
+    }
+
+    /// Whether a block outlives the pass after its own: what the name of the last result keeps does not.
+    pub(super) fn outlives_next_pass(&self, block: &Holding) -> bool {
+        block.died > self.round_end(block.born, true)
+            && self.next_pass(block.born) != Holding::ALIVE
     }
 
     /// Whether the pass of a row runs a model in evaluation mode with gradients on.

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Bound, Fix, Proposal, bounded, unchanged, until};
+use super::fixes::{Bound, Fix, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found};
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
 use crate::words::bytes;
@@ -213,36 +213,7 @@ fn fix(
     proposal.changes_result = changes_result;
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
     let fix = bounded(case, proposal, |bound, index, block| {
-        let Some(index) = index else {
-            return unchanged(block);
-        };
-        let forward = block.phase == Phase::Forward && !is_kept(block);
-        let outlives = forward
-            && block.died > case.round_end(block.born, false)
-            && !is_used_later(case, block);
-        let graph = case.holder(index);
-        let graph = graph.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
-        if !(piled.contains(&index) || outlives && graph) {
-            return unchanged(block);
-        }
-        // A frame goes with its exception, before the next attempt.
-        let traced = case
-            .holder(index)
-            .is_some_and(|held| held.sort == Sort::Traceback);
-        if traced {
-            let next = case.next_pass(block.born);
-            // The batch was made before the pass that failed.
-            let in_pass = case.pass_of(block.born) > 0;
-            return until(block, if in_pass { next } else { case.next_pass(next) });
-        }
-        // A backward pass takes them back, also where it was told to keep them. Without one the name of the last
-        // result may keep them until it is assigned anew, in the round after.
-        let row = match (case.taken_back(index, block), bound) {
-            (Some(row), _) => row,
-            (None, Bound::Least) => case.pass_end(block.born),
-            (None, Bound::Most) => case.round_end(block.born, true),
-        };
-        until(block, row)
+        without_graph(case, &piled, bound, index, block).unwrap_or_else(|| unchanged(block))
     });
     fix.map(|mut fix| {
         if let Some(other) = also_keeps(case, held) {
@@ -256,6 +227,47 @@ fn fix(
         }
         fix
     })
+}
+
+/// The lifetimes of a block if the graph that keeps it were dropped; none if no such graph keeps it. `piled` are those
+/// of the moment, by index; what came later and stays in the same way is judged by its lifetime.
+pub(super) fn without_graph(
+    case: &Case<'_>,
+    piled: &HashSet<u32>,
+    bound: Bound,
+    index: Option<u32>,
+    block: &Holding,
+) -> Option<Lifetimes> {
+    let index = index?;
+    let forward = block.phase == Phase::Forward && !is_kept(block);
+    let outlives =
+        forward && block.died > case.round_end(block.born, false) && !is_used_later(case, block);
+    let sort = case.holder(index).map(|held| held.sort);
+    let graph = sort.is_none_or(|sort| matches!(sort, Sort::Graph | Sort::Nothing));
+    if !(piled.contains(&index) || outlives && graph) {
+        return None;
+    }
+    // A frame goes with its exception: after the pass that failed, and before the next one.
+    if sort == Some(Sort::Traceback) {
+        // The batch was made before that pass.
+        let pass = match case.pass_of(block.born) {
+            0 => case.next_pass(block.born),
+            _ => block.born,
+        };
+        let row = match bound {
+            Bound::Least => case.pass_end(pass),
+            Bound::Most => case.next_pass(pass),
+        };
+        return Some(until(block, row));
+    }
+    // A backward pass takes them back, also where it was told to keep them. Without one the name of the last
+    // result may keep them until it is assigned anew, in the round after.
+    let row = match (case.taken_back(index, block, bound), bound) {
+        (Some(row), _) => row,
+        (None, Bound::Least) => case.pass_end(block.born),
+        (None, Bound::Most) => case.round_end(block.born, true),
+    };
+    Some(until(block, row))
 }
 
 /// A container with results of several passes, whose graphs nobody asked about: a block has one holder.

@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 
 use tonnage_trace::{StackId, TextId};
 
-use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by};
+use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Bound, Fix, Proposal, bounded, computed, sized, unchanged, until};
-use super::graphs::is_used_later;
+use super::graphs::{self, is_used_later};
 use super::{Finding, Found};
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
 use crate::words::bytes;
@@ -287,11 +287,14 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         .collect();
     let place = at(finding.place.as_ref());
     let code = finding.code.code;
-    // Graphs of the same passes keep these tensors too: that finding says what to do about both.
-    let mut passes = growing.iter().flat_map(|pile| &pile.passes);
-    if passes.any(|&pass| case.has_kept_graph(pass)) {
-        return None;
-    }
+    // Graphs of the same passes keep these tensors, and more: what is kept without them frees both.
+    let passes = growing.iter().flat_map(|pile| pile.passes.iter().copied());
+    let in_graph = case.kept_graphs(&passes.collect());
+    let kept_by = most_named(&in_graph).filter(|graph| {
+        let mut holders = growing.iter().filter_map(|pile| pile.held);
+        holders.all(|held| held.name != graph.name)
+    });
+    let in_graphs: HashSet<u32> = in_graph.iter().map(|live| live.index).collect();
     if replaced {
         let advice = format!("halve the batch or the longest length of what grows at {place}");
         let mut proposal = Proposal::new(code, advice, "for half as much of it");
@@ -331,12 +334,21 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     let in_forward = piled
         .iter()
         .any(|&index| case.track.blocks[index as usize].phase == Phase::Forward);
-    let copied = if in_forward {
+    let copied = if in_forward || !in_graphs.is_empty() {
         ".detach().cpu()"
     } else {
         ".cpu()"
     };
-    let advice = format!("keep it on the host instead at {place}: `{copied}`, or reduce it first");
+    let mut advice =
+        format!("keep it on the host instead at {place}: `{copied}`, or reduce it first");
+    if let Some(graph) = kept_by {
+        let line = at(graph.place.as_ref());
+        let _ = write!(
+            advice,
+            "; and keep {} without its graph at {line}: `.detach()`",
+            graph.said()
+        );
+    }
     let proposal = Proposal::new(code, advice, "of what piled up");
     bounded(case, proposal, |bound, index, block| {
         let Some(index) = index else {
@@ -345,7 +357,11 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         let outlives = block.died > case.round_end(block.born, true);
         let again_and_again = outlives && lines.contains(&line(block)) && !is_kept(block);
         if !(piled.contains(&index) || again_and_again) {
-            return unchanged(block);
+            if in_graphs.is_empty() {
+                return unchanged(block);
+            }
+            let without = graphs::without_graph(case, &in_graphs, bound, Some(index), block);
+            return without.unwrap_or_else(|| unchanged(block));
         }
         let again = next.get(&index).copied().unwrap_or(Holding::ALIVE);
         // A variable keeps the last one until the next is made.
@@ -354,12 +370,13 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             // A copy between passes would be made on the host at once.
             (Phase::Other, Bound::Least) if case.pass_of(block.born) > 0 => sized(block, 0),
             (Phase::Forward | Phase::Eval, _) if also => assigned,
-            (Phase::Forward | Phase::Eval, Bound::Least) => {
-                let row = case.taken_back(index, block);
-                until(
-                    block,
-                    row.unwrap_or_else(|| case.round_end(block.born, false)),
-                )
+            (Phase::Forward | Phase::Eval, _) => {
+                let row = case.taken_back(index, block, bound);
+                match (row, bound) {
+                    (Some(row), _) => until(block, row),
+                    (None, Bound::Least) => until(block, case.round_end(block.born, false)),
+                    (None, Bound::Most) => assigned,
+                }
             }
             (_, Bound::Least) => until(block, again),
             (_, Bound::Most) => assigned,

@@ -39,7 +39,7 @@ mod state_copy;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 use tonnage_trace::meta;
@@ -382,7 +382,7 @@ fn conclude<'a>(
     match class {
         Some(mut class) if short => {
             if findings.is_empty() {
-                name_holder(judged, &mut class);
+                fixes.splice(0..0, name_holder(judged, &mut class));
             }
             findings.push(class);
         }
@@ -392,8 +392,11 @@ fn conclude<'a>(
     (findings, fixes, claims)
 }
 
-/// Where nothing else was found, what holds most is worth a name.
-fn name_holder(case: &Case<'_>, class: &mut Finding) {
+/// Tensors from which on a container could hold fewer of them.
+const MANY: usize = 4;
+
+/// Where nothing else was found, what holds most is worth a name; what a container holds could be on the host.
+fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     let mut sums: BTreeMap<&HeldBy, (u64, usize)> = BTreeMap::new();
     for live in case.alive() {
         if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
@@ -402,11 +405,9 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) {
             sum.1 += 1;
         }
     }
-    let Some((held, (sum, blocks))) = sums.into_iter().max_by_key(|(_, (sum, _))| *sum) else {
-        return;
-    };
+    let (held, (sum, blocks)) = sums.into_iter().max_by_key(|(_, (sum, _))| *sum)?;
     if !case.is_large(sum, case::LARGE_SHARE) {
-        return;
+        return None;
     }
     let tensors = case::counted(blocks, "tensor", "tensors");
     let holds = format!("{} holds {} in {tensors}", held.said(), bytes(sum));
@@ -415,6 +416,27 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) {
     class.headline = Some(holds);
     class.place = held.place.clone().or_else(|| class.place.clone());
     class.held_by = Some(held.clone());
+    if !held.sort.is_container() || blocks < MANY {
+        return None;
+    }
+    let of = |live: &case::Live<'_>| live.held == Some(held);
+    let gone: HashSet<u32> = case.alive().filter(of).map(|live| live.index).collect();
+    let advice = format!(
+        "keep what {} holds on the host ({line}), and move each to the GPU when it is used",
+        held.said()
+    );
+    let proposal = fixes::Proposal::new(class.code.code, advice, "that would be on the host");
+    let mut fix = fixes::computed(case, proposal, |index, block| {
+        if index.is_some_and(|index| gone.contains(&index)) {
+            fixes::sized(block, 0)
+        } else {
+            fixes::unchanged(block)
+        }
+    })?;
+    // How many are on the GPU at once is not known, so it is not certain that the rest fits.
+    fix.estimate = true;
+    fix.fits = fix.fits.filter(|fits| !fits);
+    Some(fix)
 }
 
 /// Everything that makes the moment, the cause first.

@@ -82,6 +82,7 @@ fn old_copies<'a>(case: &'a Case<'_>) -> Vec<Live<'a>> {
 fn is_in_use(held: Option<&HeldBy>) -> bool {
     held.is_some_and(|held| {
         !held.name.is_empty()
+            && held.class_without_name().is_none()
             && !matches!(
                 held.sort,
                 Sort::Closure | Sort::Traceback | Sort::Nothing | Sort::Other

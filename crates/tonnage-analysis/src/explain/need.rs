@@ -84,11 +84,10 @@ pub(super) fn same_track<'a>(whole: &'a Recording, failed: &Holdings) -> Option<
     whole.tracks.iter().find(key).or_else(|| whole.worst())
 }
 
-/// Whether the second run came to its own end.
-fn is_complete(whole: &Recording) -> bool {
-    let fact = |name: &str| meta::find(&whole.meta, facts::RUN, name);
-    let ended = fact(facts::ENDING).is_none_or(|ending| ending == "exit 0");
-    ended && !whole.truncated
+/// Whether a run came to its own end.
+pub(super) fn is_complete(recording: &Recording) -> bool {
+    let fact = |name: &str| meta::find(&recording.meta, facts::RUN, name);
+    fact(facts::ENDING) == Some("exit 0") && fact(facts::STOPPED).is_none() && !recording.truncated
 }
 
 pub(super) fn find(

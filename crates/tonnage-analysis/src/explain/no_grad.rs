@@ -15,8 +15,9 @@ pub const NO_GRAD: Code = code(
     "A model is evaluated without `torch.no_grad()` or `torch.inference_mode()`: every layer keeps its inputs for a
 backward pass that never comes. `model.eval()` does not change that.
 
-Recognised by: the model was entered in evaluation mode with gradients on; or, in a job that trains elsewhere, no
-backward pass takes back what this pass kept (then the finding is marked as inferred).
+Recognised by: the model was entered in evaluation mode with gradients on; or no backward pass takes back what this pass
+kept, in a job that trains elsewhere or that was seen to its end without any backward pass (then the finding is marked
+as inferred).
 What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is computed within bounds: a
 result goes when the next one is made, or, at the latest, when the next repeated block is done.",
 );
@@ -81,7 +82,8 @@ fn is_kept_in_evaluation(case: &Case<'_>, block: &Holding) -> bool {
     if block.phase != Phase::Forward || is_kept(block) || graphs::is_used_later(case, block) {
         return false;
     }
-    // A job that trains elsewhere, seen to its end: this pass has no backward pass.
+    // Seen to its end: this pass has no backward pass, and nothing carries its graph on.
     case.grad_in_eval(block.born)
         || (!case.failed && case.after_training(block.born) && !case.goes_back(block.born))
+        || (!case.failed && case.never_goes_back() && !case.outlives_next_pass(block))
 }

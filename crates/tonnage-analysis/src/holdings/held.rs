@@ -194,10 +194,17 @@ impl HeldBy {
         })
     }
 
+    /// The class of a model that no name leads to: the hook calls it `<Sequential>`.
+    pub fn class_without_name(&self) -> Option<&str> {
+        self.name.strip_prefix('<')?.strip_suffix('>')
+    }
+
     /// `kept` in evaluate(), as sentences name it.
     pub fn said(&self) -> String {
         let what = if self.name.is_empty() {
             "something without a name".to_owned()
+        } else if let Some(class) = self.class_without_name() {
+            return format!("a {class} that no variable names");
         } else {
             format!("`{}`", self.name)
         };

@@ -635,7 +635,7 @@ class _Census:
         inside = self._parts_of_models(by_kind[_MODEL])
         roots = [one for one in by_kind[_MODEL] if id(one) not in self.labels and id(one) not in inside]
         roots += by_kind[_OPTIMIZER]
-        self._descend([(one, _Label("variable", type(one).__name__, scope)) for one in roots])
+        self._descend([(one, _Label("variable", f"<{type(one).__name__}>", scope)) for one in roots])
 
     def _parts_of_models(self, models):
         """The modules that are part of another one."""
