@@ -6,10 +6,14 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 use crate::output::is_quiet;
+
+const READING: &str = "reading: {binary_bytes} of {binary_total_bytes}, {eta} left";
+const REPLAYS: &str = "replayed with {pos} of {len} allocators, {eta} left after {elapsed}";
 
 /// One line that is written over and gone at the end; its text is a template of indicatif.
 pub(crate) fn line(is_off: bool, template: &str) -> ProgressBar {
@@ -27,12 +31,22 @@ pub(crate) fn line(is_off: bool, template: &str) -> ProgressBar {
 
 /// A file whose reading is shown.
 pub(crate) fn reading(file: File) -> impl Read {
-    let bar = line(
-        false,
-        "reading: {binary_bytes} of {binary_total_bytes}, {eta} left",
-    );
+    let bar = line(false, READING);
     bar.set_length(file.metadata().map_or(0, |metadata| metadata.len()));
     bar.wrap_read(file)
+}
+
+/// Shows how many replays are done while `work` reports them.
+pub(crate) fn of_replays<T>(work: impl FnOnce(&dyn Fn(usize, usize)) -> T) -> T {
+    let bar = line(false, REPLAYS);
+    // A replay may take a minute: the time goes on meanwhile.
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let result = work(&|done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    result
 }
 
 /// As clap reads the variable where `--no-progress` is an option.
@@ -53,10 +67,7 @@ mod tests {
     #[test]
     fn templates_are_understood() {
         // Tests have no terminal, so the style is what can be looked at.
-        for template in [
-            "reading: {binary_bytes} of {binary_total_bytes}, {eta} left",
-            crate::commands::tune::PROGRESS,
-        ] {
+        for template in [READING, REPLAYS, crate::commands::tune::PROGRESS] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }

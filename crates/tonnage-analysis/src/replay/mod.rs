@@ -537,11 +537,27 @@ impl Job {
 
     /// Replays every process with each allocator; `smallest` also looks for the smallest device.
     pub fn replay(&self, allocs: &[Alloc], smallest: bool) -> Report {
-        let tracks = self.tracks.iter();
-        let reports = tracks.map(|track| track.report(allocs, smallest));
+        self.replay_watched(allocs, smallest, &|_, _| {})
+    }
+
+    /// The same; `progress` is told how many replays are done, and how many there are.
+    pub fn replay_watched(
+        &self,
+        allocs: &[Alloc],
+        smallest: bool,
+        progress: &dyn Fn(usize, usize),
+    ) -> Report {
+        let total = self.tracks.len() * allocs.len();
+        let mut done = 0;
+        let tracks = self.tracks.iter().map(|track| {
+            track.report(allocs, smallest, &mut || {
+                done += 1;
+                progress(done, total);
+            })
+        });
         Report {
             schema_version: SCHEMA_VERSION,
-            tracks: reports.collect(),
+            tracks: tracks.collect(),
         }
     }
 }
@@ -551,7 +567,7 @@ impl Job {
     /// such process.
     pub fn replay_track(&self, process: u32, device: i32, allocs: &[Alloc]) -> Option<TrackReport> {
         let track = self.track(process, device)?;
-        Some(track.report(allocs, true))
+        Some(track.report(allocs, true, &mut || {}))
     }
 }
 
@@ -782,9 +798,13 @@ impl Track {
         }
     }
 
-    fn report(&self, allocs: &[Alloc], smallest: bool) -> TrackReport {
+    /// `replayed` is called after each allocator.
+    fn report(&self, allocs: &[Alloc], smallest: bool, replayed: &mut dyn FnMut()) -> TrackReport {
         let mut allocators: Vec<Replayed> = Vec::new();
-        for alloc in allocs {
+        for (number, alloc) in allocs.iter().enumerate() {
+            if number > 0 {
+                replayed();
+            }
             let Some(alloc) = self.resolve(alloc) else {
                 continue;
             };
@@ -802,6 +822,9 @@ impl Track {
                 };
             }
             allocators.push(result);
+        }
+        if !allocs.is_empty() {
+            replayed();
         }
         let requests = &self.requests;
         TrackReport {

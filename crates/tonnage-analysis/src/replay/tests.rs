@@ -578,3 +578,17 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
     assert_eq!(replayed(&[(1, vec![])], 30), (false, 30));
     assert!(job.replay_changed(1, 0, &Changes::new(), 0).is_none());
 }
+
+#[test]
+fn every_replay_is_counted_also_one_that_is_left_out() {
+    let hand = simple();
+    let told = std::cell::RefCell::new(Vec::new());
+    // The recorded setting twice: the second is not replayed again.
+    let allocs = [Alloc::Recorded, Alloc::Recorded, Alloc::Bfc];
+    let progress = |done, total| told.borrow_mut().push((done, total));
+    hand.job().replay_watched(&allocs, false, &progress);
+    assert_eq!(*told.borrow(), [(1, 3), (2, 3), (3, 3)]);
+    told.borrow_mut().clear();
+    hand.job().replay_watched(&[], false, &progress);
+    assert!(told.borrow().is_empty());
+}

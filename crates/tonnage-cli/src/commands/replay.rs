@@ -16,6 +16,7 @@ use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
+use crate::progress;
 
 /// Processes whose tables are shown; the JSON has all.
 const TRACKS: usize = 4;
@@ -27,7 +28,8 @@ pub(crate) fn run(options: &ReplayOptions, form: Form) -> Result<Reply> {
     } else {
         options.alloc.clone()
     };
-    let report = job.replay(&allocs, !options.no_smallest);
+    let report =
+        progress::of_replays(|shown| job.replay_watched(&allocs, !options.no_smallest, shown));
     let reply = Reply::new(form, answer(&report), &report, |report| {
         text(report, options)
     });

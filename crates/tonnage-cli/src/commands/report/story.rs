@@ -21,6 +21,7 @@ use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
 use crate::output::{bytes, count};
+use crate::progress;
 
 /// The words of the page: of the run, and of the process and device that is explained.
 pub(super) fn story(
@@ -312,7 +313,9 @@ fn figures(explanation: &Explanation) -> Vec<Figure> {
 /// What other allocators would have made of each process on each device; nothing for recordings that cannot be
 /// replayed.
 pub(super) fn replayed(job: Option<&Job>) -> Vec<TrackReport> {
-    job.map_or_else(Vec::new, |job| job.replay(&Alloc::usual(), false).tracks)
+    let replay =
+        |job: &Job| progress::of_replays(|shown| job.replay_watched(&Alloc::usual(), false, shown));
+    job.map_or_else(Vec::new, |job| replay(job).tracks)
 }
 
 /// What other allocators would have made of one.
