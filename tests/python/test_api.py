@@ -154,7 +154,7 @@ def test_what_is_no_command_says_what_to_do(job):
     def train():
         pass
 
-    for command, message in [(train, "train is a function"), (7, "7 is no command"), ([], "there is no command")]:
+    for command, message in [(train, "train is a function"), (7, "7 is not a command"), ([], "there is no command")]:
         with pytest.raises(tonnage.Error, match=message) as caught:
             tonnage.dry_run(command, cwd=job)
         assert "dry_run([" in caught.value.hint
@@ -215,7 +215,7 @@ def test_what_is_no_recording_says_what_to_do(tmp_path):
     with pytest.raises(tonnage.Error, match="is a folder"):
         tonnage.load(tmp_path)
     (tmp_path / "prose").write_text("no recording")
-    with pytest.raises(tonnage.Error, match="no format that can be imported") as caught:
+    with pytest.raises(tonnage.Error, match="is not recognised") as caught:
         tonnage.load(tmp_path / "prose").info()
     assert caught.value.hint
 
