@@ -5,8 +5,8 @@
 //! below a running job are another thing, in `commands/run/screen.rs`: there the job owns the terminal.
 
 use std::fs::File;
-use std::io::Read;
-use std::time::Duration;
+use std::io::{self, Read, Seek as _};
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
@@ -17,23 +17,55 @@ const REPLAYS: &str = "replayed with {pos} of {len} allocators, {eta} left after
 
 /// One line that is written over and gone at the end; its text is a template of indicatif.
 pub(crate) fn line(is_off: bool, template: &str) -> ProgressBar {
-    let target = if is_off || is_quiet() || is_unwanted() {
-        ProgressDrawTarget::hidden()
-    } else {
-        ProgressDrawTarget::stderr()
-    };
-    let bar = ProgressBar::with_draw_target(None, target).with_finish(ProgressFinish::AndClear);
+    let bar = ProgressBar::with_draw_target(None, target(is_off));
+    let bar = bar.with_finish(ProgressFinish::AndClear);
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
 }
 
-/// A file whose reading is shown.
-pub(crate) fn reading(file: File) -> impl Read {
-    let bar = line(false, READING);
-    bar.set_length(file.metadata().map_or(0, |metadata| metadata.len()));
-    bar.wrap_read(file)
+fn target(is_off: bool) -> ProgressDrawTarget {
+    if is_off || is_quiet() || is_unwanted() {
+        ProgressDrawTarget::hidden()
+    } else {
+        ProgressDrawTarget::stderr()
+    }
+}
+
+/// A file whose reading is shown if it takes more than a second.
+pub(crate) struct Reading {
+    file: File,
+    begun: Instant,
+    is_shown: bool,
+    bar: ProgressBar,
+}
+
+impl Reading {
+    /// From where the file stands to its end.
+    pub(crate) fn new(mut file: File) -> io::Result<Self> {
+        let bar = line(true, READING);
+        let begin = file.stream_position()?;
+        bar.set_length(file.metadata()?.len().saturating_sub(begin));
+        Ok(Self {
+            file,
+            begun: Instant::now(),
+            is_shown: false,
+            bar,
+        })
+    }
+}
+
+impl Read for Reading {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.is_shown && self.begun.elapsed() > Duration::from_secs(1) {
+            self.is_shown = true;
+            self.bar.set_draw_target(target(false));
+        }
+        let read = self.file.read(buffer)?;
+        self.bar.inc(read as u64);
+        Ok(read)
+    }
 }
 
 /// Shows how many replays are done while `work` reports them.
@@ -63,6 +95,20 @@ fn is_unwanted() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_read_whole_and_counted_from_where_it_stands() {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), "0123456789").unwrap();
+        let mut file = path.reopen().unwrap();
+        file.seek(io::SeekFrom::Start(4)).unwrap();
+        let mut reading = Reading::new(file).unwrap();
+        let mut text = String::new();
+        reading.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "456789");
+        assert_eq!(reading.bar.length(), Some(6));
+        assert_eq!(reading.bar.position(), 6);
+    }
 
     #[test]
     fn templates_are_understood() {

@@ -16,7 +16,7 @@ use tonnage_trace::{ReadError, Writer, second_recording};
 
 use crate::PRODUCER;
 use crate::output::{hinted, print_err};
-use crate::progress;
+use crate::progress::Reading;
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];
@@ -135,7 +135,11 @@ impl Recording {
     }
 
     /// The trace, from its start.
-    pub(crate) fn trace(&self) -> io::Result<File> {
+    pub(crate) fn trace(&self) -> io::Result<Reading> {
+        Reading::new(self.file()?)
+    }
+
+    fn file(&self) -> io::Result<File> {
         match self.imported.as_ref().or(self.input.kept.as_ref()) {
             Some(file) => file.reopen(),
             None => File::open(&self.input.path),
@@ -143,17 +147,17 @@ impl Recording {
     }
 
     /// The trace of the same job on a device without a limit, if the job did not fit and was run so.
-    pub(crate) fn whole(&self) -> io::Result<Option<File>> {
+    pub(crate) fn whole(&self) -> io::Result<Option<Reading>> {
         let Some(offset) = self.whole else {
             return Ok(None);
         };
-        let mut file = self.trace()?;
+        let mut file = self.file()?;
         file.seek(io::SeekFrom::Start(offset))?;
-        Ok(Some(file))
+        Reading::new(file).map(Some)
     }
 
     /// The trace that goes furthest: of the whole job if there is one, else the only one.
-    pub(crate) fn furthest(&self) -> io::Result<File> {
+    pub(crate) fn furthest(&self) -> io::Result<Reading> {
         match self.whole()? {
             Some(whole) => Ok(whole),
             None => self.trace(),
@@ -170,7 +174,7 @@ fn import(input: &Input) -> Result<NamedTempFile> {
     let file = NamedTempFile::new().context("cannot make a temporary file")?;
     let mut writer =
         Writer::new(file, PRODUCER).map_err(|error| explained(&error, error.hint()))?;
-    let source = progress::reading(input.open()?);
+    let source = Reading::new(input.open()?)?;
     tonnage_import::import(source, 0, &mut writer)
         .map_err(|error| unreadable(&input.path, &error))?;
     writer
