@@ -46,6 +46,8 @@ struct Pass {
     over: u32,
     /// The backward pass that follows.
     back: Option<(u32, u32)>,
+    /// Whether a backward pass, this one or a later one, takes back what it made.
+    used: bool,
     /// Whether the model was in evaluation mode with gradients on.
     grad_in_eval: bool,
     /// Whether a pass before it has a backward pass.
@@ -269,6 +271,10 @@ impl<'a> Case<'a> {
         if bound == Bound::Least {
             return Some(from + 1);
         }
+        // A backward pass that was told to keep the graph takes nothing back.
+        if !pass.used {
+            return None;
+        }
         let blocks = &self.track.blocks;
         let near = blocks[index as usize + 1..].iter();
         let near = near.take_while(|other| other.born < from);
@@ -310,9 +316,11 @@ impl<'a> Case<'a> {
         blocks.get(next).is_some_and(|other| other.born < end)
     }
 
-    /// Whether the pass of a row has a backward pass of its own.
+    /// Whether the pass of a row has a backward pass of its own, or a later one uses it: where several models are
+    /// trained in turn, the passes of others come between.
     pub(super) fn goes_back(&self, row: u32) -> bool {
-        self.pass(row).is_some_and(|pass| pass.back.is_some())
+        self.pass(row)
+            .is_some_and(|pass| pass.back.is_some() || pass.used)
     }
 
     /// Whether a job that was seen to its end has no backward pass at all.
@@ -478,6 +486,16 @@ fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {
         // The mark stands beside the beginning of its pass, on either side.
         if let Some(at) = pass_of(track, row.saturating_add(2)).checked_sub(1) {
             passes[at].grad_in_eval = true;
+        }
+    }
+    for block in &track.blocks {
+        if block.phase == Phase::Forward
+            && !is_kept(block)
+            && let Some(at) = pass_of(track, block.born).checked_sub(1)
+            && !passes[at].used
+        {
+            let span = track.phase_at(block.died);
+            passes[at].used = span.is_some_and(|span| span.phase == Phase::Backward);
         }
     }
     let mut trained = false;

@@ -467,13 +467,16 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
             causes.push(found);
         }
     }
-    causes.extend(models::weights(case));
+    // Weights are a cause only where nothing is wrong.
+    if !causes.iter().any(|found| found.mistake) {
+        causes.extend(models::weights(case));
+    }
     let weighty = |found: &Found| {
         let bytes = found.finding.bytes;
         found.mistake && (case.is_large(bytes, case::LARGE_SHARE) || (short > 0 && bytes >= short))
     };
     causes.sort_by_key(|found| (!weighty(found), std::cmp::Reverse(found.finding.bytes)));
-    // Memory that grows is no large sample, and weights are a cause only where nothing else is one.
+    // Memory that grows is no large sample.
     if causes
         .first()
         .is_some_and(|first| first.mistake && first.finding.code != codes::LONG_SAMPLE)
