@@ -11,14 +11,6 @@ sys.path.insert(0, str(SCRIPTS.parent / "answers"))
 from judge import Judge
 from table import PROGRAMS
 
-# What was last seen wrong, or has not been seen since it was mended.
-NOT_YET = """
-    activations batch_doubles by_a_hair cache_at_start cache_by_cat cache_in_module cached_reference checkpoint_file
-    checkpointed_step contexts decoder evaluation_graph evaluation_outputs hidden_state hook_keeps kept_exception
-    llama_8b logits long_sample micro_batches moving_average retain_graph retained_graphs separate_layers
-    smaller_retry validation_batch
-""".split()
-
 
 @pytest.fixture(scope="module")
 def rows(request):
@@ -31,8 +23,6 @@ def rows(request):
 
 
 def skipped(program):
-    if program.name in NOT_YET:
-        return "the answer is not right yet"
     if program.recording and not program.recording.exists():
         return "its recording is not here"
     return None

@@ -3,7 +3,7 @@
 //!
 //! [`policy`] puts a [`Policy`](tonnage_alloc::Policy) through everything its
 //! contract promises; [`device`] does the same for a
-//! [`Device`](tonnage_alloc::Device). Both run on any device that implements
+//! [`Device`]. Both run on any device that implements
 //! [`TestDevice`]; where a device has bytes, patterns are written into every
 //! block and checked before it is freed.
 //!

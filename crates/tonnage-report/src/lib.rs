@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A recording as pictures: one HTML file that needs no network.
 //!
-//! [`Picture::draw`] boils one process on one device down to what a screen can show; [`write`] puts any number of these
+//! [`Picture::draw`] boils one process on one device down to what a screen can show; [`write()`] puts any number of these
 //! into a page.
 //!
 //! * `timeline` keeps the highest and the lowest moment of every stretch of rows, each with its exact parts, so that no

@@ -543,7 +543,8 @@ PROGRAMS = [
         holder=("history", "trainer.history"),
         wrong=(FRAGMENTED, CHECKPOINT, NO_GRAD),
         fixes=(Fix("TN201", r"\.cpu\(\)"), Fix("TN211", r"detach", None, False), DEVICE),
-        live=60 * 2 * 32 * MIB,
+        # The errors, their differences, and the squares that the losses are made from.
+        live=60 * 3 * 32 * MIB,
     ),
     Program("one_after_another", outcome="fits", line=False, wrong=(r"other process",), free=3 * GIB),
     Program("without_torch@fits", outcome="fits", arguments=("5",), line=False, free=3 * GIB),

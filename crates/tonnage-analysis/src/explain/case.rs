@@ -323,6 +323,12 @@ impl<'a> Case<'a> {
             .is_some_and(|pass| pass.back.is_some() || pass.used)
     }
 
+    /// The backward pass that follows the pass of a row, if it was told to keep the graph: it takes nothing back.
+    pub(super) fn retaining(&self, row: u32) -> Option<(u32, u32)> {
+        let pass = self.pass(row).filter(|pass| !pass.used)?;
+        pass.back
+    }
+
     /// Whether a job that was seen to its end has no backward pass at all.
     pub(super) fn never_goes_back(&self) -> bool {
         let phases = &self.track.phases;

@@ -185,6 +185,7 @@ fn fix(
 ) -> Option<Fix> {
     let line = at(place);
     let mut changes_result = false;
+    let retained = is_retained(case, kept);
     let advice = match held {
         Some(held) if held.sort == Sort::Traceback => {
             format!("keep the message and not the exception at {line}: `str(error)`")
@@ -194,6 +195,12 @@ fn fix(
             let name = &held.name;
             format!(
                 "detach the state between steps at {line}: `{name} = {name}.detach()` (truncates backpropagation)"
+            )
+        }
+        Some(held) if retained => {
+            let name = &held.name;
+            format!(
+                "call `backward()` without `retain_graph=True`, or `del {name}` after the step ({line})"
             )
         }
         _ if unsure => {
@@ -213,7 +220,14 @@ fn fix(
     proposal.changes_result = changes_result;
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
     let fix = bounded(case, proposal, |bound, index, block| {
-        without_graph(case, &piled, bound, index, block).unwrap_or_else(|| unchanged(block))
+        let forward = block.phase == Phase::Forward && !is_kept(block);
+        match case.retaining(block.born).filter(|_| retained && forward) {
+            // An ordinary backward pass takes it back.
+            Some((from, to)) => until(block, if bound == Bound::Least { from + 1 } else { to }),
+            None => {
+                without_graph(case, &piled, bound, index, block).unwrap_or_else(|| unchanged(block))
+            }
+        }
     });
     fix.map(|mut fix| {
         if let Some(other) = also_keeps(case, held) {
@@ -227,6 +241,16 @@ fn fix(
         }
         fix
     })
+}
+
+/// Whether it is the graph of one step that lasts into the next, because its backward pass was told to keep it.
+fn is_retained(case: &Case<'_>, kept: &[Live<'_>]) -> bool {
+    let passes: BTreeSet<usize> = kept
+        .iter()
+        .map(|live| case.pass_of(live.block.born))
+        .collect();
+    let mut kept = kept.iter();
+    passes.len() < PASSES && kept.all(|live| case.retaining(live.block.born).is_some())
 }
 
 /// The lifetimes of a block if the graph that keeps it were dropped; none if no such graph keeps it. `piled` are those
