@@ -67,7 +67,7 @@ def test_each_holder_is_named_with_its_line(tonnage):
         (11, "closure", "inner (make)", place["inner"]): 1,
         (12, "dict", "memory (remember)", place["memory"]): 1,
         (13, "variable", "waiting (numbers)", place["waiting"]): 1,
-        (18, "traceback", "lost (fail) by caught", place["lost"]): 1,
+        (18, "traceback", "lost (fail) by caught", place["caught"]): 1,
         (19, "list", "saved", place["saved"]): 2,
         (23, "graph", "total", place["total"]): 3,
         (29, "graph", "hidden", place["hidden"]): 3,

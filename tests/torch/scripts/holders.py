@@ -88,7 +88,7 @@ def fail():
 try:
     fail()
 except ValueError as error:
-    caught = error
+    caught = error  # caught
 
 saved = []
 for _ in range(2):
@@ -151,7 +151,7 @@ assert recomputed == ran, "a census ran the script's own hooks"
 before = torch.cuda.memory_allocated()
 kept.clear()
 assert torch.cuda.memory_allocated() == before - (9 << 20), "a census keeps tensors"
-caught = None
+del caught
 assert torch.cuda.memory_allocated() == before - (27 << 20), "a census keeps frames"
 assert gc.collect() == 0 or torch.cuda.memory_allocated() == before - (27 << 20), "a census leaves garbage"
 print("nothing was kept")
