@@ -91,16 +91,8 @@ impl Training {
         let bytes = bytes.next_multiple_of(512);
         let address = self.address(bytes);
         self.blocks.push(Holding {
-            born: self.row,
-            died: Holding::ALIVE,
-            address,
-            bytes,
             requested: bytes - 12,
-            stream: 0,
             stack: Some(stack),
-            module: None,
-            name: None,
-            shape: None,
             step: self.step,
             category,
             known: if category < Category::Activations {
@@ -109,6 +101,7 @@ impl Training {
                 Known::Inferred
             },
             phase: self.phase,
+            ..Holding::new(self.row, Holding::ALIVE, address, bytes)
         });
         self.row += 1;
         self.blocks.len() - 1

@@ -297,7 +297,7 @@ pub(crate) fn sum_up(
 mod tests {
     use super::*;
     use crate::input::Moment;
-    use crate::testing::{block, subject};
+    use crate::testing::subject;
     use crate::timeline::Levels;
     use tonnage_trace::StackTable;
 
@@ -334,9 +334,9 @@ mod tests {
     fn the_peak_is_complete_and_the_rest_is_counted() {
         let stacks = StackTable::new();
         // A large one, forty that live only around row 50, and crumbs.
-        let mut blocks = vec![block(0, 100, 0, 1000)];
-        blocks.extend((0..40).map(|n| block(49, 51, 1000 + n * 10, 10)));
-        blocks.extend((0..100).map(|n| block(n, n + 60, 2000 + u64::from(n), 1)));
+        let mut blocks = vec![Holding::new(0, 100, 0, 1000)];
+        blocks.extend((0..40).map(|n| Holding::new(49, 51, 1000 + n * 10, 10)));
+        blocks.extend((0..100).map(|n| Holding::new(n, n + 60, 2000 + u64::from(n), 1)));
         let subject = subject(&blocks, &stacks, 100);
         let peak = Found {
             moment: Moment {

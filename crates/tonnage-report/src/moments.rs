@@ -159,12 +159,12 @@ fn step_peaks(phases: &[PhaseSpan], stretches: &[Stretch]) -> (Vec<(u32, Levels)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{self, subject};
+    use crate::testing::subject;
     use tonnage_analysis::holdings::{Holding, Phase};
     use tonnage_trace::StackTable;
 
     fn block(born: u32, died: u32, bytes: u64) -> Holding {
-        testing::block(born, died, 0, bytes)
+        Holding::new(born, died, 0, bytes)
     }
 
     fn rows_of(subject: &Subject<'_>) -> Vec<(MomentKind, u32, u64)> {

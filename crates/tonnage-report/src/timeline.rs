@@ -163,12 +163,11 @@ pub(crate) fn starts(rows: u32, even: u32, near: &[(u32, u32)]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
 
     fn block(born: u32, died: u32, bytes: u64, category: Category) -> Holding {
         Holding {
             category,
-            ..testing::block(born, died, 0, bytes)
+            ..Holding::new(born, died, 0, bytes)
         }
     }
 

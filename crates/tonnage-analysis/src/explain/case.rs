@@ -600,20 +600,13 @@ fn wanted(track: &Holdings, failure: Failure) -> Holding {
     let mut before = track.blocks.iter().rev();
     let same = before.find(|block| block.stack == failure.stack && block.stack.is_some());
     Holding {
-        born: failure.row,
-        died: Holding::ALIVE,
-        address: 0,
-        bytes: failure.requested,
-        requested: failure.requested,
         stream: failure.stream,
         stack: failure.stack,
         module: failure.module,
-        name: None,
-        shape: None,
         step: failure.step,
         category: same.map_or(Category::Other, |block| block.category),
-        known: Known::Inferred,
         phase: failure.phase,
+        ..Holding::new(failure.row, Holding::ALIVE, 0, failure.requested)
     }
 }
 

@@ -10,6 +10,7 @@
 //! the changed requests with the longer lifetimes. A recording that stops at a failure shows no more than that
 //! the job gets past that request, and the proposal says so.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
@@ -153,6 +154,17 @@ pub(super) fn peak_with(
 /// The peak as it was.
 pub(super) fn peak_before(case: &Case<'_>) -> u64 {
     peak_with(case, |_, block| unchanged(block))
+}
+
+/// Proposes to do without some blocks, by index.
+pub(super) fn without(case: &Case<'_>, proposal: Proposal, gone: &HashSet<u32>) -> Option<Fix> {
+    computed(case, proposal, |index, block| {
+        if index.is_some_and(|index| gone.contains(&index)) {
+            sized(block, 0)
+        } else {
+            unchanged(block)
+        }
+    })
 }
 
 /// Which end of what is possible a change is computed for.

@@ -397,15 +397,11 @@ const MANY: usize = 4;
 
 /// Where nothing else was found, what holds most is worth a name; what a container holds could be on the host.
 fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
-    let mut sums: BTreeMap<&HeldBy, (u64, usize)> = BTreeMap::new();
-    for live in case.alive() {
-        if let Some(held) = live.held.filter(|held| !held.name.is_empty()) {
-            let sum = sums.entry(held).or_default();
-            sum.0 += live.block.bytes;
-            sum.1 += 1;
-        }
-    }
-    let (held, (sum, blocks)) = sums.into_iter().max_by_key(|(_, (sum, _))| *sum)?;
+    let alive: Vec<case::Live<'_>> = case.alive().collect();
+    let held = case::most_named(&alive)?;
+    let of_it = alive.iter().filter(|live| live.held == Some(held));
+    let gone: HashSet<u32> = of_it.clone().map(|live| live.index).collect();
+    let (sum, blocks) = (of_it.map(|live| live.block.bytes).sum(), gone.len());
     if !case.is_large(sum, case::LARGE_SHARE) {
         return None;
     }
@@ -419,20 +415,12 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     if !held.sort.is_container() || blocks < MANY {
         return None;
     }
-    let of = |live: &case::Live<'_>| live.held == Some(held);
-    let gone: HashSet<u32> = case.alive().filter(of).map(|live| live.index).collect();
     let advice = format!(
         "keep what {} holds on the host ({line}), and move each to the GPU when it is used",
         held.said()
     );
     let proposal = fixes::Proposal::new(class.code.code, advice, "that would be on the host");
-    let mut fix = fixes::computed(case, proposal, |index, block| {
-        if index.is_some_and(|index| gone.contains(&index)) {
-            fixes::sized(block, 0)
-        } else {
-            fixes::unchanged(block)
-        }
-    })?;
+    let mut fix = fixes::without(case, proposal, &gone)?;
     // How many are on the GPU at once is not known, so it is not certain that the rest fits.
     fix.estimate = true;
     fix.fits = fix.fits.filter(|fits| !fits);

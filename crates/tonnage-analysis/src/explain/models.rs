@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Proposal, computed, sized, unchanged};
+use super::fixes::{Proposal, computed, sized, unchanged, without};
 use super::{Finding, Found, case};
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
 use crate::words::bytes;
@@ -126,16 +126,6 @@ pub(super) fn two_copies(case: &Case<'_>) -> Option<Found> {
         fixes: fix.into_iter().collect(),
         claims: gone.into_iter().collect(),
         mistake: true,
-    })
-}
-
-fn without(case: &Case<'_>, proposal: Proposal, gone: &HashSet<u32>) -> Option<Fix> {
-    computed(case, proposal, |index, block| {
-        if index.is_some_and(|index| gone.contains(&index)) {
-            sized(block, 0)
-        } else {
-            unchanged(block)
-        }
     })
 }
 

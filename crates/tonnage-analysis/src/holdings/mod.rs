@@ -203,6 +203,26 @@ impl Holding {
     /// The death of a block that was never taken back.
     pub const ALIVE: u32 = u32::MAX;
 
+    /// A block of which nothing is known but its lifetime and its place.
+    pub const fn new(born: u32, died: u32, address: u64, bytes: u64) -> Self {
+        Self {
+            born,
+            died,
+            address,
+            bytes,
+            requested: bytes,
+            stream: 0,
+            stack: None,
+            module: None,
+            name: None,
+            shape: None,
+            step: 0,
+            category: Category::Other,
+            known: Known::Inferred,
+            phase: Phase::Load,
+        }
+    }
+
     /// Whether it is alive just after this row.
     pub const fn alive_at(&self, row: u32) -> bool {
         self.born <= row && row < self.died

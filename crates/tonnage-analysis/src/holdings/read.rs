@@ -272,20 +272,10 @@ impl Builder {
                 self.direct_bytes += bytes;
                 let index = self.direct.len() as u32;
                 self.direct.push(Holding {
-                    born: row,
-                    died: Holding::ALIVE,
-                    address: event.address,
-                    bytes,
                     requested: event.requested.clamp(0, bytes),
                     stream: event.stream,
                     stack: event.stack,
-                    module: None,
-                    name: None,
-                    shape: None,
-                    step: 0,
-                    category: Category::Other,
-                    known: Known::Inferred,
-                    phase: Phase::Load,
+                    ..Holding::new(row, Holding::ALIVE, event.address, bytes)
                 });
                 self.direct_live.insert(event.address, index);
                 self.refused = None;
@@ -365,20 +355,14 @@ impl Builder {
         };
         track.tag(block.address, Some(self.out.blocks.len() as u32));
         self.out.blocks.push(Holding {
-            born: row,
-            died: Holding::ALIVE,
-            address: block.address,
-            bytes: block.bytes,
             requested,
             stream: block.stream,
             stack: block.stack,
             module: self.modules.last().copied(),
-            name: None,
-            shape: None,
             step: self.step,
             category: hint.and_then(|hint| hint.category).unwrap_or_default(),
-            known: Known::Inferred,
             phase,
+            ..Holding::new(row, Holding::ALIVE, block.address, block.bytes)
         });
         self.lives.push((self.span, self.span));
     }
@@ -399,20 +383,10 @@ impl Builder {
         let bytes = block.bytes.min(ABSURD - self.before);
         self.before += bytes;
         self.out.blocks.push(Holding {
-            born: 0,
-            died: died.0,
-            address: block.address,
-            bytes,
             requested: block.requested.min(bytes),
             stream: block.stream,
             stack: block.stack,
-            module: None,
-            name: None,
-            shape: None,
-            step: 0,
-            category: Category::Other,
-            known: Known::Inferred,
-            phase: Phase::Load,
+            ..Holding::new(0, died.0, block.address, bytes)
         });
         self.lives.push((0, died.1));
     }

@@ -59,7 +59,7 @@ pub(super) fn find<R: Read>(
     facts: &Facts<'_>,
 ) -> Option<Margin> {
     let fullest = totals.iter().min_by_key(|total| total.least_free)?;
-    let smallest = smallest(open, totals, &Alloc::Recorded);
+    let smallest = load(open, totals).and_then(|job| smallest(&job, totals, &Alloc::Recorded));
     let room = smallest.map_or(fullest.least_free, |smallest| {
         let distance = fullest.capacity.saturating_sub(smallest);
         distance.max(fullest.least_free)
@@ -76,16 +76,19 @@ pub(super) fn find<R: Read>(
     })
 }
 
-/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own.
-pub(super) fn smallest<R: Read>(
+/// A recording that is to be replayed; none where processes share a device, which a replay does not know.
+pub(super) fn load<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     totals: &[DeviceTotal],
-    alloc: &Alloc,
-) -> Option<u64> {
+) -> Option<Job> {
     if totals.iter().any(|total| total.processes > 1) {
         return None;
     }
-    let job = Job::load(open, &Options::default()).ok()?;
+    Job::load(open, &Options::default()).ok()
+}
+
+/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own.
+pub(super) fn smallest(job: &Job, totals: &[DeviceTotal], alloc: &Alloc) -> Option<u64> {
     let report = job.replay(std::slice::from_ref(alloc), true);
     let mut most = 0;
     for track in &report.tracks {

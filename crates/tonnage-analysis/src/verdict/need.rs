@@ -78,10 +78,12 @@ pub(super) fn find<R: Read>(
     };
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
-    let smallest = margin::smallest(open, &totals, &Alloc::Recorded);
+    let job = margin::load(open, &totals);
+    let smallest_with = |alloc: &Alloc| margin::smallest(job.as_ref()?, &totals, alloc);
+    let smallest = smallest_with(&Alloc::Recorded);
     let least = least.saturating_add(others);
     let bytes = smallest.unwrap_or(least);
-    let expandable = margin::smallest(open, &totals, &Alloc::expandable());
+    let expandable = smallest_with(&Alloc::expandable());
     let expandable = expandable.filter(|&less| smallest.is_some() && less < bytes);
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
     let complete = facts.ending == "exit 0" && stopped.is_none();

@@ -34,7 +34,7 @@ fn blocks(stacks: &mut StackTable, count: u32) -> Vec<Holding> {
                 step: n / 100,
                 category: Category::ALL[n as usize % CATEGORIES],
                 phase: Phase::Forward,
-                ..testing::block(n, died, address, bytes)
+                ..Holding::new(n, died, address, bytes)
             }
         })
         .collect()
