@@ -9,7 +9,7 @@ use tonnage_plan::{Buffer, Options};
 use super::Bytes;
 
 /// Buffers that are planned; of more, only reading is tried.
-const MOST_PLANNED: usize = 48;
+const MAX_PLANNED: usize = 48;
 
 /// The first byte says what is wanted and which header is put on top; below it the bytes are as they are.
 pub fn csv(data: &[u8]) {
@@ -97,7 +97,7 @@ fn read_again(problems: &Problems, wanted: &Wanted) {
 
 /// Planned, or refused because the problem contradicts itself; every plan passes the checker.
 fn planned(problems: &Problems, wanted: &Wanted) {
-    if problems.groups[0].names.len() > MOST_PLANNED {
+    if problems.groups[0].names.len() > MAX_PLANNED {
         return;
     }
     let options = Options {

@@ -30,7 +30,7 @@ const SETTINGS: [&str; 14] = [
     "expandable_segments:True,max_split_size_mb:40,garbage_collection_threshold:0.5",
 ];
 /// A recount looks at every block, which makes a long script quadratic.
-const MOST_CALLS: usize = 400;
+const MAX_CALLS: usize = 400;
 const RECOUNT_EVERY: usize = 8;
 
 struct World {
@@ -52,7 +52,7 @@ pub fn run(data: &[u8]) {
         live: BTreeMap::new(),
         held_back: Vec::new(),
     };
-    for call in 0..MOST_CALLS {
+    for call in 0..MAX_CALLS {
         if bytes.is_empty() {
             break;
         }

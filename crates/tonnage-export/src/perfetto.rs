@@ -25,11 +25,11 @@ use crate::{ExportError, Exported, counted};
 pub const DEFAULT_MIN_BLOCK: u64 = 16 << 20;
 
 /// Processes and devices an output has room for.
-const MOST_TRACKS: usize = 4096;
+const MAX_TRACKS: usize = 4096;
 /// Slices side by side; a picture with more lanes cannot be read.
-const MOST_LANES: u32 = 512;
+const MAX_LANES: u32 = 512;
 /// Frames of a block's stack that are written with it.
-const MOST_FRAMES: usize = 24;
+const MAX_FRAMES: usize = 24;
 
 const EVENTS_LANE: u32 = 1;
 const MARKS_LANE: u32 = 1000;
@@ -169,8 +169,8 @@ impl Survey {
                 continue;
             }
             tracks.insert((event.process, event.device));
-            if tracks.len() > MOST_TRACKS {
-                return Err(ExportError::TooManyTracks { limit: MOST_TRACKS });
+            if tracks.len() > MAX_TRACKS {
+                return Err(ExportError::TooManyTracks { limit: MAX_TRACKS });
             }
             if let Some(time) = event.time {
                 first = Some(first.map_or(time, |first: i64| first.min(time)));
@@ -399,7 +399,7 @@ impl Lanes {
             return Some((lane, false));
         }
         let lane = self.used;
-        (lane < MOST_LANES).then(|| {
+        (lane < MAX_LANES).then(|| {
             self.used += 1;
             (lane, true)
         })
@@ -764,7 +764,7 @@ fn stack_text(stacks: &StackTable, stack: Option<StackId>) -> String {
         return String::new();
     };
     let mut lines = Vec::new();
-    for frame in stacks.frames(stack).take(MOST_FRAMES) {
+    for frame in stacks.frames(stack).take(MAX_FRAMES) {
         lines.push(format!(
             "{} ({}:{})",
             frame.function, frame.file, frame.line

@@ -20,7 +20,7 @@ use crate::state::{Found, Ranges, active_and_allocated, at_the_end, is_bare};
 use crate::{ExportError, Exported, counted};
 
 /// The largest number of a device; the output has a list for each up to it.
-const MOST_DEVICES: i32 = 255;
+const MAX_DEVICES: i32 = 255;
 const HOST: i32 = -1;
 /// The minor version of PyTorch 2 whose keys are written when the recording does not say which made it.
 const NEWEST: u32 = 15;
@@ -197,10 +197,10 @@ impl Survey {
                 losses.devices += 1;
                 continue;
             }
-            if event.device > MOST_DEVICES {
+            if event.device > MAX_DEVICES {
                 return Err(ExportError::Device {
                     device: event.device,
-                    most: MOST_DEVICES,
+                    most: MAX_DEVICES,
                 });
             }
             if is_trace(event.kind) {

@@ -143,7 +143,7 @@ const SIEGE_LENGTH: u64 = 2;
 const SIEGE_FORGETS: f32 = 0.1;
 
 /// Heights that the failed states of all lanes may take together.
-const MOST_ROOMS: usize = 1 << 24;
+const MAX_ROOMS: usize = 1 << 24;
 
 /// Sets the keys of what failed in frugal runs apart.
 const FRUGAL: u64 = 0x6672_7567_616c_2121;
@@ -277,7 +277,7 @@ impl<'a, H: Height> Search<'a, H> {
             sorted: Vec::new(),
             memory: HashMap::default(),
             rooms: Vec::new(),
-            most_rooms: MOST_ROOMS,
+            most_rooms: MAX_ROOMS,
             items,
         }
     }
@@ -864,7 +864,7 @@ impl<'a, H: Height> Race<'a, H> {
         let seed = |lane: usize| options.seed.wrapping_add((lane as u64) << 32);
         let lanes = options.lanes();
         let lane = |lane| Search {
-            most_rooms: MOST_ROOMS / lanes,
+            most_rooms: MAX_ROOMS / lanes,
             ..Search::new(scaled.clone(), sections, seed(lane), *clock)
         };
         let low = goal.lower.div_ceil(unit);

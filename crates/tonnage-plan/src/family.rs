@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::flexible::{Piece, Shape};
-use crate::problem::{Invalid, MOST_BYTES, Problem, Space};
+use crate::problem::{Invalid, MAX_BYTES, Problem, Space};
 use crate::rigid::Rigid;
 
 /// Buffers with one offset.
@@ -241,7 +241,7 @@ pub(crate) fn refuse_contradictions(families: &Families, spaces: &[Space]) -> Re
 
 fn common_multiple(one: u64, other: u64) -> Option<u64> {
     let multiple = (one / gcd(one, other)).checked_mul(other)?;
-    (multiple <= MOST_BYTES).then_some(multiple)
+    (multiple <= MAX_BYTES).then_some(multiple)
 }
 
 /// The greatest common divisor; that of 0 and anything is the other.

@@ -68,7 +68,7 @@ pub(crate) struct Found {
 }
 
 /// Shapes up to which the complete search is tried; beyond, each node costs too much.
-const MOST_COMPLETE: usize = 400;
+const MAX_COMPLETE: usize = 400;
 
 /// Sections that share a list of what is placed in them.
 const BUCKETS: usize = 512;
@@ -238,7 +238,7 @@ impl Flexible<'_> {
                 best = found;
             }
         }
-        if complete && best.peak > target && orders[0].len() <= MOST_COMPLETE {
+        if complete && best.peak > target && orders[0].len() <= MAX_COMPLETE {
             let mut nodes = attempts.saturating_mul(2000);
             let mut search = Complete {
                 flexible: self,

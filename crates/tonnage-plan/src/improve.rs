@@ -11,13 +11,13 @@ use crate::random::Random;
 use crate::rigid::Item;
 
 /// Items that a window may free: what the flexible engine plans in some milliseconds.
-const MOST_FREE: usize = 160;
+const MAX_FREE: usize = 160;
 
 /// Items that may stay in a window; among more nothing can be moved.
-const MOST_FIXED: usize = 2000;
+const MAX_FIXED: usize = 2000;
 
 /// Windows in a row that may fail before the neighbourhood is exhausted.
-const MOST_FAILURES: u32 = 60;
+const MAX_FAILURES: u32 = 60;
 
 /// Orders that are tried in a window.
 const ORDERS: u64 = 24;
@@ -39,18 +39,18 @@ pub(crate) fn improve(
         .max()
         .unwrap_or(0);
     let mut failures = 0;
-    while peak > target && failures < MOST_FAILURES {
+    while peak > target && failures < MAX_FAILURES {
         let goal = target + (peak - target) * 3 / 4;
         let mut too_high: Vec<usize> = (0..items.len())
             .filter(|index| top(offsets, *index) > goal)
             .collect();
-        while !too_high.is_empty() && failures < MOST_FAILURES {
+        while !too_high.is_empty() && failures < MAX_FAILURES {
             if clock.is_over() {
                 return peak;
             }
             let pick = (random.unit() * too_high.len() as f32) as usize;
             let index = too_high[pick.min(too_high.len() - 1)];
-            let share = (MOST_FREE >> (random.unit() * 3.0) as u32).max(8);
+            let share = (MAX_FREE >> (random.unit() * 3.0) as u32).max(8);
             if window(items, offsets, index, goal, share, &mut random, clock) {
                 failures = 0;
                 too_high.retain(|index| top(offsets, *index) > goal);
@@ -98,12 +98,12 @@ fn window(
         reach *= 2;
     }
     let mut free: Vec<usize> = inside(from, to).collect();
-    if free.len() > MOST_FREE {
+    if free.len() > MAX_FREE {
         // More than can be moved live within the item's own life: it and some of them move, the others stay.
         let at = free.partition_point(|other| *other < index);
-        let first = at.saturating_sub((random.unit() * MOST_FREE as f32) as usize);
-        let first = first.min(free.len() - MOST_FREE);
-        free = free[first..first + MOST_FREE].to_vec();
+        let first = at.saturating_sub((random.unit() * MAX_FREE as f32) as usize);
+        let first = first.min(free.len() - MAX_FREE);
+        free = free[first..first + MAX_FREE].to_vec();
     }
     let mut shapes: Vec<Shape> = Vec::with_capacity(free.len() * 2);
     let end = items[..]
@@ -127,7 +127,7 @@ fn window(
     for (index, item) in items.iter().enumerate() {
         let stays = item.start < to && from < item.end && free.binary_search(&index).is_err();
         if stays {
-            if offsets[index] + item.size > goal || shapes.len() > MOST_FIXED {
+            if offsets[index] + item.size > goal || shapes.len() > MAX_FIXED {
                 return false;
             }
             shapes.push(Shape {
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_a_window_cannot_free_stays_and_is_not_forgotten() {
         // Within the long life are twice as many as a window frees.
-        let count = 2 * MOST_FREE as u32;
+        let count = 2 * MAX_FREE as u32;
         let item = |start, end, size| Item { start, end, size };
         let mut items = vec![item(0, count, 10)];
         items.extend((0..count).map(|start| item(start, start + 1, 5)));

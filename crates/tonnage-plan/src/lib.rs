@@ -77,5 +77,5 @@ mod tree;
 pub use check::{Fault, check};
 pub use options::{Options, Progress, Switches};
 pub use plan::{Conflict, Plan, SpacePlan, Status};
-pub use problem::{Buffer, Invalid, MOST_BUFFERS, MOST_BYTES, Problem, Space};
+pub use problem::{Buffer, Invalid, MAX_BUFFERS, MAX_BYTES, Problem, Space};
 pub use solve::plan;

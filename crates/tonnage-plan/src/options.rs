@@ -75,7 +75,7 @@ impl Switches {
 }
 
 /// Threads that search at most: each has a memory of its own.
-const MOST_THREADS: usize = 256;
+const MAX_THREADS: usize = 256;
 
 /// How to plan.
 #[derive(Clone, Copy)]
@@ -103,7 +103,7 @@ impl Options<'_> {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        threads.min(MOST_THREADS)
+        threads.min(MAX_THREADS)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::random::Random;
 use crate::rigid::{Item, Part, Rigid};
 
 /// Items up to which the complete search is tried: its nodes cost more the more there are.
-const MOST_EXACT: usize = 4000;
+const MAX_EXACT: usize = 4000;
 
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
@@ -227,7 +227,7 @@ impl Job<'_> {
         if self.items.len() == 1 {
             return done;
         }
-        let exact = switches.exact && self.items.len() <= MOST_EXACT;
+        let exact = switches.exact && self.items.len() <= MAX_EXACT;
         let mut rules: Vec<Rule> = RULES.to_vec();
         rules.retain(|rule| switches.tightest || !rule.tightest);
         let first = if !switches.dive {

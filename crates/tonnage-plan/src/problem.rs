@@ -9,10 +9,10 @@ use std::fmt;
 use std::ops::Range;
 
 /// Most buffers of one problem; indices are 32 bits wide.
-pub const MOST_BUFFERS: usize = 1 << 30;
+pub const MAX_BUFFERS: usize = 1 << 30;
 
 /// Most bytes that all buffers of one problem may have together, so that no sum overflows.
-pub const MOST_BYTES: u64 = 1 << 60;
+pub const MAX_BYTES: u64 = 1 << 60;
 
 /// A buffer: how much, when, and where it may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ impl Problem {
 
     /// Whether the problem makes sense at all.
     pub(crate) fn validate(&self) -> Result<(), Invalid> {
-        if self.len() > MOST_BUFFERS || self.spaces.len() > usize::from(u16::MAX) {
+        if self.len() > MAX_BUFFERS || self.spaces.len() > usize::from(u16::MAX) {
             return Err(Invalid::TooMany);
         }
         let mut total = 0_u64;
@@ -246,13 +246,13 @@ impl Problem {
                 return bad("its life ends before it starts");
             }
             let alignment = self.alignment(number);
-            if alignment == 0 || alignment > MOST_BYTES {
+            if alignment == 0 || alignment > MAX_BYTES {
                 return bad("its alignment is not between 1 and 2^60");
             }
             // Rounded up, since alignment may take that much.
             let rounded = self.sizes[number].checked_next_multiple_of(alignment);
             total = match rounded.and_then(|rounded| total.checked_add(rounded)) {
-                Some(total) if total <= MOST_BYTES => total,
+                Some(total) if total <= MAX_BYTES => total,
                 _ => return Err(Invalid::TooLarge),
             };
         }
@@ -266,7 +266,7 @@ impl Problem {
                 if offset % self.alignment(number) != 0 {
                     return bad("its fixed offset is no multiple of its alignment");
                 }
-                if offset > MOST_BYTES {
+                if offset > MAX_BYTES {
                     return Err(Invalid::TooLarge);
                 }
             }
@@ -280,7 +280,7 @@ impl Problem {
             }
         }
         for space in &self.spaces {
-            if space.forbidden.iter().any(|range| range.end > MOST_BYTES) {
+            if space.forbidden.iter().any(|range| range.end > MAX_BYTES) {
                 return Err(Invalid::TooLarge);
             }
         }

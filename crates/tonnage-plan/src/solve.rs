@@ -13,7 +13,7 @@ use crate::flexible::Flexible;
 use crate::options::{Clock, Options};
 use crate::pack::{Told, pack};
 use crate::plan::{Plan, SpacePlan, Status};
-use crate::problem::{Invalid, MOST_BYTES, Problem, Space};
+use crate::problem::{Invalid, MAX_BYTES, Problem, Space};
 use crate::rigid::Rigid;
 use crate::spaces;
 
@@ -67,7 +67,7 @@ pub(crate) fn unit(view: &View<'_>) -> (u64, Option<u64>) {
         multiple = multiple
             .and_then(|multiple| (multiple / gcd(multiple, alignment)).checked_mul(alignment));
     }
-    let most = MOST_BYTES / (view.len() as u64 + 1);
+    let most = MAX_BYTES / (view.len() as u64 + 1);
     (unit.max(1), multiple.filter(|multiple| *multiple <= most))
 }
 

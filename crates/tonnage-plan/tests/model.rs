@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use tonnage_plan::{Buffer, Invalid, MOST_BYTES, Options, Problem, Space, Status, check, plan};
+use tonnage_plan::{Buffer, Invalid, MAX_BYTES, Options, Problem, Space, Status, check, plan};
 
 /// Many buffers in a pattern that no order places well at once.
 fn hard(count: u64) -> Problem {
@@ -45,7 +45,7 @@ fn nonsense_is_refused_with_the_reason() {
             Buffer::new(1, 0..5).within(&[1]),
             "buffer 0: it may lie in a space that does not exist",
         ),
-        (Buffer::new(MOST_BYTES + 1, 0..5), "more than 2^60 bytes"),
+        (Buffer::new(MAX_BYTES + 1, 0..5), "more than 2^60 bytes"),
     ];
     for (buffer, words) in cases {
         let mut problem = Problem::new();

@@ -14,7 +14,7 @@ use crate::StreamId;
 /// 2^64 divided by the golden ratio.
 const FIBONACCI: u64 = 11_400_714_819_323_198_485;
 const FIRST_SLOTS: usize = 4;
-const LEAST_LOOKUPS: u32 = 4;
+const MIN_LOOKUPS: u32 = 4;
 
 /// A key with the hash torch gives it.
 pub(super) trait SkaKey: Copy + Eq {
@@ -75,7 +75,7 @@ impl<K, V> Default for SkaMap<K, V> {
         Self {
             slots: Vec::new(),
             width: 0,
-            lookups: LEAST_LOOKUPS,
+            lookups: MIN_LOOKUPS,
             len: 0,
         }
     }
@@ -190,7 +190,7 @@ impl<K: SkaKey, V> SkaMap<K, V> {
 
     fn grow(&mut self) {
         let width = FIRST_SLOTS.max(2 * self.width);
-        self.lookups = LEAST_LOOKUPS.max(width.trailing_zeros());
+        self.lookups = MIN_LOOKUPS.max(width.trailing_zeros());
         self.width = width;
         self.len = 0;
         let mut slots = Vec::new();

@@ -8,8 +8,8 @@ use super::case::{Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Bound, Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
+use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
-use crate::words::bytes;
 
 /// Activations.
 pub const ACTIVATIONS: Code = code(

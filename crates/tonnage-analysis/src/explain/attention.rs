@@ -12,8 +12,8 @@ use super::case::{Case, LARGE_SHARE, Live, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
-use crate::words::bytes;
 
 /// Attention scores.
 pub const ATTENTION: Code = code(

@@ -7,12 +7,12 @@ use tonnage_trace::{StackId, StackTable};
 
 use super::fixes::Bound;
 use super::{OnDevice, Request, need};
+use crate::format::count;
 use crate::holdings::{
     Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
     Slack, Sort, is_users, shortened, site,
 };
 use crate::replay::Job;
-use crate::words::count;
 
 /// A cause that holds less than this share of the live bytes is none.
 pub(super) const SHARE: f64 = 0.10;

@@ -5,8 +5,8 @@ use super::case::{Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Known, Phase};
-use crate::words::bytes;
 
 /// Saving or loading.
 pub const CHECKPOINT_FILE: Code = code(

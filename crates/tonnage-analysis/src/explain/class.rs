@@ -13,8 +13,8 @@ use super::case::{Case, at, counted};
 use super::codes::{Code, code};
 use super::need::Need;
 use super::{Finding, outside};
+use crate::format::bytes;
 use crate::holdings::{HeldBy, Known, Place, site};
-use crate::words::bytes;
 
 /// Too little memory.
 pub const SHORT: Code = code(

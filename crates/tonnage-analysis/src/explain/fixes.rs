@@ -16,9 +16,9 @@ use std::ops::RangeInclusive;
 use serde::Serialize;
 
 use super::case::Case;
+use crate::format::bytes;
 use crate::holdings::{Holding, changes};
 use crate::replay::Changes;
-use crate::words::bytes;
 
 /// How a proposal was proved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

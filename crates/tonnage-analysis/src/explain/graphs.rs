@@ -12,8 +12,8 @@ use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Bound, Fix, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
-use crate::words::bytes;
 
 /// Graphs that are kept.
 pub const GRAPHS: Code = code(

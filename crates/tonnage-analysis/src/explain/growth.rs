@@ -16,8 +16,8 @@ use super::codes::{Code, code};
 use super::fixes::{Bound, Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
-use crate::words::bytes;
 
 /// Memory that grows.
 pub const LEAK: Code = code(

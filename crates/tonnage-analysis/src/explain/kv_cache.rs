@@ -5,8 +5,8 @@ use super::case::{Case, LARGE_SHARE, Live, at, counted, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known};
-use crate::words::bytes;
 
 /// The KV cache.
 pub const KV_CACHE: Code = code(

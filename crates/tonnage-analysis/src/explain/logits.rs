@@ -5,8 +5,8 @@ use super::case::{Case, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
-use crate::words::bytes;
 
 /// Logits and loss.
 pub const LOSS_SPIKE: Code = code(

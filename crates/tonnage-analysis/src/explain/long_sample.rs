@@ -7,8 +7,8 @@ use super::case::{Case, PASSES, SHARE, at, is_kept, pass_of};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, peak_before, promise};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Holdings, Known, Phase};
-use crate::words::bytes;
 
 /// One large sample or batch.
 pub const LONG_SAMPLE: Code = code(

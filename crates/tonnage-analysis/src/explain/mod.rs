@@ -50,12 +50,12 @@ pub use need::{Need, Over};
 
 use self::case::Case;
 use crate::facts;
+use crate::format::{bytes, count};
 use crate::holdings::{
     Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
     is_users, pattern, site,
 };
 use crate::replay::Job;
-use crate::words::{bytes, count};
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;

@@ -13,8 +13,8 @@ use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged, without};
 use super::{Finding, Found, case};
+use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
-use crate::words::bytes;
 
 /// An old copy.
 pub const TWO_COPIES: Code = code(

@@ -5,8 +5,8 @@ use super::case::{Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Bound, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
+use crate::format::bytes;
 use crate::holdings::{Holding, Known, Phase};
-use crate::words::bytes;
 
 /// Evaluation with graphs.
 pub const NO_GRAD: Code = code(

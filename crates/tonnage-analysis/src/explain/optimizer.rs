@@ -9,8 +9,8 @@ use super::case::{Case, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
-use crate::words::bytes;
 
 /// The optimizer.
 pub const OPTIMIZER_STEP: Code = code(

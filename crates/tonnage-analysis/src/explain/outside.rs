@@ -5,8 +5,8 @@ use super::Finding;
 use super::case::{Case, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Measure, Proof};
+use crate::format::bytes;
 use crate::holdings::{Holdings, Known, site};
-use crate::words::bytes;
 
 /// Memory outside.
 pub const OUTSIDE: Code = code(

@@ -5,8 +5,8 @@ use super::case::Case;
 use super::class::{FRAGMENTED, SHORT};
 use super::fixes::{Fix, Measure, Proof};
 use super::need::{EXPANDABLE, Need};
+use crate::format::bytes;
 use crate::replay::{Alloc, Outcome};
-use crate::words::bytes;
 
 /// Expandable segments, where they help and are not on. `case` is the whole job if it is known.
 pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {

@@ -8,8 +8,8 @@ use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::logits::LOSSES;
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase, Place, pattern};
-use crate::words::bytes;
 
 /// One operation.
 pub const SPIKE: Code = code(

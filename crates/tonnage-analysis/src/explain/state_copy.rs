@@ -10,8 +10,8 @@ use super::case::{Case, Live, SHARE, at, counted, is_kept, is_kept_by};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
+use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase};
-use crate::words::bytes;
 
 /// A copy of the state.
 pub const STATE_COPY: Code = code(

@@ -17,7 +17,7 @@ use tonnage_trace::StackTable;
 use super::{Name, Problems, Wanted};
 
 /// Bytes of a line; one with a thousand gaps has less.
-const MOST_LINE: u64 = 1 << 16;
+const MAX_LINE: u64 = 1 << 16;
 
 /// Why a planning problem cannot be read.
 #[derive(Debug, Error)]
@@ -164,10 +164,10 @@ pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, CsvError
             line: number,
             reason,
         };
-        if source.by_ref().take(MOST_LINE).read_line(&mut line)? == 0 {
+        if source.by_ref().take(MAX_LINE).read_line(&mut line)? == 0 {
             break;
         }
-        if line.len() as u64 == MOST_LINE {
+        if line.len() as u64 == MAX_LINE {
             return Err(bad("it is longer than 64 KiB"));
         }
         let Some(columns) = &columns else {

@@ -33,10 +33,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 const TORCH_ALIGNMENT: u64 = 512;
 
 /// Problems that are told apart; blocks beyond go with the last one's. No machine has so many pools.
-const MOST_PROBLEMS: usize = 1 << 12;
+const MAX_PROBLEMS: usize = 1 << 12;
 
 /// Requests that a step has at least; less repeats in any program.
-const LEAST_STEP: usize = 8;
+const MIN_STEP: usize = 8;
 
 /// What to plan, and how.
 #[derive(Clone, Copy, Debug, Default)]
@@ -172,7 +172,7 @@ pub fn problems<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, ReadErr
                     event.size
                 };
                 let mut key = (event.process, event.device, event.pool);
-                if groups.len() >= MOST_PROBLEMS && !groups.contains_key(&key) {
+                if groups.len() >= MAX_PROBLEMS && !groups.contains_key(&key) {
                     key = groups.last_key_value().map_or(key, |(key, _)| *key);
                 }
                 let group = groups.entry(key).or_default();
@@ -356,9 +356,9 @@ fn find_step(blocks: &Blocks, end: i64) -> Option<Step> {
             }
             border[index] = length + usize::from(site(index) == site(length));
         }
-        for index in (2 * LEAST_STEP - 1..cut).rev() {
+        for index in (2 * MIN_STEP - 1..cut).rev() {
             let (length, period) = (index + 1, index + 1 - border[index]);
-            if period >= LEAST_STEP && length >= 2 * period {
+            if period >= MIN_STEP && length >= 2 * period {
                 if best.is_none_or(|(longest, _, _)| length > longest) {
                     best = Some((length, period, cut));
                 }

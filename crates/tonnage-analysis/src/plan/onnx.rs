@@ -24,13 +24,13 @@ use tonnage_trace::StackTable;
 use super::{Name, Problems, Wanted};
 
 /// Bytes of a name; longer ones are refused.
-const MOST_NAME: u64 = 1 << 12;
+const MAX_NAME: u64 = 1 << 12;
 /// Names of tensors; no graph has as many.
-const MOST_TENSORS: usize = 1 << 20;
+const MAX_TENSORS: usize = 1 << 20;
 /// Graphs inside of graphs.
-const MOST_DEPTH: u32 = 16;
+const MAX_DEPTH: u32 = 16;
 /// Dimensions of a tensor.
-const MOST_DIMENSIONS: usize = 64;
+const MAX_DIMENSIONS: usize = 64;
 
 /// What of a graph is not planned, and how much there was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -295,7 +295,7 @@ impl<R: Read> Wire<R> {
 
     fn text(&mut self, end: u64) -> Result<String, OnnxError> {
         let length = end.saturating_sub(self.at);
-        if length > MOST_NAME {
+        if length > MAX_NAME {
             return Err(self.damaged("a name is longer than 4 KiB"));
         }
         let mut bytes = Vec::with_capacity(length as usize);
@@ -502,10 +502,10 @@ impl<R: Read> Model<'_, R> {
         while let Some((number, value)) = self.wire.field(end)? {
             match (number, value) {
                 (6 | 11, Value::Inner(end)) => {
-                    if depth >= MOST_DEPTH {
+                    if depth >= MAX_DEPTH {
                         return Err(OnnxError::TooMuch {
                             what: "graphs inside of each other",
-                            most: MOST_DEPTH.into(),
+                            most: MAX_DEPTH.into(),
                         });
                     }
                     let body = self.body(end, depth + 1)?;
@@ -612,7 +612,7 @@ impl<R: Read> Model<'_, R> {
     }
 
     fn room(&self, dimensions: &[Dimension]) -> Result<(), OnnxError> {
-        if dimensions.len() >= MOST_DIMENSIONS {
+        if dimensions.len() >= MAX_DIMENSIONS {
             return Err(self.wire.damaged("a tensor has more than 64 dimensions"));
         }
         Ok(())
@@ -785,11 +785,11 @@ struct Body {
 }
 
 fn few(names: usize) -> Result<(), OnnxError> {
-    if names < MOST_TENSORS {
+    if names < MAX_TENSORS {
         return Ok(());
     }
     Err(OnnxError::TooMuch {
         what: "names of tensors",
-        most: MOST_TENSORS as u64,
+        most: MAX_TENSORS as u64,
     })
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_analysis::diff::{Change, Diff, Summary};
+use tonnage_analysis::format::bytes;
 use tonnage_analysis::holdings::{Recording as Held, own_folder};
-use tonnage_analysis::words::bytes;
 use tonnage_report::{
     Comparison, Difference, Differences, Fact, Options, Pane, Picture, Story, Words,
 };

@@ -9,12 +9,12 @@ use serde::Serialize;
 use tonnage_analysis::explain::{
     Explanation, Finding, Fix, Holder, Moment, Need, OnDevice, Outcome, Proof, codes, explain,
 };
+use tonnage_analysis::format::{bytes, count};
 use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
     shortened,
 };
 use tonnage_analysis::replay::{Job, Options};
-use tonnage_analysis::words::{bytes, count};
 
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use crate::arguments::ExplainOptions;

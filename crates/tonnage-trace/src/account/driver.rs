@@ -17,7 +17,7 @@ use crate::Event;
 const GROWING: u64 = 64;
 
 /// Sizes of pieces that are remembered; PyTorch has two.
-const MOST_SIZES: usize = 8;
+const MAX_SIZES: usize = 8;
 
 /// Who a piece of memory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl Reservations {
     }
 
     fn remember(&mut self, piece: u64) {
-        if self.sizes.len() < MOST_SIZES {
+        if self.sizes.len() < MAX_SIZES {
             self.sizes.insert(piece);
         }
     }

@@ -31,7 +31,7 @@ pub use moment::{Breakdown, Moment, Peak, Refusal};
 use crate::{Event, Kind, StackTable};
 
 /// Pairs of process and device that are told apart; no machine has so many.
-const MOST_TRACKS: usize = 1 << 16;
+const MAX_TRACKS: usize = 1 << 16;
 
 /// The most that all processes used of a device at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl<T: Copy + Default> Account<T> {
         if !is_about_device(event.kind) {
             return Change::Nothing;
         }
-        let has_room = self.reservations.len() < MOST_TRACKS;
+        let has_room = self.reservations.len() < MAX_TRACKS;
         if !has_room && !self.reservations.contains_key(&event.process) {
             return Change::Nothing;
         }
@@ -86,7 +86,7 @@ impl<T: Copy + Default> Account<T> {
             _ => {}
         }
         let key = (event.process, event.device);
-        if self.tracks.len() >= MOST_TRACKS && !self.tracks.contains_key(&key) {
+        if self.tracks.len() >= MAX_TRACKS && !self.tracks.contains_key(&key) {
             return Change::Nothing;
         }
         let track = self

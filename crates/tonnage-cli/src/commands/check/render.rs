@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::check::{Answer as Held, Checked, Figure, SCHEMA_VERSION};
-use tonnage_analysis::words::bytes;
+use tonnage_analysis::format::bytes;
 
 use crate::arguments::CheckFormat;
 use crate::commands::diff::{named, row, signed};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How numbers are said, the same in a terminal, in JSON sentences and on a page.
+//! Formatting of sizes and counts, the same in a terminal, in the sentences of results and on a page.
 
 /// Bytes in binary units, two decimals from KiB on.
 pub fn bytes(bytes: u64) -> String {
