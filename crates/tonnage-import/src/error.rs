@@ -8,6 +8,8 @@ use std::io;
 
 use tonnage_trace::WriteError;
 
+use crate::planner::PlannerError;
+
 /// Why an import stopped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -62,6 +64,9 @@ pub enum ImportError {
         /// What was found.
         value: String,
     },
+    /// A planning problem that cannot be read.
+    #[error(transparent)]
+    Planner(#[from] PlannerError),
     /// The file asks for more than an importer gives.
     #[error("the file exceeds a limit: more than {limit} {what}")]
     TooLarge {
@@ -97,6 +102,7 @@ impl ImportError {
             Self::TooLarge { .. } => {
                 "record a shorter span with max_entries of torch.cuda.memory._record_memory_history"
             }
+            Self::Planner(error) => error.hint(),
             Self::Write(error) => error.hint(),
         }
     }

@@ -56,6 +56,7 @@ pub const DETECT_BYTES: usize = 4096;
 
 /// The format of a file, told from its first bytes ([`DETECT_BYTES`] are enough).
 pub fn detect(first: &[u8]) -> Option<Format> {
+    let first = &first[..first.len().min(DETECT_BYTES)];
     if rmm::is_header(first) {
         return Some(Format::RmmCsv);
     }
@@ -144,6 +145,10 @@ mod tests {
             (b"id,lower,upper,size\n", Some(Format::PlannerCsv)),
             (
                 b"ID, start, end, size, offset\r\n",
+                Some(Format::PlannerCsv),
+            ),
+            (
+                "\u{feff}\"id\",\"lower\",\"upper\",\"size\"\n".as_bytes(),
                 Some(Format::PlannerCsv),
             ),
             (b"hello", None),

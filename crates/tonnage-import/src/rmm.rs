@@ -61,7 +61,7 @@ pub fn import<W: Write>(
 }
 
 /// One line as text, the last one also without a line feed.
-pub(crate) fn line<R: Read>(source: &mut Source<R>) -> Result<String, ImportError> {
+fn line<R: Read>(source: &mut Source<R>) -> Result<String, ImportError> {
     let text = |bytes: &[u8]| {
         String::from_utf8_lossy(bytes)
             .trim_end_matches('\r')

@@ -1,187 +1,43 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Planning problems as CSV, with everything that minimalloc's format says about a buffer.
 //!
-//! Columns by name, in any order: `id` (or `buffer`), `lower` (or `start`, `begin`), `upper` or `end`, `size`, and if
-//! wanted `alignment`, `gaps` and `offset`. Lives are half-open with `upper`; an `end` is the last moment that still
-//! counts, as in minimalloc. Gaps are `from-to` with spaces between. An offset is where a buffer was put by someone;
-//! it binds only where the caller says so. Other columns are passed over.
-//!
-//! The importer of recordings reads the same files, but a recording has no place for alignments and gaps.
+//! The reader is that of tonnage-import. Here the buffers become a [`Problem`], with their alignments and gaps, which
+//! a recording has no place for. An offset is where someone placed a buffer; it binds only where the caller says so.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::Read;
 
-use thiserror::Error;
+use tonnage_import::planner::{PlannerError, ProblemReader, Row};
 use tonnage_plan::{Buffer, Problem};
 use tonnage_trace::StackTable;
 
 use super::{Name, Problems, Wanted};
 
-/// Bytes of a line; one with a thousand gaps has less.
-const MAX_LINE: u64 = 1 << 16;
-
-/// Why a planning problem cannot be read.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum CsvError {
-    /// The file could not be read.
-    #[error("cannot read it")]
-    Io(#[from] io::Error),
-    /// The first line does not name the columns.
-    #[error("the first line does not name the columns id, lower, upper and size")]
-    Header,
-    /// A line is no buffer.
-    #[error("line {line}: {reason}")]
-    Line {
-        /// Counted from 1.
-        line: u64,
-        /// What is wrong.
-        reason: &'static str,
-    },
-}
-
-impl CsvError {
-    /// What to do about it.
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Io(_) => "check the file",
-            Self::Header => "a problem starts with a line such as id,lower,upper,size",
-            Self::Line { .. } => {
-                "correct the line; a buffer is a line such as b1,0,12,4096 under id,lower,upper,size"
-            }
-        }
-    }
-}
-
-#[derive(Default)]
-struct Columns {
-    id: Option<usize>,
-    lower: Option<usize>,
-    upper: Option<usize>,
-    size: Option<usize>,
-    alignment: Option<usize>,
-    gaps: Option<usize>,
-    offset: Option<usize>,
-    /// 1 if an end is the last moment, 0 if it is the first one after.
-    inclusive: i64,
-}
-
-impl Columns {
-    fn of(line: &str) -> Result<Self, CsvError> {
-        let mut columns = Self::default();
-        for (index, name) in line.split(',').enumerate() {
-            let name = name
-                .trim()
-                .trim_start_matches('\u{feff}')
-                .to_ascii_lowercase();
-            let place = match name.as_str() {
-                "id" | "buffer" | "buffer_id" => &mut columns.id,
-                "lower" | "start" | "begin" => &mut columns.lower,
-                "upper" => &mut columns.upper,
-                "end" => {
-                    columns.inclusive = 1;
-                    &mut columns.upper
-                }
-                "size" => &mut columns.size,
-                "alignment" => &mut columns.alignment,
-                "gaps" => &mut columns.gaps,
-                "offset" => &mut columns.offset,
-                _ => continue,
-            };
-            *place = Some(index);
-        }
-        let needed = [columns.id, columns.lower, columns.upper, columns.size];
-        if needed.contains(&None) {
-            return Err(CsvError::Header);
-        }
-        Ok(columns)
-    }
-
-    /// The buffer of a line and its name.
-    fn buffer<'a>(
-        &self,
-        line: &'a str,
-        wanted: &Wanted,
-    ) -> Result<(&'a str, Buffer), &'static str> {
-        let fields: Vec<&str> = line
-            .split(',')
-            .map(|field| field.trim().trim_matches('"'))
-            .collect();
-        let field = |column: Option<usize>| {
-            column
-                .and_then(|column| fields.get(column))
-                .copied()
-                .unwrap_or("")
-        };
-        let time = |text: &str| {
-            text.parse::<i64>()
-                .map_err(|_| "its life is no pair of numbers")
-        };
-        let after = |text: &str| {
-            time(text)?
-                .checked_add(self.inclusive)
-                .ok_or("its life is too long")
-        };
-        let (lower, upper) = (time(field(self.lower))?, after(field(self.upper))?);
-        if lower >= upper {
-            return Err("it ends before it begins");
-        }
-        let size = field(self.size)
-            .parse()
-            .map_err(|_| "its size is not a number")?;
-        let mut buffer = Buffer::new(size, lower..upper).aligned(wanted.alignment.unwrap_or(1));
-        let text = field(self.alignment);
-        if wanted.alignment.is_none() && !text.is_empty() {
-            buffer.alignment = text.parse().map_err(|_| "its alignment is not a number")?;
-        }
-        for gap in field(self.gaps).split_whitespace() {
-            if gap.contains('@') {
-                return Err("gaps with a window are not supported; leave out what follows the @");
-            }
-            let (from, to) = gap.split_once('-').ok_or("a gap is no pair of numbers")?;
-            buffer.gaps.push(time(from)?..after(to)?);
-        }
-        let text = field(self.offset);
-        if wanted.keep_offsets && !text.is_empty() {
-            buffer.offset = Some(text.parse().map_err(|_| "its offset is not a number")?);
-        }
-        Ok((field(self.id), buffer))
-    }
-}
-
 /// Reads a planning problem.
-pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, CsvError> {
-    let mut source = BufReader::new(source);
+pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, PlannerError> {
+    let mut reader = ProblemReader::new(source)?;
     let mut texts = StackTable::new();
     let mut problem = wanted
         .capacity
         .map_or_else(Problem::new, Problem::with_capacity);
-    let (mut names, mut line, mut number) = (Vec::new(), String::new(), 0);
-    let mut columns = None;
-    loop {
-        line.clear();
-        number += 1;
-        let bad = |reason| CsvError::Line {
-            line: number,
-            reason,
-        };
-        if source.by_ref().take(MAX_LINE).read_line(&mut line)? == 0 {
-            break;
-        }
-        if line.len() as u64 == MAX_LINE {
-            return Err(bad("it is longer than 64 KiB"));
-        }
-        let Some(columns) = &columns else {
-            columns = Some(Columns::of(&line)?);
-            continue;
-        };
-        if line.trim().is_empty() {
-            continue;
-        }
-        let (id, buffer) = columns.buffer(&line, wanted).map_err(bad)?;
-        names.push(Name::Text(texts.intern(id)));
-        problem.add(buffer);
+    let mut names = Vec::new();
+    while let Some(row) = reader.next_row()? {
+        problem.add(buffer(&row, wanted)?);
+        names.push(Name::Text(texts.intern(&row.id())));
     }
     Ok(Problems::alone(problem, names, texts))
+}
+
+fn buffer(row: &Row<'_>, wanted: &Wanted) -> Result<Buffer, PlannerError> {
+    let mut buffer = Buffer::new(row.size()?, row.lifetime()?);
+    buffer.alignment = match wanted.alignment {
+        Some(alignment) => alignment,
+        None => row.alignment()?.unwrap_or(1),
+    };
+    buffer.gaps = row.gaps()?;
+    if wanted.keep_offsets {
+        buffer.offset = row.offset()?;
+    }
+    Ok(buffer)
 }
 
 #[cfg(test)]
@@ -197,13 +53,16 @@ mod tests {
     }
 
     #[test]
-    fn an_end_counts_and_an_upper_does_not() {
+    fn gaps_are_kept_and_errors_are_those_of_the_reader() {
         let wanted = Wanted::default();
-        let half_open = read("id,lower,upper,size\na,0,5,7\n", &wanted);
-        assert_eq!(half_open, Ok(vec![Buffer::new(7, 0..5)]));
         let closed = read("size,end,begin,buffer,gaps\n7,5,0,a,1-2 4-4\n", &wanted);
         let gaps = Buffer::new(7, 0..6).without(1..3).without(4..5);
         assert_eq!(closed, Ok(vec![gaps]));
+        let refused = read("id,lower,upper,size,gaps\na,0,5,1,3\n", &wanted);
+        assert_eq!(
+            refused.unwrap_err(),
+            "line 2: a gap is not a pair of numbers"
+        );
     }
 
     #[test]
@@ -243,52 +102,6 @@ mod tests {
         assert_eq!(
             refused.to_string(),
             "the fixed offsets of a and c overlap at 2"
-        );
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (text, words) in [
-            ("", "no buffers"),
-            (
-                "hello\n",
-                "the first line does not name the columns id, lower, upper and size",
-            ),
-            (
-                "id,lower,upper,size\na,0,5\n",
-                "line 2: its size is not a number",
-            ),
-            (
-                "id,lower,upper,size\n\na,5,5,1\n",
-                "line 3: it ends before it begins",
-            ),
-            (
-                "id,lower,upper,size\na,x,5,1\n",
-                "line 2: its life is no pair of numbers",
-            ),
-            (
-                "id,lower,end,size\na,0,9223372036854775807,1\n",
-                "line 2: its life is too long",
-            ),
-            (
-                "id,lower,upper,size,gaps\na,0,5,1,3\n",
-                "line 2: a gap is no pair of numbers",
-            ),
-            (
-                "id,lower,upper,size,gaps\na,0,5,1,1-2@0:5\n",
-                "line 2: gaps with a window are not supported; leave out what follows the @",
-            ),
-        ] {
-            let error = read(text, &Wanted::default()).map(|buffers| assert!(buffers.is_empty()));
-            assert_eq!(
-                error.err().unwrap_or_else(|| "no buffers".to_owned()),
-                words
-            );
-        }
-        let long = format!("id,lower,upper,size\n{}", "a".repeat(1 << 17));
-        assert_eq!(
-            read(&long, &Wanted::default()).unwrap_err(),
-            "line 2: it is longer than 64 KiB"
         );
     }
 
