@@ -157,8 +157,11 @@ class Fix(_Row):
     peak_after: int
     #: At least this; the same where the recording leaves no room for doubt.
     peak_after_least: int
-    #: Whether it would then fit, where it did not; None if that cannot be told.
-    fits: bool | None
+    #: Of a job that did not fit: "fits", "fits_only_if" what is not counted takes less than `room`, "does_not_fit", or
+    #: "unknown".
+    outcome: str
+    #: The bytes below which what is not counted has to stay, for "fits_only_if".
+    room: int | None
     #: Whether this holds to the end of the job, or only past the request that failed.
     whole_job: bool
     #: Whether the program then computes something else.

@@ -118,7 +118,8 @@ pub fn dry_run(
         && need.known != "unknown"
     {
         let catalogue = Catalogue::embedded();
-        let gpus = catalogue.that_hold(need.bytes, verdict.context.bytes);
+        let bytes = need.bytes.saturating_add(need.uncounted);
+        let gpus = catalogue.that_hold(bytes, verdict.context.bytes);
         need.gpus = gpus.iter().map(|gpu| gpu.id.clone()).collect();
     }
     Ok(DryRun {

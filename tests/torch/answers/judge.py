@@ -248,10 +248,17 @@ class Judge:
         before = len(row.complaints)
         words = f"{fix['code']} {fix['advice']}"
         promised = fix["peak_after"]
-        if fix["fits"] is False:
+        if fix["outcome"] == "does_not_fit":
             options = sized(row.program, UNLIMITED)
         code, verdict, recording = self.run(row.program, folder, options, **variables)
         row.hold("fix", code == 0, f"applied, the job ends with {code}: {words}")
+        if code == 0 and fix["outcome"] in ("fits", "fits_only_if"):
+            # The changed program has the margin that was promised, as near as its peak.
+            room = verdict["margin"]["room"]
+            most = sum(part["high"] for part in verdict["margin"]["uncounted"])
+            near = NEAR * verdict["capacity"]["bytes"]
+            kept = room >= most - near if fix["outcome"] == "fits" else abs(room - fix["room"]) <= near
+            row.hold("fix", kept, f"promised {fix['outcome']} {fix['room']}, leaves {size(room)}: {words}")
         if not again:
             told, _ = self.explain(recording)
             done = [other for other in (told or {"fixes": []})["fixes"] if other["code"] == fix["code"]]

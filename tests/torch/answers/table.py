@@ -116,6 +116,16 @@ PROGRAMS = [
         fixes=(EXPANDABLE,),
         live=7000 * MIB,
     ),
+    # What is not counted may take more than the setting leaves.
+    Program(
+        "pinned_holes@tight",
+        ["--capacity", "7700MiB"],
+        causes=("TN102",),
+        holder=("stay",),
+        right=(r"fits only if what is not counted takes less than",),
+        fixes=(EXPANDABLE,),
+        live=7000 * MIB,
+    ),
     Program(
         "logits",
         causes=("TN203",),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tonnage_trace::{StackId, StackTable};
+use tonnage_trace::{StackId, StackTable, meta};
 
 use super::fixes::Bound;
 use super::{OnDevice, Request, need};
@@ -13,6 +13,7 @@ use crate::holdings::{
     Slack, Sort, is_users, shortened, site,
 };
 use crate::replay::Job;
+use crate::{facts, verdict};
 
 /// A cause that holds less than this share of the live bytes is none.
 pub(super) const SHARE: f64 = 0.10;
@@ -68,6 +69,8 @@ pub(super) struct Case<'a> {
     pub(super) slack: Slack,
     /// The request that failed, as the block it would have been.
     pub(super) wanted: Option<Holding>,
+    /// Most that was seen of what a dry run does not count, all processes on the device together.
+    pub(super) uncounted: u64,
     /// The same recording, ready to be replayed.
     pub(super) job: Option<&'a Job>,
     holders: HashMap<u32, HeldBy>,
@@ -103,6 +106,7 @@ impl<'a> Case<'a> {
             on_device: on_device(recording, track, row, failure),
             slack: track.slack_at(row, stream),
             wanted: failure.map(|failure| wanted(track, failure)),
+            uncounted: most_uncounted(recording, processes_on(recording, track.device)),
             job,
             holders: holders(recording, track, row),
             staying: staying(track, row),
@@ -628,6 +632,23 @@ fn on_device(
         context: (track.context > 0).then_some(track.context),
         outside: driver_seen.then_some(outside),
         others: others.unwrap_or_else(|| most_of_others(recording, track)),
+    }
+}
+
+/// How many processes use a device.
+fn processes_on(recording: &Recording, device: i32) -> u64 {
+    let tracks = recording.tracks.iter();
+    tracks.filter(|track| track.device == device).count() as u64
+}
+
+/// Most that was seen of what is not counted in so many processes; nothing on a real GPU, where the driver itself said
+/// what was left.
+pub(super) fn most_uncounted(recording: &Recording, processes: u64) -> u64 {
+    let dry_run = meta::find(&recording.meta, facts::RUN, facts::GPU_ID).is_some();
+    if dry_run {
+        verdict::most_uncounted(&recording.meta, processes)
+    } else {
+        0
     }
 }
 

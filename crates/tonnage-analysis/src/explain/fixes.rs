@@ -7,8 +7,9 @@
 //! peak. Where the recording does not show how long the program would still refer to
 //! a block, the peak is computed for the shortest and the longest of what is possible,
 //! and both are told. Whether that fits is asked of PyTorch's allocator, by a replay of
-//! the changed requests with the longer lifetimes. A recording that stops at a failure shows no more than that
-//! the job gets past that request, and the proposal says so.
+//! the changed requests with the longer lifetimes, and what a dry run does not count is held against what is then left,
+//! as the verdict of a run does. A recording that stops at a failure shows no more than that the job gets past that
+//! request, and the proposal says so.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -29,6 +30,21 @@ pub enum Proof {
     Replayed,
     /// The peak was computed from the recording, with the blocks as the change would leave them.
     Computed,
+}
+
+/// What comes of a proposal on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum FixOutcome {
+    /// It fits, also with the most that was seen of what a dry run does not count.
+    Fits,
+    /// It fits if what is not counted takes less than `room`, and that was seen to take more.
+    FitsOnlyIf,
+    /// It does not fit.
+    DoesNotFit,
+    /// That cannot be told, or nothing failed.
+    Unknown,
 }
 
 /// What the peaks of a proposal are peaks of.
@@ -67,8 +83,10 @@ pub struct Fix {
     /// The peak with it: at least this. Equal to `peak_after` where the recording leaves no room for doubt.
     pub peak_after_least: u64,
     /// Whether it then fits on the device: by a replay of the changed requests, or, where they cannot be replayed, if
-    /// the sum exceeds the device. None where that cannot be told.
-    pub fits: Option<bool>,
+    /// the sum exceeds the device.
+    pub outcome: FixOutcome,
+    /// Of one that fits only if what is not counted takes less than this: the bytes.
+    pub room: Option<u64>,
     /// Whether this holds to the end of the job. Otherwise the recording stops at the request that failed: the job
     /// gets past that, and what follows is not known.
     pub whole_job: bool,
@@ -77,6 +95,25 @@ pub struct Fix {
     /// Whether the change would also do things that the recording cannot show, so that the figures are near and not
     /// bounds.
     pub estimate: bool,
+}
+
+impl Fix {
+    /// Leaves open whether it fits, unless it is certain that it does not.
+    pub(super) fn leave_open(&mut self) {
+        if self.outcome != FixOutcome::DoesNotFit {
+            self.outcome = FixOutcome::Unknown;
+        }
+        self.room = None;
+    }
+}
+
+/// The outcome with so much room for what is not counted, or with none at all; and the room, where it matters.
+pub(super) fn outcome(room: Option<u64>, uncounted: u64) -> (FixOutcome, Option<u64>) {
+    match room {
+        None => (FixOutcome::DoesNotFit, None),
+        Some(room) if room < uncounted => (FixOutcome::FitsOnlyIf, Some(room)),
+        Some(_) => (FixOutcome::Fits, None),
+    }
 }
 
 /// How long a block is there after a change, and how large: lifetimes of its own row and of later ones.
@@ -212,13 +249,13 @@ pub(super) fn bounded(
         lifetimes
     });
     let mut fix = promise(case, proposal, before, least.min(after)..=after)?;
-    if fix.fits == Some(true) {
-        fix.fits = replayed(case, &differ);
+    if matches!(fix.outcome, FixOutcome::Fits | FixOutcome::FitsOnlyIf) {
+        (fix.outcome, fix.room) = replayed(case, &differ);
     }
     Some(fix)
 }
 
-/// A proposal with its peaks, where they are known otherwise; `fits` is what the sum says.
+/// A proposal with its peaks, where they are known otherwise; its outcome is what the sum says.
 pub(super) fn promise(
     case: &Case<'_>,
     proposal: Proposal,
@@ -238,9 +275,12 @@ pub(super) fn promise(
         least
     };
     let capacity = case.on_device.capacity.filter(|_| case.ran_out);
-    let fits = capacity.and_then(|capacity| {
-        let [least, most] = [least, most].map(|peak| peak.saturating_add(case.taken()) <= capacity);
-        (least == most).then_some(most)
+    let (outcome, room) = capacity.map_or((FixOutcome::Unknown, None), |capacity| {
+        let room = |peak: u64| capacity.checked_sub(peak.saturating_add(case.taken()));
+        match (room(least), room(most)) {
+            (Some(_), None) => (FixOutcome::Unknown, None),
+            (_, room) => outcome(room, case.uncounted),
+        }
     });
     Some(Fix {
         code: proposal.code,
@@ -252,7 +292,8 @@ pub(super) fn promise(
         peak_before: before,
         peak_after: most,
         peak_after_least: least,
-        fits,
+        outcome,
+        room,
         whole_job: !case.failed,
         changes_result: proposal.changes_result,
         estimate: proposal.estimate,
@@ -276,11 +317,13 @@ fn sum(before: u64, what: &str, least: u64, most: u64) -> String {
     )
 }
 
-/// Whether the changed requests are served on the device; none if that cannot be replayed.
-fn replayed(case: &Case<'_>, differ: &Changes) -> Option<bool> {
-    let job = case.job?;
-    let track = case.track;
-    let replayed =
-        job.replay_changed(track.process, track.device, differ, case.on_device.others)?;
-    Some(replayed.completes())
+/// Whether the changed requests are served on the device, and with which room.
+fn replayed(case: &Case<'_>, differ: &Changes) -> (FixOutcome, Option<u64>) {
+    let key = (case.track.process, case.track.device);
+    let changed = case.job.and_then(|job| job.changed(key, differ));
+    let Some((changed, alloc)) = changed else {
+        return (FixOutcome::Unknown, None);
+    };
+    let room = changed.room(&alloc, case.on_device.others, case.uncounted);
+    outcome(room, case.uncounted)
 }

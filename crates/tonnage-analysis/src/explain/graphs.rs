@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Bound, Fix, Lifetimes, Proposal, bounded, unchanged, until};
+use super::fixes::{Bound, Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
@@ -232,7 +232,8 @@ fn fix(
     fix.map(|mut fix| {
         if let Some(other) = also_keeps(case, held) {
             // Without its graph the named one alone may free nothing, so nothing is promised.
-            fix.fits = None;
+            fix.outcome = FixOutcome::Unknown;
+            fix.room = None;
             let _ = write!(
                 fix.advice,
                 "; {} holds results of the same passes, and their graphs unless they are detached",

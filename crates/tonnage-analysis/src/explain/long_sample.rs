@@ -150,7 +150,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut fix = promise(case, proposal, peak_before(case), least..=after);
     if let Some(fix) = &mut fix {
         // No replay of the other passes alone: only a sum that is too large is certain.
-        fix.fits = fix.fits.filter(|fits| !fits);
+        fix.leave_open();
     }
     Some(Found {
         finding,

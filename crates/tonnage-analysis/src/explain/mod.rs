@@ -45,7 +45,7 @@ use serde::Serialize;
 use tonnage_trace::meta;
 
 pub use codes::Code;
-pub use fixes::{Fix, Measure, Proof};
+pub use fixes::{Fix, FixOutcome, Measure, Proof};
 pub use need::{Need, Over};
 
 use self::case::Case;
@@ -58,7 +58,7 @@ use crate::holdings::{
 use crate::replay::Job;
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// How many holders are listed.
 const HOLDERS: usize = 6;
@@ -423,7 +423,7 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     let mut fix = fixes::without(case, proposal, &gone)?;
     // How many are on the GPU at once is not known, so it is not certain that the rest fits.
     fix.estimate = true;
-    fix.fits = fix.fits.filter(|fits| !fits);
+    fix.leave_open();
     Some(fix)
 }
 

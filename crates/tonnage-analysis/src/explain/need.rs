@@ -48,7 +48,9 @@ pub struct Need {
     pub categories: Vec<CategoryBytes>,
     /// Who held them, the largest first.
     pub holders: Vec<Holder>,
-    /// The GPUs of the catalogue that hold the job, the smallest first.
+    /// Most that was seen of what is not counted and comes on top.
+    pub uncounted: u64,
+    /// The GPUs of the catalogue that hold the job, also with what is not counted, the smallest first.
     pub gpus: Vec<String>,
 }
 
@@ -120,6 +122,7 @@ pub(super) fn find(
         on_device: case.on_device.clone(),
         categories,
         holders,
+        uncounted: case.uncounted,
         gpus: Vec::new(),
     }
 }

@@ -2,9 +2,9 @@
 //! TN105: part of the device is held by others than PyTorch's allocator in this process.
 
 use super::Finding;
-use super::case::{Case, SHARE, at, counted};
+use super::case::{Case, SHARE, at, counted, most_uncounted};
 use super::codes::{Code, code};
-use super::fixes::{Fix, Measure, Proof};
+use super::fixes::{Fix, FixOutcome, Measure, Proof, outcome};
 use crate::format::bytes;
 use crate::holdings::{Holdings, Known, site};
 
@@ -84,6 +84,13 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         least + device.cached
     };
     let before = after + device.others;
+    let (outcome, room) = match device.capacity {
+        Some(capacity) => outcome(
+            capacity.checked_sub(after),
+            most_uncounted(case.recording, 1),
+        ),
+        None => (FixOutcome::Unknown, None),
+    };
     Some(Fix {
         code: OUTSIDE.code,
         advice: format!(
@@ -102,7 +109,8 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         peak_before: before,
         peak_after: after,
         peak_after_least: least,
-        fits: device.capacity.map(|capacity| after <= capacity),
+        outcome,
+        room,
         whole_job: !case.failed,
         changes_result: false,
         estimate: false,

@@ -3,10 +3,10 @@
 
 use super::case::Case;
 use super::class::{FRAGMENTED, SHORT};
-use super::fixes::{Fix, Measure, Proof};
+use super::fixes::{Fix, FixOutcome, Measure, Proof, outcome};
 use super::need::{EXPANDABLE, Need};
 use crate::format::bytes;
-use crate::replay::{Alloc, Outcome};
+use crate::replay::Alloc;
 
 /// Expandable segments, where they help and are not on. `case` is the whole job if it is known.
 pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
@@ -39,7 +39,17 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
     }
     let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
     let helps = after.completes() && (before_fails || saved * 20 >= before.peak_reserved);
-    helps.then(|| Fix {
+    if !helps {
+        return None;
+    }
+    let (outcome, room) = if track.capacity_known {
+        let track = job.track(track.process, track.device)?;
+        let room = track.room(&Alloc::expandable(), others, case.uncounted);
+        outcome(room, case.uncounted)
+    } else {
+        (FixOutcome::Unknown, None)
+    };
+    Some(Fix {
         code: FRAGMENTED.code,
         advice: "turn on expandable segments".to_owned(),
         paste: Some(format!("PYTORCH_CUDA_ALLOC_CONF={EXPANDABLE}")),
@@ -60,9 +70,8 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
         peak_before: before.peak_reserved,
         peak_after: after.peak_reserved,
         peak_after_least: after.peak_reserved,
-        fits: track
-            .capacity_known
-            .then(|| after.outcome == Outcome::Completes),
+        outcome,
+        room,
         whole_job: !case.failed,
         changes_result: false,
         estimate: false,
@@ -90,6 +99,8 @@ pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
         return None;
     }
     let whole_job = need.is_some_and(|need| need.complete);
+    // The smallest leaves nothing for what is not counted.
+    let (outcome, room) = outcome(Some(0), case.uncounted);
     Some(Fix {
         code: SHORT.code,
         advice: if bytes(smallest) == bytes(failed_on) {
@@ -109,7 +120,8 @@ pub(super) fn device(case: &Case<'_>, need: Option<&Need>) -> Option<Fix> {
         peak_before: failed_on,
         peak_after: smallest,
         peak_after_least: smallest,
-        fits: Some(true),
+        outcome,
+        room,
         whole_job,
         changes_result: false,
         estimate: false,

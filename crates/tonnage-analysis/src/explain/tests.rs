@@ -65,6 +65,18 @@ impl Script {
         }
     }
 
+    /// A dry run, in which kernel images of up to 350 MiB are not counted.
+    fn of_dry_run(mut self) -> Self {
+        for (name, text) in [(facts::GPU_ID, "test"), (meta::TORCH_VERSION, "2.15.0")] {
+            self.trace.meta.push(tonnage_trace::Meta {
+                process: 0,
+                name: name.to_owned(),
+                text: text.to_owned(),
+            });
+        }
+        self
+    }
+
     fn push(&mut self, event: Event) {
         self.trace.events.push(Event {
             process: self.process,
@@ -391,7 +403,7 @@ fn tn207_the_cache_and_the_request_for_more_of_it_are_halved() {
     assert_eq!(codes(&explanation), ["TN207", "TN101"]);
     assert_eq!(promised(&explanation, "TN207"), Some((240, 130)));
     // Without a replay a sum that is small enough proves nothing.
-    assert_eq!(explanation.fixes[0].fits, None);
+    assert_eq!(explanation.fixes[0].outcome, FixOutcome::Unknown);
 }
 
 #[test]
@@ -473,8 +485,8 @@ fn tn101_by_the_need_of_the_whole_job_although_the_first_request_would_fit_in_ho
     assert_eq!(explanation.failure_class, Some(codes::FRAGMENTED));
     let fix = &explanation.fixes[0];
     assert_eq!(
-        (fix.code, fix.fits, fix.whole_job),
-        ("TN102", Some(true), true)
+        (fix.code, fix.outcome, fix.whole_job),
+        ("TN102", FixOutcome::Fits, true)
     );
     // One more of those, and no setting helps.
     whole.segment(200, 60);
@@ -490,6 +502,61 @@ fn tn101_by_the_need_of_the_whole_job_although_the_first_request_would_fit_in_ho
     assert_eq!(need.allocated, 140 * MIB);
     let over = need.over.expect("moments above the device");
     assert_eq!((over.requests, over.of), (1, 4));
+}
+
+#[test]
+fn a_setting_helps_only_if_what_is_not_counted_takes_less_than_it_leaves() {
+    // 800 alive, with a hole that nothing large fits in.
+    let outcome = |capacity: u64| {
+        let begin = || {
+            let mut script = Script::bare(capacity).of_dry_run();
+            script.segment(0, 900);
+            script.alloc_at(0, 100, &[line(1)]);
+            script.alloc_at(400, 100, &[line(1)]);
+            script
+        };
+        let mut failed = begin();
+        failed.oom(600, &[line(3)]);
+        let mut whole = begin();
+        whole.segment(1000, 600);
+        whole.alloc_at(1000, 600, &[line(3)]);
+        let explanation = failed.explain_with(&whole);
+        let fix = &explanation.fixes[0];
+        assert_eq!(fix.code, "TN102");
+        (fix.outcome, fix.room.map(|room| room / MIB))
+    };
+    assert_eq!(outcome(1150), (FixOutcome::Fits, None));
+    assert_eq!(outcome(1148), (FixOutcome::FitsOnlyIf, Some(348)));
+    assert_eq!(outcome(1000), (FixOutcome::FitsOnlyIf, Some(200)));
+}
+
+#[test]
+fn a_change_of_the_program_helps_only_if_what_is_not_counted_takes_less_than_it_leaves() {
+    // Ten blocks of 100 in a list, of which two need be there at a time, beside one of 200.
+    let outcome = |capacity: u64| {
+        let script = |blocks: u64| {
+            let mut script = Script::bare(capacity).of_dry_run();
+            script.segment(0, 200);
+            script.alloc(200, &[line(1)]);
+            for block in 0..blocks {
+                script.segment(200 + 100 * block, 100);
+                let at = script.alloc(100, &[line(7)]);
+                let holder = "list /home/me/train.py:8";
+                script.census("peak", &[(at, "kept (collect)", holder)]);
+            }
+            script
+        };
+        let mut failed = script(5);
+        failed.oom(100, &[line(7)]);
+        let explanation = failed.explain_with(&script(10));
+        let fix = explanation.fixes.iter().find(|fix| fix.code == "TN201");
+        let fix = fix.expect("a proposal");
+        assert_eq!(fix.peak_after, 400 * MIB);
+        (fix.outcome, fix.room.map(|room| room / MIB))
+    };
+    assert_eq!(outcome(750), (FixOutcome::Fits, None));
+    assert_eq!(outcome(748), (FixOutcome::FitsOnlyIf, Some(348)));
+    assert_eq!(outcome(500), (FixOutcome::FitsOnlyIf, Some(100)));
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::requests::{Op, OpKind, Requests};
-use super::{Alloc, Job, Replayed, Track};
+use super::{Alloc, Job, Track};
 
 /// The lifetimes of one block after the change: from a row, to a row, bytes. None of them: it is never made.
 pub type Change = Vec<(u32, u32, u64)>;
@@ -18,21 +18,18 @@ pub type Change = Vec<(u32, u32, u64)>;
 pub type Changes = HashMap<u32, Change>;
 
 impl Job {
-    /// Replays a process on a device as it would be after a change of the program, with the recorded
-    /// setting and `taken` bytes of the device held by others; none if there is no such process.
-    pub fn replay_changed(
+    /// A process on a device as it would be after a change of the program, with the recorded setting; none if there
+    /// is no such process.
+    pub(crate) fn changed(
         &self,
-        process: u32,
-        device: i32,
+        (process, device): (u32, i32),
         changes: &Changes,
-        taken: u64,
-    ) -> Option<Replayed> {
+    ) -> Option<(Track, Alloc)> {
         let track = self.track(process, device)?;
         let mut changed = track.clone();
         changed.requests = with_changes(&track.requests, changes);
         let alloc = changed.resolve(&Alloc::Recorded)?;
-        let total = changed.capacity.saturating_sub(taken);
-        Some(changed.replay(&alloc, total, false))
+        Some((changed, alloc))
     }
 
     pub(crate) fn track(&self, process: u32, device: i32) -> Option<&Track> {

@@ -33,6 +33,33 @@ pub struct Smallest {
 }
 
 impl Track {
+    /// How much of the device what is not counted may take while every request is still served, with `taken` bytes
+    /// held by others; none if they are not served even without it. What is more than `enough` is not looked for.
+    pub(crate) fn room(&self, alloc: &Alloc, taken: u64, enough: u64) -> Option<u64> {
+        let total = self.capacity.saturating_sub(taken);
+        let replayed = self.replay(alloc, total, false);
+        if !replayed.completes() {
+            return None;
+        }
+        let used = self
+            .context
+            .saturating_add(self.requests.peak_outside)
+            .saturating_add(replayed.peak_reserved);
+        let free = total.saturating_sub(used);
+        if free >= enough {
+            return Some(free);
+        }
+        // What is cached is given back where it is needed.
+        if self
+            .replay(alloc, total.saturating_sub(enough), false)
+            .completes()
+        {
+            return Some(enough);
+        }
+        let smallest = self.smallest(alloc, &replayed)?;
+        Some(free.max(total.saturating_sub(smallest.bytes)))
+    }
+
     /// Looks for the smallest device; `None` if it completes on none.
     pub(crate) fn smallest(&self, alloc: &Alloc, base: &Replayed) -> Option<Smallest> {
         let mut tried = 0;

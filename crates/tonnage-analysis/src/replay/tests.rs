@@ -559,8 +559,8 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
     let job = hand.job();
     let replayed = |changes: &[(u32, Change)], taken: u64| {
         let changes: Changes = changes.iter().cloned().collect();
-        let replayed = job.replay_changed(0, 0, &changes, taken * MIB);
-        let replayed = replayed.expect("the process");
+        let (track, alloc) = job.changed((0, 0), &changes).expect("the process");
+        let replayed = track.replay(&alloc, track.capacity - taken * MIB, false);
         (replayed.completes(), replayed.peak_allocated / MIB)
     };
     assert_eq!(replayed(&[], 0), (false, 60));
@@ -576,7 +576,33 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
     assert_eq!(replayed(&[(1, back)], 0), (false, 60));
     // What others hold is not there for it.
     assert_eq!(replayed(&[(1, vec![])], 30), (false, 30));
-    assert!(job.replay_changed(1, 0, &Changes::new(), 0).is_none());
+    assert!(job.changed((1, 0), &Changes::new()).is_none());
+}
+
+#[test]
+fn room_is_the_distance_to_the_smallest_device_or_what_was_never_used() {
+    // 60 alive at most, in pieces that a device of 70 cannot hold as they lie.
+    let room = |capacity: u64, taken: u64, enough: u64| {
+        let mut hand = Hand::dry_run(capacity);
+        hand.0.events = simple().0.events;
+        let job = hand.job();
+        let (track, alloc) = job.changed((0, 0), &Changes::new()).expect("the process");
+        let room = track.room(&alloc, taken * MIB, enough * MIB);
+        let smallest = track.smallest(&alloc, &track.replay(&alloc, track.capacity, false));
+        (
+            room.map(|room| room / MIB),
+            smallest.expect("a size").bytes / MIB,
+        )
+    };
+    let smallest = room(200, 0, 0).1;
+    assert_eq!(room(70, 0, 100).0, None);
+    assert_eq!(room(smallest + 10, 0, 100).0, Some(10));
+    // Held by others, it is not there.
+    assert_eq!(room(smallest + 10, 4, 100).0, Some(6));
+    assert_eq!(room(smallest + 10, 12, 100).0, None);
+    // Enough is enough.
+    assert_eq!(room(smallest + 10, 0, 10).0, Some(10));
+    assert!(room(smallest + 1000, 0, 100).0 >= Some(100));
 }
 
 #[test]

@@ -9,9 +9,10 @@
 use std::io::{self, Read};
 
 use serde::Serialize;
-use tonnage_trace::meta;
+use tonnage_trace::{Meta, meta};
 
 use super::{DeviceTotal, Facts};
+use crate::facts;
 use crate::replay::{Alloc, Job, Options};
 
 const MIB: u64 = 1 << 20;
@@ -64,7 +65,7 @@ pub(super) fn find<R: Read>(
         let distance = fullest.capacity.saturating_sub(smallest);
         distance.max(fullest.least_free)
     });
-    let uncounted = uncounted(u64::from(fullest.processes), facts);
+    let uncounted = uncounted(facts.all, u64::from(fullest.processes));
     let most: u64 = uncounted.iter().map(|part| part.high).sum();
     Some(Margin {
         device: fullest.device,
@@ -102,20 +103,30 @@ pub(super) fn smallest(job: &Job, totals: &[DeviceTotal], alloc: &Alloc) -> Opti
     (report.tracks.len() == totals.len()).then_some(most)
 }
 
-fn uncounted(processes: u64, facts: &Facts<'_>) -> Vec<Uncounted> {
+/// Most that was seen of what is not counted, of so many processes on a device.
+pub(crate) fn most_uncounted(facts: &[Meta], processes: u64) -> u64 {
+    uncounted(facts, processes)
+        .iter()
+        .map(|part| part.high)
+        .sum()
+}
+
+/// What is not counted of so many processes on a device.
+fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
     let part = |what: &str, (low, high): (u64, u64)| Uncounted {
         what: what.to_owned(),
-        low: low * processes,
-        high: high * processes,
+        low: low.saturating_mul(processes),
+        high: high.saturating_mul(processes),
     };
     let mut parts = Vec::new();
-    if !facts.torch.is_empty() {
+    let fact = |name: &str| all.iter().find(|fact| fact.name == name);
+    if fact(meta::TORCH_VERSION).is_some_and(|fact| !fact.text.is_empty()) {
         parts.push(part("kernel images and library handles", IMAGES));
     }
-    if facts.any(meta::PROCESS_RANK).is_some() {
+    if fact(meta::PROCESS_RANK).is_some() {
         parts.push(part("buffers of NCCL", NCCL));
     }
-    if facts.context.known == "assumed" {
+    if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some("assumed") {
         parts.push(part("a context larger than assumed", CONTEXT));
     }
     parts

@@ -24,6 +24,7 @@ use tonnage_trace::{
 use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
+pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub use need::{Above, Need};
 

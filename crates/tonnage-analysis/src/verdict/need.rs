@@ -43,7 +43,9 @@ pub struct Need {
     pub ended: String,
     /// When it was above the capacity of the GPU.
     pub above: Above,
-    /// GPUs of the catalogue that are large enough, the smallest first.
+    /// Most that was seen of what is not counted and comes on top.
+    pub uncounted: u64,
+    /// GPUs of the catalogue that are large enough, also for what is not counted, the smallest first.
     pub gpus: Vec<String>,
 }
 
@@ -109,6 +111,7 @@ pub(super) fn find<R: Read>(
         complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),
         above,
+        uncounted: margin::most_uncounted(facts.all, u64::from(fullest.processes)),
         gpus: Vec::new(),
     }))
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::explain::{
-    Explanation, Finding, Fix, Holder, Moment, Need, OnDevice, Outcome, Proof, codes, explain,
+    Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
+    codes, explain,
 };
 use tonnage_analysis::format::{bytes, count};
 use tonnage_analysis::holdings::{
@@ -78,7 +79,8 @@ pub(crate) fn explain_with_gpus(
 ) -> Option<Explanation> {
     let mut explanation = explain(first, whole, job);
     if let Some(need) = explanation.as_mut().and_then(|one| one.need.as_mut()) {
-        need.gpus = super::gpus::that_hold(need.bytes, need.on_device.context.unwrap_or(0));
+        let bytes = need.bytes.saturating_add(need.uncounted);
+        need.gpus = super::gpus::that_hold(bytes, need.on_device.context.unwrap_or(0));
     }
     explanation
 }
@@ -575,6 +577,34 @@ fn pasted(fix: &Fix) -> Option<String> {
     paste.map(|paste| plain(paste))
 }
 
+/// What comes of a proposal, of a job that failed.
+fn consequence(fix: &Fix, explanation: &Explanation) -> String {
+    if explanation.outcome != Outcome::OutOfMemory {
+        return String::new();
+    }
+    let only_if = fix.room.map_or_else(String::new, |room| {
+        format!(
+            " only if what is not counted takes less than {}",
+            bytes(room)
+        )
+    });
+    if fix.code == codes::SHORT.code && fix.measure == Measure::Device {
+        return match fix.outcome {
+            FixOutcome::FitsOnlyIf => "; what is not counted comes on top".to_owned(),
+            _ => String::new(),
+        };
+    }
+    match (fix.whole_job, fix.outcome) {
+        (true, FixOutcome::Fits | FixOutcome::FitsOnlyIf) => {
+            format!("; the whole job then fits{only_if}")
+        }
+        (true, FixOutcome::DoesNotFit) => "; the job still needs more than the GPU has".to_owned(),
+        (true, _) => "; whether the job then fits is not certain".to_owned(),
+        (false, FixOutcome::DoesNotFit) => "; this request still fails".to_owned(),
+        (false, _) => format!("; gets past this request{only_if}, what follows is unknown"),
+    }
+}
+
 /// How a proposal was proved, and what comes of it.
 fn proof(fix: &Fix, explanation: &Explanation) -> String {
     let proof = match fix.proof {
@@ -582,15 +612,7 @@ fn proof(fix: &Fix, explanation: &Explanation) -> String {
         Proof::Computed => "computed",
     };
     let about = if fix.estimate { "about " } else { "" };
-    let failed = explanation.outcome == Outcome::OutOfMemory && fix.code != codes::SHORT.code;
-    let then = match (failed, fix.whole_job, fix.fits) {
-        (false, _, _) => "",
-        (true, true, Some(true)) => "; the whole job then fits",
-        (true, true, Some(false)) => "; the job still needs more than the GPU has",
-        (true, true, None) => "; whether the job then fits is not certain",
-        (true, false, Some(false)) => "; this request still fails",
-        (true, false, _) => "; gets past this request, what follows is unknown",
-    };
+    let then = consequence(fix, explanation);
     let changes = if fix.changes_result {
         "; changes what the program computes"
     } else {

@@ -684,6 +684,7 @@ mod tests {
                 last_event: 8999,
                 events: 10000,
             },
+            uncounted: 0,
             gpus: vec!["h100-80gb".to_owned(), "b200".to_owned()],
         });
         verdict.devices[0].out_of_memory = Some(OutOfMemory {
