@@ -55,9 +55,7 @@ pub fn onnx(data: &[u8]) {
 fn buffers(problems: &Problems) -> Vec<Buffer> {
     let group = &problems.groups[0];
     assert_eq!(group.names.len(), group.problem.len());
-    (0..group.names.len())
-        .map(|number| group.problem.buffer(number))
-        .collect()
+    group.problem.buffers().collect()
 }
 
 /// What was read and is written again reads the same.

@@ -40,9 +40,8 @@ fn lives(problems: &Problems) -> Vec<(String, i64, i64, u64)> {
     let mut lives: Vec<_> = group
         .names
         .iter()
-        .enumerate()
-        .map(|(number, name)| {
-            let buffer = group.problem.buffer(number);
+        .zip(group.problem.buffers())
+        .map(|(name, buffer)| {
             let Name::Text(text) = name else {
                 panic!("{name:?}")
             };

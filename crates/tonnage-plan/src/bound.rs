@@ -5,12 +5,12 @@
 //! low, the plan is optimal and the moment is the proof, which anyone can check by adding up. Alignment adds to it
 //! what every buffer loses to its neighbour (all offsets are multiples of the common unit), except the topmost.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::family::View;
+use crate::normal::Selection;
 use crate::plan::Conflict;
-use crate::problem::Space;
 
 /// A lower bound and the moment that proves it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,66 +39,66 @@ pub(crate) fn lift(load: u64, forbidden: &[Range<u64>]) -> u64 {
 }
 
 /// Below a forbidden range a buffer loses nothing to rounding, so with any the bytes alone count.
-fn unit_among(unit: u64, space: &Space) -> u64 {
-    let is_free = space.forbidden.iter().all(|range| range.start >= range.end);
-    if is_free { unit } else { 1 }
+fn unit_among(selection: &Selection<'_>) -> u64 {
+    let mut forbidden = selection.space.forbidden.iter();
+    let is_free = forbidden.all(|range| range.start >= range.end);
+    if is_free { selection.unit } else { 1 }
 }
 
-/// Everything that lives, moment by moment.
-fn sweep(view: &View<'_>, mut at: impl FnMut(i64, &[(u32, bool)])) {
-    let mut events: Vec<(i64, bool, u32)> = Vec::new();
-    for index in 0..view.len() {
-        let head = view.head(index);
-        let mut add = |start, end| {
-            events.push((start, true, head));
-            events.push((end, false, head));
-        };
-        view.each_piece(head, |start, end, _| add(start, end));
-    }
-    events.sort_unstable();
-    let mut changes = Vec::new();
-    let mut index = 0;
-    while index < events.len() {
-        let moment = events[index].0;
-        changes.clear();
-        while index < events.len() && events[index].0 == moment {
-            changes.push((events[index].2, events[index].1));
-            index += 1;
+/// An entry that comes to have a size, or has it no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Change {
+    moment: i64,
+    /// Ends come first, since lives are half-open.
+    starts: bool,
+    /// The place of the entry.
+    entry: u32,
+    size: u64,
+}
+
+/// Everything that starts and ends, moment by moment.
+fn sweep(selection: &Selection<'_>, mut at: impl FnMut(i64, &[Change])) {
+    let mut changes: Vec<Change> = Vec::new();
+    for (entry, place) in selection.iter().zip(0..) {
+        for (start, end, size) in selection.pieces(&entry) {
+            for (moment, starts) in [(start, true), (end, false)] {
+                changes.push(Change {
+                    moment,
+                    starts,
+                    entry: place,
+                    size,
+                });
+            }
         }
-        at(moment, &changes);
+    }
+    changes.sort_unstable();
+    for changes in changes.chunk_by(|one, other| one.moment == other.moment) {
+        at(changes[0].moment, changes);
     }
 }
 
-/// The size of a head at a moment.
-fn size_at(view: &View<'_>, head: u32, moment: i64) -> u64 {
-    let mut found = 0;
-    view.each_piece(head, |start, end, size| {
-        if start <= moment && moment < end {
-            found = size;
-        }
-    });
-    found
-}
-
-/// The bound of shapes that are not all plain, or whose sizes are not all multiples of the unit.
-pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
-    let mut best = Bound::default();
-    for index in 0..view.len() {
-        let head = view.head(index);
-        let top = view.fixed(head).unwrap_or(0) + view.hull(head).2;
-        best.bytes = best.bytes.max(top);
-    }
-    let unit = unit_among(unit, space);
+/// The bound of entries that are not all plain, or whose sizes are not all multiples of the unit.
+pub(crate) fn bound(selection: &Selection<'_>) -> Bound {
+    let tops = selection
+        .iter()
+        .map(|entry| entry.fixed.unwrap_or(0) + entry.size);
+    let mut best = Bound {
+        bytes: tops.max().unwrap_or(0),
+        moment: None,
+    };
+    let unit = unit_among(selection);
     let mut load = 0_u64;
-    let mut now: BTreeMap<u32, u64> = BTreeMap::new();
     // What the topmost may keep: it needs no rounding.
     let mut spare: BTreeMap<u64, u32> = BTreeMap::new();
-    sweep(view, |moment, changes| {
-        // Ends come before starts in the order of events.
-        for &(head, starts) in changes {
-            if !starts && let Some(size) = now.remove(&head) {
-                load -= size.next_multiple_of(unit);
-                let over = size.next_multiple_of(unit) - size;
+    sweep(selection, |moment, changes| {
+        for change in changes {
+            let rounded = change.size.next_multiple_of(unit);
+            let over = rounded - change.size;
+            if change.starts {
+                load += rounded;
+                *spare.entry(over).or_default() += 1;
+            } else {
+                load -= rounded;
                 if let Some(count) = spare.get_mut(&over) {
                     *count -= 1;
                     if *count == 0 {
@@ -107,16 +107,8 @@ pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
                 }
             }
         }
-        for &(head, starts) in changes {
-            if starts {
-                let size = size_at(view, head, moment);
-                now.insert(head, size);
-                load += size.next_multiple_of(unit);
-                *spare.entry(size.next_multiple_of(unit) - size).or_default() += 1;
-            }
-        }
         let most = spare.last_key_value().map_or(0, |(over, _)| *over);
-        let needs = lift(load.saturating_sub(most), &space.forbidden);
+        let needs = lift(load.saturating_sub(most), &selection.space.forbidden);
         if needs > best.bytes && load > 0 {
             best = Bound {
                 bytes: needs,
@@ -129,41 +121,28 @@ pub(crate) fn bound(view: &View<'_>, space: &Space, unit: u64) -> Bound {
 
 /// The smallest set of buffers that live at one moment and need more than the capacity, by count.
 ///
-/// A Fenwick tree over the buffers by size says at each moment how many of the largest are needed.
-pub(crate) fn conflict(
-    view: &View<'_>,
-    number: usize,
-    space: &Space,
-    unit: u64,
-) -> Option<Conflict> {
-    let capacity = space.capacity?;
-    let unit = unit_among(unit, space);
+/// A Fenwick tree over the entries by size says at each moment how many of the largest are needed.
+pub(crate) fn conflict(selection: &Selection<'_>) -> Option<Conflict> {
+    let capacity = selection.space.capacity?;
+    let unit = unit_among(selection);
     let rounded = |size: u64| size.next_multiple_of(unit);
-    let mut ranks: Vec<(u64, u32)> = (0..view.len())
-        .map(|index| (view.hull(view.head(index)).2, view.head(index)))
-        .collect();
-    ranks.sort_unstable_by(|one, other| other.cmp(one));
-    let rank: BTreeMap<u32, usize> = ranks
+    let mut largest: Vec<(u64, u32)> = selection
         .iter()
-        .enumerate()
-        .map(|(rank, entry)| (entry.1, rank))
+        .zip(0..)
+        .map(|(entry, place)| (entry.size, place))
         .collect();
-    let mut sums = Sums::new(ranks.len());
-    let mut now: BTreeMap<u32, u64> = BTreeMap::new();
+    largest.sort_unstable_by_key(|entry| Reverse(*entry));
+    let mut rank = vec![0; largest.len()];
+    for (at, &(_, place)) in largest.iter().enumerate() {
+        rank[place as usize] = at;
+    }
+    let mut sums = Sums::new(largest.len());
     let mut best: Option<(usize, i64)> = None;
-    let needs = |load: u64| lift(load.saturating_sub(unit - 1), &space.forbidden);
-    sweep(view, |moment, changes| {
-        for &(head, starts) in changes {
-            if !starts && let Some(size) = now.remove(&head) {
-                sums.add(rank[&head], rounded(size), false);
-            }
-        }
-        for &(head, starts) in changes {
-            if starts {
-                let size = size_at(view, head, moment);
-                now.insert(head, size);
-                sums.add(rank[&head], rounded(size), true);
-            }
+    let needs = |load: u64| lift(load.saturating_sub(unit - 1), &selection.space.forbidden);
+    sweep(selection, |moment, changes| {
+        for change in changes {
+            let rank = rank[change.entry as usize];
+            sums.add(rank, rounded(change.size), change.starts);
         }
         if needs(sums.total) > capacity
             && let Some(count) = sums.first(|load| needs(load) > capacity)
@@ -173,47 +152,23 @@ pub(crate) fn conflict(
         }
     });
     let (count, moment) = best?;
-    let mut live: Vec<(u64, u32)> = (0..view.len())
-        .map(|index| view.head(index))
-        .filter(|head| {
-            let mut lives = false;
-            view.each_piece(*head, |start, end, _| {
-                lives |= start <= moment && moment < end;
-            });
-            lives
-        })
-        .map(|head| (size_at(view, head, moment), head))
-        .collect();
-    live.sort_unstable_by_key(|&(size, head)| {
-        (
-            std::cmp::Reverse(view.hull(head).2),
-            std::cmp::Reverse(head),
-            size,
-        )
+    let live = largest.iter().filter_map(|&(_, place)| {
+        let entry = selection.entry(place as usize);
+        let mut pieces = selection.pieces(&entry);
+        let (_, _, size) = pieces.find(|(start, end, _)| *start <= moment && moment < *end)?;
+        Some((entry, size))
     });
-    live.truncate(count);
-    let load: u64 = live.iter().map(|(size, _)| rounded(*size)).sum();
-    // Of a family the member that is as large then stands for all.
-    let member = |size: u64, head: u32| {
-        let family = view.families.get(&head);
-        let members = family.map_or(std::slice::from_ref(&head), |family| {
-            family.members.as_slice()
-        });
-        let found = members.iter().find(|member| {
-            let buffer = view.problem.buffer(**member as usize);
-            buffer.size == size && buffer.start <= moment && moment < buffer.end
-        });
-        *found.unwrap_or(&head) as usize
-    };
+    let mut load = 0_u64;
+    let buffers = live.take(count).map(|(entry, size)| {
+        load += rounded(size);
+        selection.member_at(&entry, moment, size)
+    });
     Some(Conflict {
-        space: number,
+        space: selection.number,
         moment: Some(moment),
-        buffers: live
-            .iter()
-            .map(|&(size, head)| member(size, head))
-            .collect(),
+        buffers: buffers.collect(),
         bytes: needs(load),
-        smallest: view.is_plain(),
+        smallest: selection.is_plain,
     })
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::plan::{Plan, Status};
-use crate::problem::Problem;
+use crate::problem::{BufferId, Problem};
 
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,43 +20,43 @@ pub enum Fault {
     /// An offset is no multiple of the buffer's alignment.
     Alignment {
         /// The buffer.
-        buffer: usize,
+        buffer: BufferId,
     },
     /// A buffer is not at its fixed offset.
     Fixed {
         /// The buffer.
-        buffer: usize,
+        buffer: BufferId,
     },
     /// A buffer lies in a space it may not lie in.
     Space {
         /// The buffer.
-        buffer: usize,
+        buffer: BufferId,
     },
     /// A buffer reaches into a forbidden range.
     Forbidden {
         /// The buffer.
-        buffer: usize,
+        buffer: BufferId,
     },
     /// A buffer ends above the capacity, though the plan says that it fits.
     Capacity {
         /// The buffer.
-        buffer: usize,
+        buffer: BufferId,
     },
     /// Two buffers use the same byte at the same time.
     Overlap {
         /// The one.
-        one: usize,
+        one: BufferId,
         /// The other.
-        other: usize,
+        other: BufferId,
         /// When.
         moment: i64,
     },
     /// Two buffers that must start at the same byte do not.
     Alias {
         /// The one.
-        one: usize,
+        one: BufferId,
         /// The other.
-        other: usize,
+        other: BufferId,
     },
     /// The peak is not the one that the offsets have.
     Peak {
@@ -132,44 +132,44 @@ pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     let fits = matches!(plan.status, Status::Optimal | Status::Fits);
     let mut peaks = vec![0_u64; spaces.len()];
     let mut cost = 0_u128;
-    for number in 0..count {
-        let buffer = problem.buffer(number);
-        let (offset, place) = (plan.offsets[number], plan.space(number));
+    for id in problem.ids() {
+        let buffer = problem.buffer(id);
+        let (offset, place) = (plan.offset(id), plan.space(id));
         let Some(space) = spaces.get(place) else {
-            return Err(Fault::Space { buffer: number });
+            return Err(Fault::Space { buffer: id });
         };
         if !buffer.spaces.is_empty() && !buffer.spaces.iter().any(|one| usize::from(*one) == place)
         {
-            return Err(Fault::Space { buffer: number });
+            return Err(Fault::Space { buffer: id });
         }
         if offset % buffer.alignment != 0 {
-            return Err(Fault::Alignment { buffer: number });
+            return Err(Fault::Alignment { buffer: id });
         }
         if buffer.offset.is_some_and(|fixed| fixed != offset) {
-            return Err(Fault::Fixed { buffer: number });
+            return Err(Fault::Fixed { buffer: id });
         }
         cost += u128::from(buffer.size) * u128::from(space.cost);
         // What has no bytes, or is never there, is in nobody's way.
-        if buffer.size == 0 || times(problem, number).is_empty() {
+        if buffer.size == 0 || times(problem, id).is_empty() {
             continue;
         }
         let Some(end) = offset.checked_add(buffer.size) else {
-            return Err(Fault::Capacity { buffer: number });
+            return Err(Fault::Capacity { buffer: id });
         };
         if space
             .forbidden
             .iter()
             .any(|range| offset < range.end && range.start < end && range.start < range.end)
         {
-            return Err(Fault::Forbidden { buffer: number });
+            return Err(Fault::Forbidden { buffer: id });
         }
         if fits && space.capacity.is_some_and(|capacity| end > capacity) {
-            return Err(Fault::Capacity { buffer: number });
+            return Err(Fault::Capacity { buffer: id });
         }
         peaks[place] = peaks[place].max(end);
     }
     for (one, other) in problem.aliases() {
-        if plan.offsets[one] != plan.offsets[other] || plan.space(one) != plan.space(other) {
+        if plan.offset(one) != plan.offset(other) || plan.space(one) != plan.space(other) {
             return Err(Fault::Alias { one, other });
         }
     }
@@ -189,8 +189,8 @@ pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
 }
 
 /// The times when a buffer uses its place.
-fn times(problem: &Problem, number: usize) -> Vec<(i64, i64)> {
-    let buffer = problem.buffer(number);
+fn times(problem: &Problem, id: BufferId) -> Vec<(i64, i64)> {
+    let buffer = problem.buffer(id);
     let mut times = vec![(buffer.start, buffer.end)];
     for gap in &buffer.gaps {
         times = times
@@ -203,8 +203,8 @@ fn times(problem: &Problem, number: usize) -> Vec<(i64, i64)> {
 }
 
 /// Which buffers belong together through aliases: they may share bytes.
-fn families(problem: &Problem) -> BTreeMap<usize, usize> {
-    let mut neighbours: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+fn families(problem: &Problem) -> BTreeMap<BufferId, BufferId> {
+    let mut neighbours: BTreeMap<BufferId, Vec<BufferId>> = BTreeMap::new();
     for (one, other) in problem.aliases() {
         neighbours.entry(one).or_default().push(other);
         neighbours.entry(other).or_default().push(one);
@@ -212,12 +212,12 @@ fn families(problem: &Problem) -> BTreeMap<usize, usize> {
     let mut family = BTreeMap::new();
     for &first in neighbours.keys() {
         let mut waiting = vec![first];
-        while let Some(number) = waiting.pop() {
-            if family.contains_key(&number) {
+        while let Some(id) = waiting.pop() {
+            if family.contains_key(&id) {
                 continue;
             }
-            family.insert(number, first);
-            waiting.extend(neighbours.get(&number).into_iter().flatten());
+            family.insert(id, first);
+            waiting.extend(neighbours.get(&id).into_iter().flatten());
         }
     }
     family
@@ -225,36 +225,29 @@ fn families(problem: &Problem) -> BTreeMap<usize, usize> {
 
 fn overlaps(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     // Ends before starts at one moment, since lives are half-open.
-    let mut events: Vec<(i64, bool, u32)> = Vec::new();
-    for number in 0..problem.len() {
-        if problem.buffer(number).size == 0 {
+    let mut events: Vec<(i64, bool, BufferId)> = Vec::new();
+    for id in problem.ids() {
+        if problem.buffer(id).size == 0 {
             continue;
         }
-        for (start, end) in times(problem, number) {
-            events.push((start, true, number as u32));
-            events.push((end, false, number as u32));
+        for (start, end) in times(problem, id) {
+            events.push((start, true, id));
+            events.push((end, false, id));
         }
     }
     events.sort_unstable();
     let family = families(problem);
-    let kin = |number: usize| family.get(&number).copied().unwrap_or(number);
+    let kin = |id: BufferId| family.get(&id).copied().unwrap_or(id);
     // Members of one family start at the same byte and so come one after the other; the longest is what others see.
-    let mut live: BTreeSet<(usize, u64, usize, u64, usize)> = BTreeSet::new();
-    for (moment, starts, number) in events {
-        let number = number as usize;
-        let (size, offset) = (problem.buffer(number).size, plan.offsets[number]);
-        let entry = (
-            plan.space(number),
-            offset,
-            kin(number),
-            offset + size,
-            number,
-        );
+    let mut live: BTreeSet<(usize, u64, BufferId, u64, BufferId)> = BTreeSet::new();
+    for (moment, starts, id) in events {
+        let (size, offset) = (problem.buffer(id).size, plan.offset(id));
+        let entry = (plan.space(id), offset, kin(id), offset + size, id);
         if !starts {
             live.remove(&entry);
             continue;
         }
-        let clash = |other: &(usize, u64, usize, u64, usize)| {
+        let clash = |other: &(usize, u64, BufferId, u64, BufferId)| {
             other.0 == entry.0 && other.2 != entry.2 && other.1 < entry.3 && offset < other.3
         };
         // Below: the families next to it; those further down end before these start, or they would clash with them.
@@ -267,7 +260,7 @@ fn overlaps(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
             .find(|other| clash(other))
         {
             return Err(Fault::Overlap {
-                one: number,
+                one: id,
                 other: other.4,
                 moment,
             });
@@ -287,7 +280,7 @@ fn conflict(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         || conflict
             .buffers
             .iter()
-            .any(|number| *number >= problem.len())
+            .any(|id| id.index() >= problem.len())
     {
         return Err(Fault::Conflict);
     }
@@ -298,8 +291,8 @@ fn conflict(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         return Err(Fault::Conflict);
     }
     // Each takes its size and what alignment adds; forbidden ranges below them take the rest.
-    let taken = |number: &usize| {
-        let buffer = problem.buffer(*number);
+    let taken = |id: &BufferId| {
+        let buffer = problem.buffer(*id);
         buffer.size.next_multiple_of(buffer.alignment)
     };
     let forbidden: u64 = spaces[conflict.space]
@@ -311,12 +304,12 @@ fn conflict(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
         return Err(Fault::Conflict);
     }
     if let Some(moment) = conflict.moment {
-        let lives = |number: usize| {
-            times(problem, number)
+        let lives = |id: BufferId| {
+            times(problem, id)
                 .iter()
                 .any(|(start, end)| *start <= moment && moment < *end)
         };
-        if !conflict.buffers.iter().all(|number| lives(*number)) {
+        if !conflict.buffers.iter().all(|id| lives(*id)) {
             return Err(Fault::Conflict);
         }
     }

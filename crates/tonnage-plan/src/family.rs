@@ -7,14 +7,12 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::flexible::{Piece, Shape};
-use crate::problem::{Invalid, MAX_BYTES, Problem, Space};
-use crate::rigid::Rigid;
+use crate::problem::{BufferId, Invalid, MAX_BYTES, Problem, Space};
 
 /// Buffers with one offset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Family {
-    pub(crate) members: Vec<u32>,
+    pub(crate) members: Vec<BufferId>,
     /// Times and sizes, ascending, none empty.
     pub(crate) pieces: Vec<(i64, i64, u64)>,
     pub(crate) alignment: u64,
@@ -46,11 +44,11 @@ impl Family {
 }
 
 /// Families by their first member.
-pub(crate) type Families = BTreeMap<u32, Family>;
+pub(crate) type Families = BTreeMap<BufferId, Family>;
 
 /// Finds the families of a problem.
 pub(crate) fn families(problem: &Problem) -> Result<Families, Invalid> {
-    let mut first: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut first: BTreeMap<BufferId, BufferId> = BTreeMap::new();
     for (&buffer, _) in problem
         .extras
         .iter()
@@ -63,7 +61,7 @@ pub(crate) fn families(problem: &Problem) -> Result<Families, Invalid> {
         first.insert(one.max(other), one.min(other));
     }
     let mut families = Families::new();
-    let members: Vec<u32> = first.keys().copied().collect();
+    let members: Vec<BufferId> = first.keys().copied().collect();
     for buffer in members {
         let head = root(&mut first, buffer);
         families.entry(head).or_default().members.push(buffer);
@@ -74,7 +72,7 @@ pub(crate) fn families(problem: &Problem) -> Result<Families, Invalid> {
     Ok(families)
 }
 
-fn root(first: &mut BTreeMap<u32, u32>, buffer: u32) -> u32 {
+fn root(first: &mut BTreeMap<BufferId, BufferId>, buffer: BufferId) -> BufferId {
     let mut head = buffer;
     while let Some(&next) = first.get(&head) {
         if next == head {
@@ -94,9 +92,8 @@ fn root(first: &mut BTreeMap<u32, u32>, buffer: u32) -> u32 {
 fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
     family.alignment = 1;
     let mut times: Vec<(i64, bool, u64)> = Vec::new();
-    let one = family.members[0] as usize;
-    for &member in &family.members {
-        let other = member as usize;
+    let one = family.members[0];
+    for &other in &family.members {
         let refuse = |reason| Err(Invalid::Alias { one, other, reason });
         let buffer = problem.buffer(other);
         match common_multiple(family.alignment, buffer.alignment) {
@@ -139,7 +136,7 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
         .fixed
         .is_some_and(|fixed| fixed % family.alignment != 0)
     {
-        let other = family.members.last().map_or(one, |member| *member as usize);
+        let other = family.members.last().copied().unwrap_or(one);
         return Err(Invalid::Alias {
             one,
             other,
@@ -170,13 +167,13 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
 }
 
 /// Two families, by their first members, with fixed offsets that put them on the same byte, and when.
-pub(crate) type Clash = (u32, u32, i64);
+pub(crate) type Clash = (BufferId, BufferId, i64);
 
 /// Finds families that their fixed offsets put on each other, if they share a space; every one but those that clash
 /// only with one that is named already.
-pub(crate) fn clashes<'a>(families: impl Iterator<Item = (u32, &'a Family)>) -> Vec<Clash> {
+pub(crate) fn clashes<'a>(families: impl Iterator<Item = (BufferId, &'a Family)>) -> Vec<Clash> {
     // Ends before starts at one moment, since lives are half-open.
-    let mut events: Vec<(i64, bool, u64, u64, u32)> = Vec::new();
+    let mut events: Vec<(i64, bool, u64, u64, BufferId)> = Vec::new();
     for (head, family) in families {
         let Some(fixed) = family.fixed else {
             continue;
@@ -188,7 +185,7 @@ pub(crate) fn clashes<'a>(families: impl Iterator<Item = (u32, &'a Family)>) -> 
     }
     events.sort_unstable();
     // What lives, by its first byte: none on another, so a newcomer can meet only its neighbours.
-    let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    let mut live: BTreeMap<u64, (u64, BufferId)> = BTreeMap::new();
     let mut clashes = Vec::new();
     for (moment, starts, offset, size, head) in events {
         if !starts {
@@ -211,7 +208,7 @@ pub(crate) fn clashes<'a>(families: impl Iterator<Item = (u32, &'a Family)>) -> 
 
 /// Refuses fixed offsets that contradict each other or the forbidden ranges, whatever the capacities are.
 pub(crate) fn refuse_contradictions(families: &Families, spaces: &[Space]) -> Result<(), Invalid> {
-    let mut homes: BTreeMap<u16, Vec<(u32, &Family)>> = BTreeMap::new();
+    let mut homes: BTreeMap<u16, Vec<(BufferId, &Family)>> = BTreeMap::new();
     for (&head, family) in families.iter().filter(|(_, family)| family.fixed.is_some()) {
         let mut outside = (0..spaces.len() as u16).filter(|space| {
             family.may_lie_in(*space) && family.is_outside(&spaces[usize::from(*space)].forbidden)
@@ -219,7 +216,7 @@ pub(crate) fn refuse_contradictions(families: &Families, spaces: &[Space]) -> Re
         match (outside.next(), outside.next()) {
             (None, _) => {
                 return Err(Invalid::Buffer {
-                    number: head as usize,
+                    buffer: head,
                     reason: "its fixed offset lies in a forbidden range",
                 });
             }
@@ -229,11 +226,7 @@ pub(crate) fn refuse_contradictions(families: &Families, spaces: &[Space]) -> Re
     }
     for inside in homes.into_values() {
         if let Some(&(one, other, moment)) = clashes(inside.into_iter()).first() {
-            return Err(Invalid::Fixed {
-                one: one as usize,
-                other: other as usize,
-                moment,
-            });
+            return Err(Invalid::Fixed { one, other, moment });
         }
     }
     Ok(())
@@ -250,140 +243,4 @@ pub(crate) const fn gcd(mut one: u64, mut other: u64) -> u64 {
         (one, other) = (other, one % other);
     }
     one
-}
-
-/// What is planned in one space: some of the buffers, families by their first member.
-#[derive(Clone, Debug)]
-pub(crate) struct View<'a> {
-    pub(crate) problem: &'a Problem,
-    pub(crate) families: &'a Families,
-    /// First members, ascending; `None` if all buffers are plain and of some size.
-    pub(crate) heads: Option<Vec<u32>>,
-}
-
-impl<'a> View<'a> {
-    /// Everything that `wanted` wants, by first member.
-    pub(crate) fn new(
-        problem: &'a Problem,
-        families: &'a Families,
-        wanted: impl Fn(u32) -> bool,
-    ) -> Self {
-        let all = 0..problem.len() as u32;
-        if families.is_empty()
-            && all
-                .clone()
-                .all(|buffer| problem.sizes[buffer as usize] > 0 && wanted(buffer))
-        {
-            return Self {
-                problem,
-                families,
-                heads: None,
-            };
-        }
-        let mut follows = vec![
-            false;
-            if families.is_empty() {
-                0
-            } else {
-                problem.len()
-            }
-        ];
-        for (&head, family) in families {
-            for &member in &family.members {
-                follows[member as usize] = member != head;
-            }
-        }
-        let has_size = |buffer: &u32| match families.get(buffer) {
-            Some(family) => !family.pieces.is_empty(),
-            None => {
-                problem.sizes[*buffer as usize] > 0
-                    && !follows.get(*buffer as usize).copied().unwrap_or(false)
-            }
-        };
-        let heads = all
-            .filter(|buffer| has_size(buffer) && wanted(*buffer))
-            .collect();
-        Self {
-            problem,
-            families,
-            heads: Some(heads),
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.heads.as_ref().map_or(self.problem.len(), Vec::len)
-    }
-
-    pub(crate) fn head(&self, index: usize) -> u32 {
-        self.heads
-            .as_ref()
-            .map_or(index as u32, |heads| heads[index])
-    }
-
-    pub(crate) fn alignment(&self, head: u32) -> u64 {
-        let family = self.families.get(&head);
-        family.map_or_else(
-            || self.problem.alignment(head as usize),
-            |family| family.alignment,
-        )
-    }
-
-    pub(crate) fn fixed(&self, head: u32) -> Option<u64> {
-        self.families.get(&head).and_then(|family| family.fixed)
-    }
-
-    /// Times and sizes of a head.
-    pub(crate) fn each_piece(&self, head: u32, mut piece: impl FnMut(i64, i64, u64)) {
-        if let Some(family) = self.families.get(&head) {
-            for &(start, end, size) in &family.pieces {
-                piece(start, end, size);
-            }
-        } else {
-            let buffer = head as usize;
-            let (start, end) = (self.problem.starts[buffer], self.problem.ends[buffer]);
-            piece(start, end, self.problem.sizes[buffer]);
-        }
-    }
-
-    /// First and last moment and greatest size.
-    pub(crate) fn hull(&self, head: u32) -> (i64, i64, u64) {
-        let mut hull = (i64::MAX, i64::MIN, 0);
-        self.each_piece(head, |start, end, size| {
-            hull = (hull.0.min(start), hull.1.max(end), hull.2.max(size));
-        });
-        hull
-    }
-
-    /// Whether no head is a family.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.families.is_empty()
-            || (0..self.len()).all(|index| !self.families.contains_key(&self.head(index)))
-    }
-
-    /// The shapes, with their sections, and a moment of each section.
-    pub(crate) fn shapes(&self) -> (Vec<Shape>, Vec<i64>) {
-        let mut pieces: Vec<(u32, i64, i64, u64)> = Vec::new();
-        let mut shapes = Vec::with_capacity(self.len());
-        for index in 0..self.len() {
-            let head = self.head(index);
-            self.each_piece(head, |start, end, size| {
-                pieces.push((index as u32, start, end, size));
-            });
-            shapes.push(Shape {
-                pieces: Vec::new(),
-                alignment: self.alignment(head),
-                fixed: self.fixed(head),
-            });
-        }
-        let rigid = Rigid::new(pieces.len(), |piece| pieces[piece]);
-        for (item, &shape) in rigid.items.iter().zip(&rigid.buffers) {
-            let piece = Piece {
-                start: item.start,
-                end: item.end,
-                size: item.size,
-            };
-            shapes[shape as usize].pieces.push(piece);
-        }
-        (shapes, rigid.moments)
-    }
 }

@@ -19,9 +19,9 @@
 //!
 //! assert_eq!(plan.status, Status::Optimal);
 //! assert_eq!(plan.peak(), 4024);
-//! assert_eq!(plan.offsets[input], 0);
-//! assert_eq!(plan.offsets[hidden], 1024);
-//! assert_eq!(plan.offsets[output], 0);
+//! assert_eq!(plan.offset(input), 0);
+//! assert_eq!(plan.offset(hidden), 1024);
+//! assert_eq!(plan.offset(output), 0);
 //! // A checker that shares no code with the solver.
 //! check(&problem, &plan)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -44,13 +44,16 @@
 //!
 //! # The engines
 //!
+//! A problem is normalised once (`normal`): what must be placed as one becomes an entry, and engines see entries only.
+//!
+//! * `solve`: which engine works on what in one space, and what that proves;
 //! * `rigid`: reduction to sections of time, decomposition into parts that do not touch, peeling of what always lives;
 //! * `dive`: constructive; fills the lowest valley of the skyline by several rules, a microsecond for each buffer;
 //! * `pack`: which engine works on which part, and dives again where one gave up;
 //! * `exact`: complete search with propagation, a memory of failures and restarts, for some thousand buffers;
 //! * `improve`: plans a window of time anew where a dive missed, and leaves the rest;
 //! * `flexible`: everything with gaps, aliases, fixed offsets, forbidden ranges or mixed alignments;
-//! * `spaces`: who lies in which space.
+//! * `spaces`: which space each buffer lies in.
 //!
 //! Each heuristic is a switch ([`Switches`]), and none may change whether an answer is right: tests run all
 //! combinations against an optimum found by trying everything.
@@ -63,9 +66,11 @@ mod exact;
 mod family;
 mod flexible;
 mod improve;
+mod normal;
 mod options;
 mod pack;
 mod plan;
+mod planner;
 mod problem;
 mod random;
 mod rigid;
@@ -77,5 +82,5 @@ mod tree;
 pub use check::{Fault, check};
 pub use options::{Options, Progress, Switches};
 pub use plan::{Conflict, Plan, SpacePlan, Status};
-pub use problem::{Buffer, Invalid, MAX_BUFFERS, MAX_BYTES, Problem, Space};
-pub use solve::plan;
+pub use planner::plan;
+pub use problem::{Buffer, BufferId, Invalid, MAX_BUFFERS, MAX_BYTES, Problem, Space};

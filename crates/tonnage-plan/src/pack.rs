@@ -53,7 +53,7 @@ impl Told<'_> {
     }
 }
 
-/// Packs all items; returns what the peak cannot be below.
+/// Packs all items and places the entries they stand for; returns what the peak cannot be below.
 pub(crate) fn pack(
     mut rigid: Rigid,
     target: u64,
@@ -89,8 +89,8 @@ pub(crate) fn pack(
         }
     };
     let mut put = |part: &Part, done: &Done| {
-        for (&buffer, &offset) in rigid.buffers[part.from..part.to].iter().zip(&done.offsets) {
-            place(buffer, part.base + offset);
+        for (&entry, &offset) in rigid.entries[part.from..part.to].iter().zip(&done.offsets) {
+            place(entry, part.base + offset);
         }
     };
     // An answer for all of them before any is made better, so that a deadline finds one.

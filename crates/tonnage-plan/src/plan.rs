@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The answer: offsets, how good they are, and what is proved about them.
 
+use crate::problem::BufferId;
+
 /// What is known about a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -21,8 +23,8 @@ pub struct Conflict {
     pub space: usize,
     /// A moment when all of them live; `None` if there is none and only all of their places together do not fit.
     pub moment: Option<i64>,
-    /// Their numbers, largest first.
-    pub buffers: Vec<usize>,
+    /// Which they are, largest first.
+    pub buffers: Vec<BufferId>,
     /// What they need together at that moment, or at least.
     pub bytes: u64,
     /// Whether no smaller set is in conflict (at one moment), or no buffer can be left out (otherwise).
@@ -45,9 +47,9 @@ pub struct SpacePlan {
 /// Where each buffer lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The offset of each buffer.
+    /// The offset of each buffer, by [`BufferId::index`].
     pub offsets: Vec<u64>,
-    /// The space of each buffer; empty if there is only one space.
+    /// The space of each buffer, in the same order; empty if there is only one space.
     pub spaces: Vec<u16>,
     /// The plan of each space.
     pub parts: Vec<SpacePlan>,
@@ -60,10 +62,18 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The offset of a buffer.
+    ///
+    /// # Panics
+    /// If the planned problem has no such buffer.
+    pub fn offset(&self, buffer: BufferId) -> u64 {
+        self.offsets[buffer.index()]
+    }
+
     /// The space that a buffer lies in.
-    pub fn space(&self, buffer: usize) -> usize {
+    pub fn space(&self, buffer: BufferId) -> usize {
         self.spaces
-            .get(buffer)
+            .get(buffer.index())
             .map_or(0, |space| usize::from(*space))
     }
 

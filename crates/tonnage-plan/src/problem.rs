@@ -14,6 +14,38 @@ pub const MAX_BUFFERS: usize = 1 << 30;
 /// Most bytes that all buffers of one problem may have together, so that no sum overflows.
 pub const MAX_BYTES: u64 = 1 << 60;
 
+/// A buffer of a problem: the order in which it was added, from 0.
+///
+/// ```
+/// use tonnage_plan::{Buffer, Problem};
+///
+/// let mut problem = Problem::new();
+/// let first = problem.add(Buffer::new(1024, 0..2));
+/// let second = problem.add(Buffer::new(512, 1..3));
+/// assert_eq!((first.index(), second.index()), (0, 1));
+/// assert_eq!(problem.buffer(second).size, 512);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BufferId(u32);
+
+impl BufferId {
+    /// The buffer at an index, for callers that count for themselves.
+    pub const fn new(index: u32) -> Self {
+        Self(index)
+    }
+
+    /// Its index in columns such as [`Plan::offsets`](crate::Plan::offsets).
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for BufferId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
 /// A buffer: how much, when, and where it may lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -106,7 +138,7 @@ pub(crate) struct Extra {
     pub(crate) spaces: Vec<u16>,
 }
 
-/// Buffers to be placed. Buffers and spaces are known by the order in which they were added, from 0.
+/// Buffers to be placed. Spaces are known by the order in which they were added, from 0.
 #[derive(Clone, Debug, Default)]
 pub struct Problem {
     pub(crate) sizes: Vec<u64>,
@@ -114,10 +146,8 @@ pub struct Problem {
     pub(crate) ends: Vec<i64>,
     /// Empty as long as every alignment is 1.
     pub(crate) alignments: Vec<u64>,
-    pub(crate) extras: BTreeMap<u32, Extra>,
-    pub(crate) aliases: Vec<(u32, u32)>,
-    /// A number that an alias named and that no buffer can have.
-    misnamed: Option<usize>,
+    pub(crate) extras: BTreeMap<BufferId, Extra>,
+    pub(crate) aliases: Vec<(BufferId, BufferId)>,
     pub(crate) spaces: Vec<Space>,
 }
 
@@ -142,14 +172,16 @@ impl Problem {
         self.ends.reserve_exact(buffers);
     }
 
-    /// Adds a buffer and returns its number.
-    pub fn add(&mut self, buffer: Buffer) -> usize {
-        let number = self.sizes.len();
+    /// Adds a buffer.
+    pub fn add(&mut self, buffer: Buffer) -> BufferId {
+        let index = self.sizes.len();
+        // A problem with so many buffers has too many, which planning it says.
+        let id = BufferId(u32::try_from(index).unwrap_or(u32::MAX));
         self.sizes.push(buffer.size);
         self.starts.push(buffer.start);
         self.ends.push(buffer.end);
         if buffer.alignment != 1 && self.alignments.is_empty() {
-            self.alignments = vec![1; number];
+            self.alignments = vec![1; index];
         }
         if buffer.alignment != 1 || !self.alignments.is_empty() {
             self.alignments.push(buffer.alignment);
@@ -160,12 +192,9 @@ impl Problem {
                 offset: buffer.offset,
                 spaces: buffer.spaces,
             };
-            // A problem with more buffers than this has too many, which planning it says.
-            if let Ok(number) = u32::try_from(number) {
-                self.extras.insert(number, extra);
-            }
+            self.extras.insert(id, extra);
         }
-        number
+        id
     }
 
     /// Adds a space and returns its number. A problem without any has one without end.
@@ -176,11 +205,8 @@ impl Problem {
 
     /// Demands that two buffers start at the same byte, whether they live at the same time or not: for results that
     /// are computed in place, and for values that are handed on.
-    pub fn alias(&mut self, one: usize, other: usize) {
-        match (u32::try_from(one), u32::try_from(other)) {
-            (Ok(one), Ok(other)) => self.aliases.push((one, other)),
-            _ => self.misnamed = self.misnamed.or(Some(one.max(other))),
-        }
+    pub fn alias(&mut self, one: BufferId, other: BufferId) {
+        self.aliases.push((one, other));
     }
 
     /// How many buffers there are.
@@ -193,25 +219,32 @@ impl Problem {
         self.sizes.is_empty()
     }
 
+    /// All buffers, in the order in which they were added.
+    pub fn ids(&self) -> impl Iterator<Item = BufferId> + use<> {
+        (0..self.sizes.len() as u32).map(BufferId)
+    }
+
     /// A buffer, put together again.
     ///
     /// # Panics
-    /// If there is none of this number.
-    pub fn buffer(&self, number: usize) -> Buffer {
-        let extra = self
-            .extras
-            .get(&(number as u32))
-            .cloned()
-            .unwrap_or_default();
+    /// If the problem has no such buffer.
+    pub fn buffer(&self, id: BufferId) -> Buffer {
+        let index = id.index();
+        let extra = self.extras.get(&id).cloned().unwrap_or_default();
         Buffer {
-            size: self.sizes[number],
-            start: self.starts[number],
-            end: self.ends[number],
-            alignment: self.alignment(number),
+            size: self.sizes[index],
+            start: self.starts[index],
+            end: self.ends[index],
+            alignment: self.alignment(id),
             gaps: extra.gaps,
             offset: extra.offset,
             spaces: extra.spaces,
         }
+    }
+
+    /// All buffers, put together again.
+    pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        self.ids().map(|id| self.buffer(id))
     }
 
     /// The spaces; at least one.
@@ -224,14 +257,12 @@ impl Problem {
     }
 
     /// The pairs that start at the same byte.
-    pub fn aliases(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.aliases
-            .iter()
-            .map(|&(one, other)| (one as usize, other as usize))
+    pub fn aliases(&self) -> impl Iterator<Item = (BufferId, BufferId)> {
+        self.aliases.iter().copied()
     }
 
-    pub(crate) fn alignment(&self, number: usize) -> u64 {
-        self.alignments.get(number).copied().unwrap_or(1)
+    pub(crate) fn alignment(&self, id: BufferId) -> u64 {
+        self.alignments.get(id.index()).copied().unwrap_or(1)
     }
 
     /// Whether the problem makes sense at all.
@@ -240,30 +271,29 @@ impl Problem {
             return Err(Invalid::TooMany);
         }
         let mut total = 0_u64;
-        for number in 0..self.len() {
-            let bad = |reason| Err(Invalid::Buffer { number, reason });
-            if self.starts[number] >= self.ends[number] {
+        for buffer in self.ids() {
+            let bad = |reason| Err(Invalid::Buffer { buffer, reason });
+            if self.starts[buffer.index()] >= self.ends[buffer.index()] {
                 return bad("its life ends before it starts");
             }
-            let alignment = self.alignment(number);
+            let alignment = self.alignment(buffer);
             if alignment == 0 || alignment > MAX_BYTES {
                 return bad("its alignment is not between 1 and 2^60");
             }
             // Rounded up, since alignment may take that much.
-            let rounded = self.sizes[number].checked_next_multiple_of(alignment);
+            let rounded = self.sizes[buffer.index()].checked_next_multiple_of(alignment);
             total = match rounded.and_then(|rounded| total.checked_add(rounded)) {
                 Some(total) if total <= MAX_BYTES => total,
                 _ => return Err(Invalid::TooLarge),
             };
         }
-        for (&number, extra) in &self.extras {
-            let number = number as usize;
-            let bad = |reason| Err(Invalid::Buffer { number, reason });
+        for (&buffer, extra) in &self.extras {
+            let bad = |reason| Err(Invalid::Buffer { buffer, reason });
             if extra.gaps.iter().any(|gap| gap.start >= gap.end) {
                 return bad("one of its gaps ends before it starts");
             }
             if let Some(offset) = extra.offset {
-                if offset % self.alignment(number) != 0 {
+                if offset % self.alignment(buffer) != 0 {
                     return bad("its fixed offset is no multiple of its alignment");
                 }
                 if offset > MAX_BYTES {
@@ -284,14 +314,10 @@ impl Problem {
                 return Err(Invalid::TooLarge);
             }
         }
-        if let Some(number) = self.misnamed {
-            return Err(Invalid::NoSuchBuffer { number });
-        }
-        let count = self.len() as u64;
         for &(one, other) in &self.aliases {
-            if u64::from(one.max(other)) >= count {
+            if one.max(other).index() >= self.len() {
                 return Err(Invalid::NoSuchBuffer {
-                    number: one.max(other) as usize,
+                    buffer: one.max(other),
                 });
             }
         }
@@ -305,31 +331,31 @@ impl Problem {
 pub enum Invalid {
     /// A buffer contradicts itself.
     Buffer {
-        /// Its number.
-        number: usize,
+        /// Which one.
+        buffer: BufferId,
         /// In which way.
         reason: &'static str,
     },
     /// An alias names a buffer that was not added.
     NoSuchBuffer {
-        /// The number.
-        number: usize,
+        /// Which one.
+        buffer: BufferId,
     },
     /// Two buffers that must start at the same byte cannot.
     Alias {
         /// The one.
-        one: usize,
+        one: BufferId,
         /// The other.
-        other: usize,
+        other: BufferId,
         /// Why not.
         reason: &'static str,
     },
     /// Two buffers with fixed offsets use the same byte at the same time.
     Fixed {
         /// The one.
-        one: usize,
+        one: BufferId,
         /// The other.
-        other: usize,
+        other: BufferId,
         /// When.
         moment: i64,
     },
@@ -342,11 +368,11 @@ pub enum Invalid {
 impl fmt::Display for Invalid {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Buffer { number, reason } => write!(formatter, "buffer {number}: {reason}"),
-            Self::NoSuchBuffer { number } => {
+            Self::Buffer { buffer, reason } => write!(formatter, "buffer {buffer}: {reason}"),
+            Self::NoSuchBuffer { buffer } => {
                 write!(
                     formatter,
-                    "an alias names buffer {number}, which is not there"
+                    "an alias names buffer {buffer}, which is not there"
                 )
             }
             Self::Alias { one, other, reason } => {

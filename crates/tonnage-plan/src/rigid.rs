@@ -33,8 +33,8 @@ pub(crate) struct Part {
 pub(crate) struct Rigid {
     /// The items, by start.
     pub(crate) items: Vec<Item>,
-    /// The buffer that each item is.
-    pub(crate) buffers: Vec<u32>,
+    /// The entry that each item stands for, by its place in the list that was given.
+    pub(crate) entries: Vec<u32>,
     /// A moment of each section at which all of its items live.
     pub(crate) moments: Vec<i64>,
 }
@@ -44,20 +44,20 @@ pub(crate) struct Rigid {
 const CUTS: u32 = 24;
 
 impl Rigid {
-    /// Makes items of buffers given as number, life and size. Sizes of 0 are to be left out.
-    pub(crate) fn new(count: usize, buffer: impl Fn(usize) -> (u32, i64, i64, u64)) -> Self {
+    /// Makes items of entries given by start, end and size. Sizes of 0 are to be left out.
+    pub(crate) fn new(count: usize, entry: impl Fn(usize) -> (i64, i64, u64)) -> Self {
         let mut starts: Vec<(i64, u32)> = (0..count)
-            .map(|index| (buffer(index).1, index as u32))
+            .map(|index| (entry(index).0, index as u32))
             .collect();
         starts.sort_unstable();
         let mut ends: Vec<(i64, u32)> = (0..count)
-            .map(|index| (buffer(index).2, index as u32))
+            .map(|index| (entry(index).1, index as u32))
             .collect();
         ends.sort_unstable();
         let mut last = vec![0_u32; count];
         let mut rigid = Self {
             items: Vec::with_capacity(count),
-            buffers: Vec::with_capacity(count),
+            entries: Vec::with_capacity(count),
             moments: Vec::new(),
         };
         let mut ended = 0;
@@ -76,14 +76,13 @@ impl Rigid {
                 *moment = start;
             }
             let section = rigid.moments.len() as u32 - 1;
-            let (number, _, _, size) = buffer(index as usize);
             // The end is not known yet; meanwhile the index stands for it.
             rigid.items.push(Item {
                 start: section,
                 end: index,
-                size,
+                size: entry(index as usize).2,
             });
-            rigid.buffers.push(number);
+            rigid.entries.push(index);
         }
         for &(_, index) in &ends[ended..] {
             last[index as usize] = rigid.moments.len() as u32;
@@ -140,11 +139,11 @@ impl Rigid {
                 for index in from..at {
                     let item = self.items[index];
                     if item.start == start && item.end == end {
-                        place(self.buffers[index], base);
+                        place(self.entries[index], base);
                         base += item.size;
                     } else {
                         self.items[kept] = item;
-                        self.buffers[kept] = self.buffers[index];
+                        self.entries[kept] = self.entries[index];
                         kept += 1;
                     }
                 }
@@ -175,10 +174,7 @@ mod tests {
     use super::*;
 
     fn rigid(lives: &[(i64, i64, u64)]) -> Rigid {
-        Rigid::new(lives.len(), |index| {
-            let (start, end, size) = lives[index];
-            (index as u32, start, end, size)
-        })
+        Rigid::new(lives.len(), |index| lives[index])
     }
 
     #[test]
@@ -205,11 +201,11 @@ mod tests {
         let lives = [&[(0, 20, 100)][..], &stairs, &shifted].concat();
         let mut rigid = rigid(&lives);
         let mut aside = Vec::new();
-        let parts = rigid.cut(true, |buffer, offset| aside.push((buffer, offset)));
+        let parts = rigid.cut(true, |entry, offset| aside.push((entry, offset)));
         assert_eq!(aside, [(0, 0)]);
         let cut: Vec<_> = parts
             .iter()
-            .map(|part| (&rigid.buffers[part.from..part.to], part.base))
+            .map(|part| (&rigid.entries[part.from..part.to], part.base))
             .collect();
         assert_eq!(cut, [(&[1, 2, 3, 4][..], 100), (&[5, 6, 7, 8], 100)]);
     }

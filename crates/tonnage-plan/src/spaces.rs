@@ -9,18 +9,24 @@
 //! What must start at a given byte can lie only where that byte and those after it are free: spaces that forbid them,
 //! or end before, are none for it, and of two that must lie on each other one is given away.
 
-use crate::bound;
-use crate::family::{self, Families, Family, View};
-use crate::options::{Clock, Options};
-use crate::plan::{Plan, SpacePlan, Status};
-use crate::problem::{Problem, Space};
-use crate::solve;
+use std::cmp::Reverse;
 
-/// What all buffers cost.
-pub(crate) fn cost(problem: &Problem, spaces: &[Space], space: impl Fn(usize) -> usize) -> u128 {
-    let cost =
-        |buffer: usize| u128::from(problem.sizes[buffer]) * u128::from(spaces[space(buffer)].cost);
-    (0..problem.len()).map(cost).sum()
+use crate::bound;
+use crate::family::{self, Family};
+use crate::normal::{Normalized, Selection};
+use crate::options::{Clock, Options};
+use crate::plan::{Conflict, Plan, SpacePlan, Status};
+use crate::problem::{BufferId, Space};
+use crate::solve::solve;
+
+/// Plans a problem with several spaces.
+pub(crate) fn plan(normalized: &Normalized<'_>, options: &Options<'_>, clock: &Clock<'_>) -> Plan {
+    let mut assignment = Assignment::new(normalized, options, clock);
+    let conflict = assignment.conflict();
+    for space in assignment.order.clone() {
+        assignment.plan_space(space);
+    }
+    assignment.finish(conflict)
 }
 
 /// Whether a family with a fixed offset can lie in a space at all.
@@ -36,202 +42,238 @@ fn has_room(family: &Family, space: &Space) -> bool {
     space.capacity.is_none_or(ends_by) && family.is_outside(&space.forbidden)
 }
 
-/// Plans a problem with several spaces.
-pub(crate) fn plan(
-    problem: &Problem,
-    families: &Families,
-    spaces: &[Space],
-    options: &Options<'_>,
-    clock: &Clock<'_>,
-) -> Plan {
-    let mut order: Vec<u16> = (0..spaces.len() as u16).collect();
-    order.sort_by_key(|space| spaces[usize::from(*space)].cost);
-    let permitted = |head: u32, space: u16| match families.get(&head) {
-        Some(family) => family.may_lie_in(space),
-        None => problem
-            .extras
-            .get(&head)
-            .is_none_or(|extra| extra.spaces.is_empty() || extra.spaces.contains(&space)),
-    };
-    let allowed = |head: u32, space: u16| {
-        permitted(head, space)
-            && families
-                .get(&head)
-                .is_none_or(|family| has_room(family, &spaces[usize::from(space)]))
-    };
-    let next = |head: u32, after: Option<u16>| {
-        let from = after.map_or(0, |after| {
-            order
-                .iter()
-                .position(|space| *space == after)
-                .map_or(0, |at| at + 1)
-        });
-        order[from..]
+/// Which space each buffer is assigned to, and the plans so far.
+struct Assignment<'a> {
+    normalized: &'a Normalized<'a>,
+    options: &'a Options<'a>,
+    clock: &'a Clock<'a>,
+    /// The spaces, by cost.
+    order: Vec<u16>,
+    /// The space of each buffer.
+    space_of: Vec<u16>,
+    offsets: Vec<u64>,
+    parts: Vec<Option<SpacePlan>>,
+    /// Whether something fits nowhere, which proves that there is no plan.
+    is_unplaceable: bool,
+    /// Whether two fixed offsets overlap here.
+    has_fixed_overlap: bool,
+    /// Whether anything has left the cheapest space it may lie in.
+    has_moved: bool,
+}
+
+impl<'a> Assignment<'a> {
+    /// Everything in the cheapest space that has room for it.
+    fn new(normalized: &'a Normalized<'a>, options: &'a Options<'a>, clock: &'a Clock<'a>) -> Self {
+        let mut order: Vec<u16> = (0..normalized.spaces.len() as u16).collect();
+        order.sort_by_key(|space| normalized.spaces[usize::from(*space)].cost);
+        let mut assignment = Self {
+            normalized,
+            options,
+            clock,
+            order,
+            space_of: vec![0; normalized.buffers()],
+            offsets: normalized.initial_offsets(),
+            parts: vec![None; normalized.spaces.len()],
+            is_unplaceable: false,
+            has_fixed_overlap: false,
+            has_moved: false,
+        };
+        for index in 0..normalized.buffers() {
+            let id = BufferId::new(index as u32);
+            let cheapest = assignment.cheapest(id);
+            assignment.is_unplaceable |= cheapest.is_none();
+            assignment.space_of[index] = cheapest.unwrap_or_else(|| assignment.least_bad(id));
+        }
+        assignment
+    }
+
+    /// Whether a buffer may lie in a space and has room there.
+    fn allows(&self, id: BufferId, space: u16) -> bool {
+        let room = |family| has_room(family, &self.normalized.spaces[usize::from(space)]);
+        self.normalized.permits(id, space) && self.normalized.families.get(&id).is_none_or(room)
+    }
+
+    /// Whether a buffer may lie in this space and in no other.
+    fn allows_only(&self, id: BufferId, space: u16) -> bool {
+        let mut others = self.order.iter().filter(|other| **other != space);
+        self.normalized.permits(id, space) && others.all(|other| !self.allows(id, *other))
+    }
+
+    fn cheapest(&self, id: BufferId) -> Option<u16> {
+        let mut spaces = self.order.iter().copied();
+        spaces.find(|space| self.allows(id, *space))
+    }
+
+    /// The next dearer space that a buffer may lie in.
+    fn next(&self, id: BufferId, after: u16) -> Option<u16> {
+        let mut dearer = self
+            .order
             .iter()
-            .copied()
-            .find(|space| allowed(head, *space))
-    };
-    let mut place: Vec<u16> = vec![0; problem.len()];
-    // Whether something fits nowhere, which proves that there is no plan; and whether two lie on each other here.
-    let (mut homeless, mut stuck) = (false, false);
-    for head in 0..problem.len() as u32 {
-        place[head as usize] = next(head, None).unwrap_or_else(|| {
-            // What fits nowhere lies where only the capacity is in its way, or else where it may at least be.
-            let mut best = order.clone();
-            best.retain(|space| permitted(head, *space));
-            best.sort_by_key(|space| {
-                let forbidden = &spaces[usize::from(*space)].forbidden;
-                families
-                    .get(&head)
-                    .is_some_and(|family| !family.is_outside(forbidden))
-            });
-            homeless = true;
-            best.first().copied().unwrap_or(0)
+            .skip_while(|space| **space != after)
+            .skip(1);
+        dearer.find(|space| self.allows(id, **space)).copied()
+    }
+
+    /// For what fits nowhere: where only the capacity is in its way, or else where it may at least be.
+    fn least_bad(&self, id: BufferId) -> u16 {
+        let spaces = self.order.iter().copied();
+        let permitted = spaces.filter(|space| self.normalized.permits(id, *space));
+        let least = permitted.min_by_key(|space| {
+            let forbidden = &self.normalized.spaces[usize::from(*space)].forbidden;
+            let family = self.normalized.families.get(&id);
+            family.is_some_and(|family| !family.is_outside(forbidden))
         });
+        least.unwrap_or(0)
     }
-    let mut moved = false;
-    let mut offsets = solve::lowest(problem, families);
-    let mut parts: Vec<Option<SpacePlan>> = vec![None; spaces.len()];
-    // What may lie in one space only, and does not fit there, fits nowhere.
-    let mut conflict = None;
-    let only = |head: u32, space: u16| {
-        permitted(head, space)
-            && order
-                .iter()
-                .all(|other| *other == space || !allowed(head, *other))
-    };
-    for &space in &order {
-        let number = usize::from(space);
-        let view = View::new(problem, families, |head| only(head, space));
-        conflict = conflict
-            .or_else(|| bound::conflict(&view, number, &spaces[number], solve::unit(&view).0));
+
+    /// What a byte of a buffer costs more in the next space.
+    fn extra_cost(&self, id: BufferId, space: u16) -> Option<u64> {
+        let cost = |space: u16| self.normalized.spaces[usize::from(space)].cost;
+        Some(cost(self.next(id, space)?) - cost(space))
     }
-    for &space in &order {
-        let number = usize::from(space);
+
+    /// What may lie in one space only, and does not fit there, fits nowhere.
+    fn conflict(&self) -> Option<Conflict> {
+        let mut spaces = self.order.iter();
+        spaces.find_map(|&space| {
+            let bound = self
+                .normalized
+                .select(space, |id| self.allows_only(id, space));
+            bound::conflict(&bound)
+        })
+    }
+
+    /// Plans a space, after it has given away what it has no room for.
+    fn plan_space(&mut self, space: u16) {
         loop {
-            let view = View::new(problem, families, |head| place[head as usize] == space);
-            let dear = |head: u32| {
-                let to = next(head, Some(space))?;
-                Some(spaces[usize::from(to)].cost - spaces[number].cost)
-            };
-            // Of two that lie on each other, the one that goes elsewhere for less.
-            let inside = families
-                .iter()
-                .filter(|(head, _)| place[**head as usize] == space)
-                .map(|(head, family)| (*head, family));
-            let clashes = family::clashes(inside);
-            let leaves = clashes.iter().find_map(|&(one, other, _)| {
-                let cheaper = [one, other]
-                    .into_iter()
-                    .filter_map(|head| Some((dear(head)?, head)));
-                cheaper.min().map(|(_, head)| head)
-            });
-            if let Some(head) = leaves {
-                moved = true;
-                place[head as usize] = next(head, Some(space)).unwrap_or(space);
+            if let Some(id) = self.overlapping(space) {
+                self.move_on(id, space);
                 continue;
             }
-            stuck |= !clashes.is_empty();
-            homeless |= clashes
-                .iter()
-                .any(|&(one, other, _)| only(one, space) && only(other, space));
-            let Some(capacity) = spaces[number].capacity else {
-                parts[number] = Some(solve::solve(
-                    &view,
-                    number,
-                    &spaces[number],
-                    &mut offsets,
-                    options,
-                    clock,
-                ));
-                break;
-            };
-            let (unit, _) = solve::unit(&view);
-            let bound = bound::bound(&view, &spaces[number], unit);
-            let gone = if bound.bytes > capacity {
-                // Too full at one moment: what lives then and is cheapest to move, for what it frees.
-                let moment = bound.moment.unwrap_or(i64::MIN);
-                (0..view.len())
-                    .map(|index| view.head(index))
-                    .filter(|head| {
-                        let (start, end, size) = view.hull(*head);
-                        start <= moment && moment < end || size > capacity
-                    })
-                    .filter_map(|head| {
-                        Some((dear(head)?, std::cmp::Reverse(view.hull(head).2), head))
-                    })
-                    .min()
-                    .map(|entry| entry.2)
+            let normalized = self.normalized;
+            let selection = normalized.select(space, |id| self.space_of[id.index()] == space);
+            let capacity = selection.space.capacity;
+            let bound = capacity.map(|_| bound::bound(&selection));
+            let overfull = bound.filter(|bound| Some(bound.bytes) > capacity);
+            let evicted = if let Some(bound) = overfull {
+                self.cheapest_to_move(&selection, bound.moment)
             } else {
-                let part =
-                    solve::solve(&view, number, &spaces[number], &mut offsets, options, clock);
-                let fits = part.peak <= capacity;
-                parts[number] = Some(part);
-                if fits {
-                    break;
+                let part = self.solve(&selection);
+                if capacity.is_none_or(|capacity| part.peak <= capacity) {
+                    return;
                 }
-                (0..view.len())
-                    .map(|index| view.head(index))
-                    .filter(|head| next(*head, Some(space)).is_some())
-                    .max_by_key(|head| (offsets[*head as usize] + view.hull(*head).2, *head))
+                self.highest(&selection)
             };
-            let Some(head) = gone else {
+            let Some(id) = evicted else {
                 // Nothing can leave: the best is what there is, though it does not fit.
-                parts[number] = Some(solve::solve(
-                    &view,
-                    number,
-                    &spaces[number],
-                    &mut offsets,
-                    options,
-                    clock,
-                ));
-                break;
+                if overfull.is_some() {
+                    self.solve(&selection);
+                }
+                return;
             };
-            moved = true;
-            place[head as usize] = next(head, Some(space)).unwrap_or(space);
-            if let Some(extra) = problem.extras.get(&head) {
-                offsets[head as usize] = extra.offset.unwrap_or(0);
+            self.move_on(id, space);
+        }
+    }
+
+    fn solve(&mut self, selection: &Selection<'_>) -> &SpacePlan {
+        let part = solve(selection, &mut self.offsets, self.options, self.clock);
+        self.parts[selection.number].insert(part)
+    }
+
+    /// Gives a buffer to the next space.
+    fn move_on(&mut self, id: BufferId, from: u16) {
+        self.has_moved = true;
+        self.space_of[id.index()] = self.next(id, from).unwrap_or(from);
+    }
+
+    /// Of two whose fixed offsets overlap here, the one that goes elsewhere for less.
+    fn overlapping(&mut self, space: u16) -> Option<BufferId> {
+        let inside = self.normalized.families.iter();
+        let inside = inside
+            .filter(|(id, _)| self.space_of[id.index()] == space)
+            .map(|(id, family)| (*id, family));
+        let clashes = family::clashes(inside);
+        let evicted = clashes.iter().find_map(|&(one, other, _)| {
+            let movable = [one, other].into_iter();
+            let costs = movable.filter_map(|id| Some((self.extra_cost(id, space)?, id)));
+            costs.min().map(|(_, id)| id)
+        });
+        if evicted.is_none() {
+            self.has_fixed_overlap |= !clashes.is_empty();
+            self.is_unplaceable |= clashes.iter().any(|&(one, other, _)| {
+                self.allows_only(one, space) && self.allows_only(other, space)
+            });
+        }
+        evicted
+    }
+
+    /// Of what lives at the fullest moment, or is too large at any: what costs least to move, for what it frees.
+    fn cheapest_to_move(&self, selection: &Selection<'_>, moment: Option<i64>) -> Option<BufferId> {
+        let moment = moment.unwrap_or(i64::MIN);
+        let space = selection.number as u16;
+        let wanted = selection.iter().filter(|entry| {
+            entry.start <= moment && moment < entry.end
+                || Some(entry.size) > selection.space.capacity
+        });
+        let costs = wanted.filter_map(|entry| {
+            Some((
+                self.extra_cost(entry.id, space)?,
+                Reverse(entry.size),
+                entry.id,
+            ))
+        });
+        costs.min().map(|(_, _, id)| id)
+    }
+
+    /// Of what can leave, what lies highest.
+    fn highest(&self, selection: &Selection<'_>) -> Option<BufferId> {
+        let space = selection.number as u16;
+        let movable = selection
+            .iter()
+            .filter(|entry| self.next(entry.id, space).is_some());
+        let tops = movable.map(|entry| (self.offsets[entry.id.index()] + entry.size, entry.id));
+        tops.max().map(|(_, id)| id)
+    }
+
+    fn finish(mut self, conflict: Option<Conflict>) -> Plan {
+        // Members of a family lie where the first one lies; what has no size lies where it may.
+        for (&first, family) in &self.normalized.families {
+            for &member in &family.members {
+                self.space_of[member.index()] = self.space_of[first.index()];
             }
         }
-    }
-    // Members of a family lie where the first one lies; what has no size lies where it may.
-    for (&head, family) in families {
-        for &member in &family.members {
-            place[member as usize] = place[head as usize];
+        let empty = SpacePlan {
+            peak: 0,
+            lower_bound: 0,
+            moment: None,
+            status: Status::Optimal,
+        };
+        let parts = self.parts.into_iter();
+        let parts: Vec<SpacePlan> = parts
+            .map(|part| part.unwrap_or_else(|| empty.clone()))
+            .collect();
+        let fits = |part: &SpacePlan| matches!(part.status, Status::Optimal | Status::Fits);
+        let is_best = |(part, space): (&SpacePlan, &Space)| {
+            space.capacity.is_some() || part.status == Status::Optimal
+        };
+        let status = if conflict.is_some() || self.is_unplaceable {
+            Status::Infeasible
+        } else if self.has_fixed_overlap || !parts.iter().all(fits) {
+            Status::Unknown
+        } else if !self.has_moved && parts.iter().zip(&self.normalized.spaces).all(is_best) {
+            Status::Optimal
+        } else {
+            Status::Fits
+        };
+        Plan {
+            offsets: self.offsets,
+            cost: self
+                .normalized
+                .cost(|buffer| usize::from(self.space_of[buffer])),
+            spaces: self.space_of,
+            parts,
+            conflict,
+            status,
         }
-    }
-    let parts: Vec<SpacePlan> = parts
-        .into_iter()
-        .map(|part| {
-            part.unwrap_or(SpacePlan {
-                peak: 0,
-                lower_bound: 0,
-                moment: None,
-                status: Status::Optimal,
-            })
-        })
-        .collect();
-    let all = |wanted: &[Status]| parts.iter().all(|part| wanted.contains(&part.status));
-    let status = if conflict.is_some() || homeless {
-        Status::Infeasible
-    } else if stuck || !all(&[Status::Optimal, Status::Fits]) {
-        Status::Unknown
-    } else if !moved
-        && parts
-            .iter()
-            .zip(spaces)
-            .all(|(part, space)| space.capacity.is_some() || part.status == Status::Optimal)
-    {
-        Status::Optimal
-    } else {
-        Status::Fits
-    };
-    Plan {
-        offsets,
-        cost: cost(problem, spaces, |buffer| usize::from(place[buffer])),
-        spaces: place,
-        parts,
-        conflict,
-        status,
     }
 }

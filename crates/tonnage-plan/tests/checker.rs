@@ -2,7 +2,13 @@
 //! The checker refuses plans that are broken, each in its own way, and says how.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
-use tonnage_plan::{Buffer, Conflict, Fault, Options, Plan, Problem, Space, Status, check, plan};
+use tonnage_plan::{
+    Buffer, BufferId, Conflict, Fault, Options, Plan, Problem, Space, Status, check, plan,
+};
+
+const fn id(index: u32) -> BufferId {
+    BufferId::new(index)
+}
 
 /// A problem that has everything: two spaces, a fixed buffer, a gap, an alignment, an alias, a forbidden range.
 fn problem() -> Problem {
@@ -22,7 +28,7 @@ fn problem() -> Problem {
     problem.add(Buffer::new(5, 4..6).within(&[0]));
     problem.add(Buffer::new(5, 5..8).within(&[0]));
     problem.add(Buffer::new(100, 0..3).within(&[0, 1]));
-    problem.alias(3, 4);
+    problem.alias(id(3), id(4));
     problem
 }
 
@@ -30,7 +36,7 @@ fn good() -> (Problem, Plan) {
     let problem = problem();
     let plan = plan(&problem, &Options::default()).unwrap();
     assert_eq!(check(&problem, &plan), Ok(()));
-    assert_eq!(plan.space(5), 1, "it is larger than the first space");
+    assert_eq!(plan.space(id(5)), 1, "it is larger than the first space");
     assert_eq!(plan.cost, 300);
     (problem, plan)
 }
@@ -42,15 +48,27 @@ fn a_plan_that_is_broken_is_refused_with_the_reason() {
         (|plan| plan.offsets.truncate(5), Fault::Incomplete),
         (|plan| plan.parts.truncate(1), Fault::Incomplete),
         (|plan| plan.spaces.truncate(5), Fault::Incomplete),
-        (|plan| plan.offsets[1] += 2, Fault::Alignment { buffer: 1 }),
-        (|plan| plan.offsets[0] = 16, Fault::Fixed { buffer: 0 }),
-        (|plan| plan.spaces[2] = 1, Fault::Space { buffer: 2 }),
-        (|plan| plan.spaces[2] = 9, Fault::Space { buffer: 2 }),
-        (|plan| plan.offsets[2] = 19, Fault::Forbidden { buffer: 2 }),
-        (|plan| plan.offsets[2] = 60, Fault::Capacity { buffer: 2 }),
+        (
+            |plan| plan.offsets[1] += 2,
+            Fault::Alignment { buffer: id(1) },
+        ),
+        (|plan| plan.offsets[0] = 16, Fault::Fixed { buffer: id(0) }),
+        (|plan| plan.spaces[2] = 1, Fault::Space { buffer: id(2) }),
+        (|plan| plan.spaces[2] = 9, Fault::Space { buffer: id(2) }),
+        (
+            |plan| plan.offsets[2] = 19,
+            Fault::Forbidden { buffer: id(2) },
+        ),
+        (
+            |plan| plan.offsets[2] = 60,
+            Fault::Capacity { buffer: id(2) },
+        ),
         (
             |plan| plan.offsets[4] = 40,
-            Fault::Alias { one: 3, other: 4 },
+            Fault::Alias {
+                one: id(3),
+                other: id(4),
+            },
         ),
         (
             |plan| plan.parts[0].lower_bound = plan.parts[0].peak + 1,
@@ -99,8 +117,8 @@ fn buffers_on_the_same_byte_are_refused_wherever_they_meet() {
     tight.add(Buffer::new(10, 4..7));
     plan.offsets = vec![0, 0];
     let overlap = Fault::Overlap {
-        one: 0,
-        other: 1,
+        one: id(0),
+        other: id(1),
         moment: 6,
     };
     assert_eq!(check(&tight, &plan), Err(overlap));
@@ -116,8 +134,8 @@ fn a_buffer_below_a_neighbour_is_found_too() {
     plan.offsets = vec![0, 60, 49];
     plan.parts[0].peak = 61;
     let overlap = Fault::Overlap {
-        one: 2,
-        other: 0,
+        one: id(2),
+        other: id(0),
         moment: 2,
     };
     assert_eq!(check(&problem, &plan), Err(overlap));
@@ -134,15 +152,15 @@ fn a_conflict_that_is_none_is_refused() {
     let conflict = Conflict {
         space: 0,
         moment: Some(2),
-        buffers: vec![0, 1],
+        buffers: vec![id(0), id(1)],
         bytes: 11,
         smallest: true,
     };
     assert_eq!(plan.conflict, Some(conflict));
     let cases: [fn(&mut Conflict); 5] = [
         |conflict| conflict.moment = Some(4),
-        |conflict| conflict.buffers = vec![0, 7],
-        |conflict| conflict.buffers = vec![0, 0],
+        |conflict| conflict.buffers = vec![id(0), id(7)],
+        |conflict| conflict.buffers = vec![id(0), id(0)],
         |conflict| conflict.bytes = 10,
         |conflict| conflict.bytes = 12,
     ];

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use proptest::prelude::*;
-use tonnage_plan::{Buffer, Options, Problem, Space, Status, Switches, check, plan};
+use tonnage_plan::{Buffer, BufferId, Options, Problem, Space, Status, Switches, check, plan};
 
 /// Moments and bytes of the tiny world.
 const MOMENTS: i64 = 6;
@@ -16,8 +16,8 @@ const BYTES: u64 = 14;
 /// Which buffer uses each byte at each moment, as the buffers are placed one by one.
 struct World<'a> {
     problem: &'a Problem,
-    /// The numbers that the buffers have in the problem.
-    numbers: Vec<usize>,
+    /// The buffers in the problem.
+    ids: Vec<BufferId>,
     buffers: Vec<Buffer>,
     forbidden: Vec<Range<u64>>,
     offsets: Vec<u64>,
@@ -33,7 +33,7 @@ impl World<'_> {
     }
 
     fn kin(&self, one: usize, other: usize) -> bool {
-        kin(self.problem, self.numbers[one], self.numbers[other])
+        kin(self.problem, self.ids[one], self.ids[other])
     }
 
     fn clashes(&self, number: usize) -> bool {
@@ -91,7 +91,7 @@ impl World<'_> {
 }
 
 /// Whether two buffers must start at the same byte, by whatever chain of aliases.
-fn kin(problem: &Problem, one: usize, other: usize) -> bool {
+fn kin(problem: &Problem, one: BufferId, other: BufferId) -> bool {
     let mut known = vec![one];
     loop {
         let before = known.len();
@@ -109,24 +109,21 @@ fn kin(problem: &Problem, one: usize, other: usize) -> bool {
 }
 
 fn optimum(problem: &Problem) -> Option<u64> {
-    let all: Vec<usize> = (0..problem.len()).collect();
+    let all: Vec<BufferId> = problem.ids().collect();
     optimum_of(problem, &problem.spaces()[0], &all, u64::MAX - 1)
 }
 
 /// The least peak of some buffers in a space, if it is no more than `most`.
-fn optimum_of(problem: &Problem, space: &Space, numbers: &[usize], most: u64) -> Option<u64> {
+fn optimum_of(problem: &Problem, space: &Space, ids: &[BufferId], most: u64) -> Option<u64> {
     let mut world = World {
         problem,
-        numbers: numbers.to_vec(),
-        buffers: numbers
-            .iter()
-            .map(|number| problem.buffer(*number))
-            .collect(),
+        ids: ids.to_vec(),
+        buffers: ids.iter().map(|id| problem.buffer(*id)).collect(),
         forbidden: space.forbidden.clone(),
-        offsets: vec![0; numbers.len()],
+        offsets: vec![0; ids.len()],
         best: most + 1,
     };
-    for number in 0..numbers.len() {
+    for number in 0..ids.len() {
         // All gap: never there, so in nobody's way.
         if !(0..MOMENTS).any(|moment| world.lives(number, moment)) {
             world.buffers[number].size = 0;
@@ -142,27 +139,24 @@ fn least_cost(problem: &Problem, bounded: bool) -> Option<u128> {
     let ways = spaces.len().pow(problem.len() as u32);
     let mut best: Option<u128> = None;
     for way in 0..ways {
-        let space_of = |number: usize| way / spaces.len().pow(number as u32) % spaces.len();
-        let allowed = |number: usize| {
-            let spaces = problem.buffer(number).spaces;
-            spaces.is_empty() || spaces.contains(&(space_of(number) as u16))
+        let space_of = |id: BufferId| way / spaces.len().pow(id.index() as u32) % spaces.len();
+        let allowed = |id: BufferId| {
+            let spaces = problem.buffer(id).spaces;
+            spaces.is_empty() || spaces.contains(&(space_of(id) as u16))
         };
         let together = |(one, other)| space_of(one) == space_of(other);
-        if !(0..problem.len()).all(allowed) || !problem.aliases().all(together) {
+        if !problem.ids().all(allowed) || !problem.aliases().all(together) {
             continue;
         }
-        let cost = (0..problem.len())
-            .map(|number| {
-                u128::from(problem.buffer(number).size) * u128::from(spaces[space_of(number)].cost)
-            })
+        let cost = problem
+            .ids()
+            .map(|id| u128::from(problem.buffer(id).size) * u128::from(spaces[space_of(id)].cost))
             .sum();
         if best.is_some_and(|best| best <= cost) {
             continue;
         }
         let fits = spaces.iter().enumerate().all(|(index, space)| {
-            let inside: Vec<usize> = (0..problem.len())
-                .filter(|number| space_of(*number) == index)
-                .collect();
+            let inside: Vec<BufferId> = problem.ids().filter(|id| space_of(*id) == index).collect();
             let most = space.capacity.filter(|_| bounded).unwrap_or(u64::MAX - 1);
             optimum_of(problem, space, &inside, most).is_some()
         });
@@ -224,7 +218,8 @@ fn anything() -> impl Strategy<Value = Problem> {
                 problem.add(buffer);
             }
             if let Some((one, other)) = alias {
-                problem.alias(one % count, other % count);
+                let id = |number: usize| BufferId::new((number % count) as u32);
+                problem.alias(id(one), id(other));
             }
             problem
         })
@@ -263,7 +258,8 @@ fn several() -> impl Strategy<Value = Problem> {
                 problem.add_space(space);
             }
             if let Some((one, other)) = alias {
-                problem.alias(one % count, other % count);
+                let id = |number: usize| BufferId::new((number % count) as u32);
+                problem.alias(id(one), id(other));
             }
             problem
         })
@@ -356,7 +352,7 @@ proptest! {
                 prop_assert_eq!(check(&problem, &plan), Ok(()), "{:?}", plan);
             }
             for (index, space) in problem.spaces().iter().enumerate() {
-                let inside: Vec<usize> = (0..problem.len()).filter(|number| plan.space(*number) == index).collect();
+                let inside: Vec<BufferId> = problem.ids().filter(|id| plan.space(*id) == index).collect();
                 let Some(least) = optimum_of(&problem, space, &inside, u64::MAX - 1) else {
                     continue;
                 };

@@ -47,9 +47,8 @@ mod tests {
     fn read(text: &str, wanted: &Wanted) -> Result<Vec<Buffer>, String> {
         let problems = problem(text.as_bytes(), wanted).map_err(|error| error.to_string())?;
         let group = &problems.groups[0];
-        Ok((0..group.names.len())
-            .map(|number| group.problem.buffer(number))
-            .collect())
+        assert_eq!(group.names.len(), group.problem.len());
+        Ok(group.problem.buffers().collect())
     }
 
     #[test]

@@ -517,8 +517,8 @@ pub fn plan(
 fn refused(group: &Group, texts: &StackTable, invalid: Invalid) -> PlanError {
     match invalid {
         Invalid::Fixed { one, other, moment } => PlanError::Fixed {
-            one: called(&group.names[one], texts),
-            other: called(&group.names[other], texts),
+            one: called(&group.names[one.index()], texts),
+            other: called(&group.names[other.index()], texts),
             moment,
         },
         source => PlanError::Invalid {
@@ -537,14 +537,15 @@ fn called(name: &Name, texts: &StackTable) -> String {
 }
 
 fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
-    let buffers = group.names.iter().enumerate().map(|(index, label)| {
-        let buffer = group.problem.buffer(index);
+    let ids = group.problem.ids().zip(&group.names);
+    let buffers = ids.map(|(id, label)| {
+        let buffer = group.problem.buffer(id);
         Placement {
             id: called(label, texts),
             lower: buffer.start,
             upper: buffer.end,
             size: buffer.size,
-            offset: plan.offsets[index],
+            offset: plan.offset(id),
         }
     });
     GroupReport {
@@ -567,7 +568,7 @@ fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
             moment: conflict.moment,
             bytes: conflict.bytes,
             smallest: conflict.smallest,
-            buffers: conflict.buffers,
+            buffers: conflict.buffers.iter().map(|id| id.index()).collect(),
         }),
     }
 }

@@ -121,13 +121,13 @@ pub fn packing<R: Read>(
         tonnage_plan::check(&group.problem, &plan)
             .map_err(|source| PlanError::Wrong { device, source })?;
         let base = packing.peak();
-        for (number, (name, offset)) in group.names.iter().zip(&plan.offsets).enumerate() {
-            let buffer = group.problem.buffer(number);
+        for (id, name) in group.problem.ids().zip(&group.names) {
+            let buffer = group.problem.buffer(id);
             packing.places.push(Place {
                 block: numbers.find(*name),
                 from: row(buffer.start),
                 until: row(buffer.end),
-                address: base.saturating_add(*offset),
+                address: base.saturating_add(plan.offset(id)),
                 bytes: buffer.size,
             });
         }
