@@ -51,8 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             family if random => {
                 let (family, count) = family.split_once(':').ok_or("say FAMILY:BUFFERS")?;
-                let lives = generate(family, count.parse()?)?;
-                setting.measure(family, lives, &mut sum)?;
+                let lifetimes = generate(family, count.parse()?)?;
+                setting.measure(family, lifetimes, &mut sum)?;
             }
             file => setting.measure(name(file), read(file)?, &mut sum)?,
         }
@@ -61,14 +61,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-type Lives = Vec<(i64, i64, u64)>;
+type Lifetimes = Vec<(i64, i64, u64)>;
 
 fn name(path: &str) -> &str {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split('.').next().unwrap_or(file)
 }
 
-fn read(path: &str) -> Result<Lives, Box<dyn Error>> {
+fn read(path: &str) -> Result<Lifetimes, Box<dyn Error>> {
     let text = std::fs::read_to_string(path)?;
     let line = |line: &str| {
         let mut fields = line.split(',').skip(1);
@@ -92,17 +92,15 @@ impl Setting {
     fn measure(
         &self,
         name: &str,
-        lives: Lives,
+        lifetimes: Lifetimes,
         sum: &mut (f64, f64),
     ) -> Result<(), Box<dyn Error>> {
-        let mut problem = self
-            .capacity
-            .map_or_else(Problem::new, Problem::with_capacity);
-        problem.reserve(lives.len());
-        for &(start, end, size) in &lives {
+        let mut problem = self.capacity.map_or_else(Problem::new, Problem::fitting);
+        problem.reserve(lifetimes.len());
+        for &(start, end, size) in &lifetimes {
             problem.add(Buffer::new(size, start..end));
         }
-        drop(lives);
+        drop(lifetimes);
         let (mut total, mut worst, mut peak, mut bound) = (0.0, 0.0_f64, 0, 0);
         let (mut optimal, mut fits) = (0, 0);
         let before = status("VmRSS:")?;
@@ -181,43 +179,43 @@ impl Draw {
 
 /// One step, again and again: sizes of each round scaled by 80 to 120 per cent; what lives through the whole step
 /// lives through all rounds.
-fn repeat(step: &Lives, count: usize) -> Lives {
-    let first = step.iter().map(|life| life.0).min().unwrap_or(0);
-    let last = step.iter().map(|life| life.1).max().unwrap_or(1);
-    let (whole, part): (Lives, Lives) = step
+fn repeat(step: &Lifetimes, count: usize) -> Lifetimes {
+    let first = step.iter().map(|lifetime| lifetime.0).min().unwrap_or(0);
+    let last = step.iter().map(|lifetime| lifetime.1).max().unwrap_or(1);
+    let (whole, part): (Lifetimes, Lifetimes) = step
         .iter()
-        .partition(|life| life.0 == first && life.1 == last);
+        .partition(|lifetime| lifetime.0 == first && lifetime.1 == last);
     let rounds = count
         .saturating_sub(whole.len())
         .div_ceil(part.len().max(1)) as i64;
     let mut draw = Draw(7);
     let span = last - first;
-    let mut lives: Lives = whole
+    let mut lifetimes: Lifetimes = whole
         .iter()
-        .map(|life| (0, span * rounds, life.2))
+        .map(|lifetime| (0, span * rounds, lifetime.2))
         .collect();
     for round in 0..rounds {
         let percent = 80 + draw.below(41);
         for &(start, end, size) in &part {
             let size = (size * percent / 100).max(1).next_multiple_of(512);
-            lives.push((
+            lifetimes.push((
                 start - first + span * round,
                 end - first + span * round,
                 size,
             ));
         }
     }
-    lives
+    lifetimes
 }
 
 /// Families of random instances that no rule was chosen on.
-fn generate(family: &str, count: u64) -> Result<Lives, Box<dyn Error>> {
+fn generate(family: &str, count: u64) -> Result<Lifetimes, Box<dyn Error>> {
     let mut draw = Draw(count);
     let end = count as i64;
     let power = |draw: &mut Draw, most: u32| 1_u64 << draw.below(u64::from(most));
-    let mut lives = Lives::new();
+    let mut lifetimes = Lifetimes::new();
     for index in 0..count as i64 {
-        let life = match family {
+        let lifetime = match family {
             // Anything anywhere.
             "uniform" => {
                 let start = draw.below(count) as i64;
@@ -237,7 +235,7 @@ fn generate(family: &str, count: u64) -> Result<Lives, Box<dyn Error>> {
                     (index, index + 2 + draw.below(3) as i64, size)
                 }
             }
-            // Short lives, sizes of few kinds.
+            // Short lifetimes, sizes of few kinds.
             "stack" => (
                 index,
                 index + 1 + power(&mut draw, 8) as i64,
@@ -254,7 +252,7 @@ fn generate(family: &str, count: u64) -> Result<Lives, Box<dyn Error>> {
             }
             _ => return Err("families are uniform, layers, stack and mixed".into()),
         };
-        lives.push(life);
+        lifetimes.push(lifetime);
     }
-    Ok(lives)
+    Ok(lifetimes)
 }

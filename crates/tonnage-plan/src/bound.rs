@@ -49,7 +49,7 @@ fn unit_among(selection: &Selection<'_>) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Change {
     moment: i64,
-    /// Ends come first, since lives are half-open.
+    /// Ends come first, since lifetimes are half-open.
     starts: bool,
     /// The place of the entry.
     entry: u32,

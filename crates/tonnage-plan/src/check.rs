@@ -224,7 +224,7 @@ fn families(problem: &Problem) -> BTreeMap<BufferId, BufferId> {
 }
 
 fn overlaps(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
-    // Ends before starts at one moment, since lives are half-open.
+    // Ends before starts at one moment, since lifetimes are half-open.
     let mut events: Vec<(i64, bool, BufferId)> = Vec::new();
     for id in problem.ids() {
         if problem.buffer(id).size == 0 {

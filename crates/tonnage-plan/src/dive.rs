@@ -15,19 +15,19 @@ use crate::tree::{Area, Tree};
 
 const NONE: u32 = u32::MAX;
 
-/// Which item is taken first: the one with the greatest `size^size_power * life^life_power`.
+/// Which item is taken first: the one with the greatest `size^size_power * lifetime^lifetime_power`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rule {
     pub(crate) size_power: f32,
-    pub(crate) life_power: f32,
+    pub(crate) lifetime_power: f32,
     /// Whether items that cover the tightest section come first.
     pub(crate) tightest: bool,
 }
 
-const fn rule(size_power: f32, life_power: f32, tightest: bool) -> Rule {
+const fn rule(size_power: f32, lifetime_power: f32, tightest: bool) -> Rule {
     Rule {
         size_power,
-        life_power,
+        lifetime_power,
         tightest,
     }
 }
@@ -69,8 +69,8 @@ pub(crate) struct Dive<'a> {
     steps: Vec<Step>,
     free: Vec<u32>,
     pub(crate) offsets: Vec<u64>,
-    /// The sections in which the last dive gave up.
-    pub(crate) trouble: (u32, u32),
+    /// The sections in which the last dive failed.
+    pub(crate) failed_sections: (u32, u32),
 }
 
 impl<'a> Dive<'a> {
@@ -82,7 +82,7 @@ impl<'a> Dive<'a> {
             steps: Vec::new(),
             free: Vec::new(),
             offsets: vec![0; items.len()],
-            trouble: (0, 0),
+            failed_sections: (0, 0),
         }
     }
 
@@ -99,7 +99,7 @@ impl<'a> Dive<'a> {
         self.tree.fill(|item| {
             let it = &items[item as usize];
             let mut key = rule.size_power * (it.size as f32).ln()
-                + rule.life_power * ((it.end - it.start) as f32).ln();
+                + rule.lifetime_power * ((it.end - it.start) as f32).ln();
             key += boost(item);
             key
         });
@@ -137,7 +137,7 @@ impl<'a> Dive<'a> {
                 now = step.right;
                 continue;
             }
-            // a valley
+            // A valley.
             let mut found = None;
             if let Some(slack) = &slack {
                 let t = slack.tightest(step.start as usize, step.end as usize) as u32;
@@ -158,7 +158,7 @@ impl<'a> Dive<'a> {
                 let top = step.floor + it.size;
                 peak = peak.max(top);
                 if peak >= give_up {
-                    self.trouble = (it.start, it.end);
+                    self.failed_sections = (it.start, it.end);
                     return None;
                 }
                 left_items -= 1;
@@ -178,7 +178,7 @@ impl<'a> Dive<'a> {
             if let Some(slack) = &mut slack {
                 let lost = (wall - step.floor) as i64;
                 if slack.lose(step.start as usize, step.end as usize, lost) < -most_lost {
-                    self.trouble = (step.start, step.end);
+                    self.failed_sections = (step.start, step.end);
                     return None;
                 }
             }

@@ -140,7 +140,7 @@ fn join(problem: &Problem, family: &mut Family) -> Result<(), Invalid> {
         return Err(Invalid::Alias {
             one,
             other,
-            reason: "a fixed offset is no multiple of the other's alignment",
+            reason: "a fixed offset is not a multiple of the other's alignment",
         });
     }
     times.sort_unstable();
@@ -172,7 +172,7 @@ pub(crate) type Clash = (BufferId, BufferId, i64);
 /// Finds families that their fixed offsets put on each other, if they share a space; every one but those that clash
 /// only with one that is named already.
 pub(crate) fn clashes<'a>(families: impl Iterator<Item = (BufferId, &'a Family)>) -> Vec<Clash> {
-    // Ends before starts at one moment, since lives are half-open.
+    // Ends before starts at one moment, since lifetimes are half-open.
     let mut events: Vec<(i64, bool, u64, u64, BufferId)> = Vec::new();
     for (head, family) in families {
         let Some(fixed) = family.fixed else {

@@ -3,7 +3,7 @@
 //! among obstacles that cannot move.
 //!
 //! Three searches share one question, the lowest offset at which a shape is clear of what is placed. First fit by
-//! several orders gives a plan for any size; blame repeats it with what lay too high moved to the front; and a
+//! several orders gives a plan for any size; it is repeated with what lay too high moved to the front; and a
 //! complete search places shapes in order of their offsets, each as low as it can lie. That order loses nothing: in
 //! any plan, taking shapes by offset and dropping each as far as it goes never lifts one, whatever its form.
 
@@ -42,7 +42,7 @@ impl Shape {
         self.pieces.iter().map(area).sum()
     }
 
-    fn life(&self) -> u32 {
+    fn lifetime(&self) -> u32 {
         self.pieces
             .iter()
             .map(|piece| piece.end - piece.start)
@@ -203,7 +203,7 @@ impl Flexible<'_> {
         attempts: u64,
         seed: u64,
         complete: bool,
-        blame: bool,
+        boost_failed: bool,
         clock: &Clock<'_>,
     ) -> Found {
         let mut movable: Vec<u32> = (0..self.shapes.len() as u32)
@@ -211,7 +211,7 @@ impl Flexible<'_> {
             .collect();
         let shape = |index: &u32| &self.shapes[*index as usize];
         movable.sort_by_cached_key(|index| {
-            std::cmp::Reverse((shape(index).height(), shape(index).life()))
+            std::cmp::Reverse((shape(index).height(), shape(index).lifetime()))
         });
         let never = Clock::never();
         let mut best = self.first_fit(&movable, &never).unwrap_or(Found {
@@ -223,7 +223,7 @@ impl Flexible<'_> {
         movable.sort_by_cached_key(|index| std::cmp::Reverse(shape(index).area()));
         orders.push(movable.clone());
         movable.sort_by_cached_key(|index| {
-            std::cmp::Reverse((shape(index).life(), shape(index).height()))
+            std::cmp::Reverse((shape(index).lifetime(), shape(index).height()))
         });
         orders.push(movable.clone());
         movable.sort_by_cached_key(|index| shape(index).pieces.first().map(|piece| piece.start));
@@ -265,14 +265,14 @@ impl Flexible<'_> {
                 return best;
             }
         }
-        if blame {
-            self.blame(&orders, target, attempts, seed, &mut best, clock);
+        if boost_failed {
+            self.repeat_with_boosts(&orders, target, attempts, seed, &mut best, clock);
         }
         best
     }
 
     /// First fit again and again, with what lay too high moved forward.
-    fn blame(
+    fn repeat_with_boosts(
         &self,
         orders: &[Vec<u32>],
         target: u64,

@@ -29,9 +29,9 @@ pub(crate) fn improve(
     target: u64,
     seed: u64,
     clock: &Clock<'_>,
-    mut tell: impl FnMut(u64),
+    mut report: impl FnMut(u64),
 ) -> u64 {
-    // Items are sorted by start; the longest life bounds how far back one that reaches into a window can start.
+    // Items are sorted by start; the longest lifetime bounds how far back one that reaches into a window can start.
     let top = |offsets: &[u64], index: usize| offsets[index] + items[index].size;
     let mut random = Random::new(seed);
     let mut peak = (0..items.len())
@@ -63,7 +63,7 @@ pub(crate) fn improve(
                 .map(|index| top(offsets, index))
                 .max()
                 .unwrap_or(0);
-            tell(peak);
+            report(peak);
         }
     }
     peak
@@ -99,7 +99,7 @@ fn window(
     }
     let mut free: Vec<usize> = inside(from, to).collect();
     if free.len() > MAX_FREE {
-        // More than can be moved live within the item's own life: it and some of them move, the others stay.
+        // More than can be moved live within the item's own lifetime: it and some of them move, the others stay.
         let at = free.partition_point(|other| *other < index);
         let first = at.saturating_sub((random.unit() * MAX_FREE as f32) as usize);
         let first = first.min(free.len() - MAX_FREE);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_a_window_cannot_free_stays_and_is_not_forgotten() {
-        // Within the long life are twice as many as a window frees.
+        // Within the long lifetime are twice as many as a window frees.
         let count = 2 * MAX_FREE as u32;
         let item = |start, end, size| Item { start, end, size };
         let mut items = vec![item(0, count, 10)];

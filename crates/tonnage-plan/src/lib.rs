@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Offline placement: buffers with sizes and lives known beforehand, offsets wanted.
+//! Offline placement of buffers whose sizes and lifetimes are known in advance.
 //!
 //! Compilers for accelerators and edge devices have this problem, and so has everyone who plans an arena: which
-//! offset has each buffer, so that no two that live at the same time overlap, and the peak is least or a given
-//! capacity suffices? This crate answers with offsets, the peak, a bound that no plan can be below, and what is
-//! proved. It depends on nothing.
+//! offset does each buffer get, so that no two that live at the same time overlap, and the peak is minimal or within a
+//! given capacity? The answer of this crate is offsets, the peak, a lower bound on the peak of any plan, and what is
+//! proved. It has no dependencies.
 //!
 //! ```
 //! use tonnage_plan::{Buffer, Options, Problem, Status, check, plan};
 //!
 //! // Three tensors of a small graph: bytes, and the half-open range of operators in which each lives.
-//! let mut problem = Problem::with_capacity(4096);
-//! let input = problem.add(Buffer::new(1024, 0..2).aligned(64).at(0));
+//! let mut problem = Problem::fitting(4096);
+//! let input = problem.add(Buffer::new(1024, 0..2).aligned(64).fixed_at(0));
 //! let hidden = problem.add(Buffer::new(3000, 1..3).aligned(64));
 //! let output = problem.add(Buffer::new(512, 2..4).aligned(64));
 //!
@@ -29,15 +29,15 @@
 //!
 //! # The model
 //!
-//! A [`Buffer`] has a size and a half-open life; it may have an alignment, gaps in which its contents do not matter,
-//! a fixed offset, and a choice of spaces. A [`Space`] has a capacity or asks for the least peak, a cost for each
-//! byte, and ranges that nothing may use. [`Problem::alias`] demands that two buffers start at the same byte.
+//! A [`Buffer`] has a size and a half-open lifetime; it may have an alignment, gaps in which its contents do not
+//! matter, a fixed offset, and a choice of spaces. A [`Space`] has a capacity or asks for the least peak, a cost for
+//! each byte, and ranges that nothing may use. [`Problem::alias`] demands that two buffers start at the same byte.
 //!
 //! # The answer
 //!
-//! [`Plan`] says offsets and a [`Status`]. A peak at the lower bound is optimal, and the fullest moment is the proof:
-//! add up what lives then. Where a capacity cannot hold, [`Conflict`] names the smallest set of buffers that live at
-//! one moment and need more.
+//! [`Plan`] has the offsets and a [`Status`]. A peak at the lower bound is optimal, and the fullest moment is the
+//! proof: add up what lives then. Where a capacity does not suffice, [`Conflict`] names the smallest set of buffers
+//! that live at one moment and need more.
 //!
 //! A search can be stopped at any time: by a deadline, by a flag, by a number of attempts. The best plan so far is
 //! then the answer. Without a deadline the same seed gives the same plan.
@@ -49,8 +49,8 @@
 //! * `solve`: which engine works on what in one space, and what that proves;
 //! * `rigid`: reduction to sections of time, decomposition into parts that do not touch, peeling of what always lives;
 //! * `dive`: constructive; fills the lowest valley of the skyline by several rules, a microsecond for each buffer;
-//! * `pack`: which engine works on which part, and dives again where one gave up;
-//! * `exact`: complete search with propagation, a memory of failures and restarts, for some thousand buffers;
+//! * `pack`: which engine works on which part, and dives again where one failed;
+//! * `exact`: complete search with propagation, a failure cache and restarts, for some thousand buffers;
 //! * `improve`: plans a window of time anew where a dive missed, and leaves the rest;
 //! * `flexible`: everything with gaps, aliases, fixed offsets, forbidden ranges or mixed alignments;
 //! * `spaces`: which space each buffer lies in.

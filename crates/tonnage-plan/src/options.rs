@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How to plan: how long, on how many cores, with which heuristics, and who is told.
+//! How to plan: how long, on how many cores, with which heuristics, and who receives the progress.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,22 +31,22 @@ pub struct Switches {
     pub dive: bool,
     /// In a dive, prefer what covers the moment with the least slack.
     pub tightest: bool,
-    /// Dive again with the items that lay too high moved up in the order.
-    pub blame: bool,
+    /// Dive again with the items where a dive failed moved up in the order.
+    pub boost_failed: bool,
     /// Plan windows of time anew where a plan is too high.
     pub windows: bool,
     /// Search completely, with restarts.
     pub exact: bool,
-    /// Remember which partial plans failed.
-    pub memory: bool,
-    /// Bound each moment by the order in which what is left can come to lie there.
-    pub release: bool,
-    /// Go first where the search failed before.
-    pub weights: bool,
-    /// Let chance vary the restarts.
+    /// Remember which partial plans failed, and do not try them again.
+    pub failure_cache: bool,
+    /// Bound each moment by the order in which the remaining items can be placed there.
+    pub order_bound: bool,
+    /// Branch first where the search failed before.
+    pub failure_weights: bool,
+    /// Vary the restarts at random.
     pub noise: bool,
-    /// Leave out, in some runs of the search, most choices that waste bytes.
-    pub frugal: bool,
+    /// Leave out, in some runs of the search, most choices that waste bytes. Such runs prove nothing.
+    pub limited_branching: bool,
 }
 
 impl Switches {
@@ -62,25 +62,25 @@ impl Switches {
             decompose: bits & 1 != 0,
             dive: bits & 2 != 0,
             tightest: bits & 4 != 0,
-            blame: bits & 8 != 0,
+            boost_failed: bits & 8 != 0,
             exact: bits & 16 != 0,
-            memory: bits & 32 != 0,
-            release: bits & 64 != 0,
-            weights: bits & 128 != 0,
+            failure_cache: bits & 32 != 0,
+            order_bound: bits & 64 != 0,
+            failure_weights: bits & 128 != 0,
             noise: bits & 256 != 0,
             windows: bits & 512 != 0,
-            frugal: bits & 1024 != 0,
+            limited_branching: bits & 1024 != 0,
         }
     }
 }
 
-/// Threads that search at most: each has a memory of its own.
+/// Threads that search at most: each has a failure cache of its own.
 const MAX_THREADS: usize = 256;
 
 /// How to plan.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// The same seed gives the same plan, as long as no deadline strikes and the number of threads is the same.
+    /// The same seed gives the same plan, as long as no deadline passes and the number of threads is the same.
     pub seed: u64,
     /// How many threads search; 0 means one for each core. More than 256 are not used.
     pub threads: usize,
@@ -90,7 +90,7 @@ pub struct Options<'a> {
     pub attempts: u64,
     /// Set from elsewhere to stop with the best that was found.
     pub cancel: Option<&'a AtomicBool>,
-    /// Told when the best plan or the bound has become better.
+    /// Called when the best plan or the bound has become better.
     pub progress: Option<&'a (dyn Fn(&Progress) + Sync)>,
     /// Heuristics.
     pub switches: Switches,
@@ -98,7 +98,7 @@ pub struct Options<'a> {
 
 impl Options<'_> {
     /// How many threads that is on this machine.
-    pub(crate) fn lanes(&self) -> usize {
+    pub(crate) fn thread_count(&self) -> usize {
         let threads = match self.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -152,7 +152,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// A clock that never strikes.
+    /// A clock without a deadline.
     pub(crate) const fn never() -> Clock<'static> {
         Clock {
             end: None,

@@ -2,9 +2,10 @@
 //! Packing of rigid items: cuts them into parts and lets the engines work on each.
 //!
 //! Dives first, since most real graphs need no more; then, for parts small enough, the complete search with restarts
-//! on all threads; for the others dives again, with blame. These go one after the other: dives side by side, in rounds
-//! so that the plan does not depend on which is faster, were tried on two threads and took longer by the clock. A part
-//! need not be better than the fullest of all parts demands, so most parts of a long recording are done after one dive.
+//! on all threads; for the others dives again, each with what lives where the last one failed moved up in the order.
+//! These go one after the other: dives side by side, in rounds so that the plan does not depend on which is faster,
+//! were tried on two threads and took longer by the clock. A part need not be better than the fullest of all parts
+//! demands, so most parts of a long recording are done after one dive.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,25 +22,25 @@ const MAX_EXACT: usize = 4000;
 /// Items up to which the complete search comes after two dives only.
 const SMALL: usize = 1000;
 
-/// Dives under one rule before blame starts anew with the next: few until all rules were tried, since most of those
+/// Dives under one rule before boosts start anew with the next: few until all rules were tried, since most of those
 /// that lead to the goal lead there soon; then more.
 const ROUNDS: [u64; 2] = [6, 12];
 
-/// How much earlier, at most, what lives where a dive gave up comes in the next: enough to pass what is half as large
+/// How much earlier, at most, what lives where a dive failed comes in the next: enough to pass what is half as large
 /// again, so that a few dives change the order there.
-const BLAME: f32 = 0.5;
+const MAX_BOOST: f32 = 0.5;
 
-/// Who is told of progress.
+/// Passes progress on to the caller.
 #[derive(Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct ProgressReporter<'a> {
     pub(crate) options: &'a Options<'a>,
     pub(crate) space: usize,
-    /// The most attempts that were told of: parts count for themselves, each from 0.
+    /// The most attempts that were reported: parts count for themselves, each from 0.
     pub(crate) attempts: AtomicU64,
 }
 
-impl Told<'_> {
-    pub(crate) fn tell(&self, peak: u64, lower_bound: u64, attempts: u64) {
+impl ProgressReporter<'_> {
+    pub(crate) fn report(&self, peak: u64, lower_bound: u64, attempts: u64) {
         let before = self.attempts.fetch_max(attempts, Ordering::Relaxed);
         let attempts = attempts.max(before);
         if let Some(progress) = self.options.progress {
@@ -58,10 +59,10 @@ pub(crate) fn pack(
     mut rigid: Rigid,
     target: u64,
     mut place: impl FnMut(u32, u64),
-    told: &Told<'_>,
+    reporter: &ProgressReporter<'_>,
     clock: &Clock<'_>,
 ) -> u64 {
-    let parts = rigid.cut(told.options.switches.decompose, &mut place);
+    let parts = rigid.cut(reporter.options.switches.decompose, &mut place);
     let mut goal = target;
     let mut bounds = Vec::with_capacity(parts.len());
     for part in &parts {
@@ -82,7 +83,7 @@ pub(crate) fn pack(
             items,
             load: Rigid::load(items, 0, part.end - part.start),
             target: goal - part.base,
-            told,
+            reporter,
             clock,
             base: part.base,
             others,
@@ -124,7 +125,7 @@ pub(crate) fn pack(
 /// A dive, and what it has learnt.
 struct Diver<'a> {
     dive: Dive<'a>,
-    /// How much earlier each item comes than its rule says; empty before anything is blamed.
+    /// How much earlier each item comes than its rule says; empty before anything has failed.
     boost: Vec<f32>,
     random: Random,
 }
@@ -159,12 +160,12 @@ impl<'a> Diver<'a> {
         self.dive.run(target, give_up, rule, moved, clock)
     }
 
-    /// What lives where the dive gave up comes earlier in the next ones.
-    fn blame(&mut self, items: &[Item]) {
-        let (start, end) = self.dive.trouble;
+    /// What lives where the dive failed comes earlier in the next ones.
+    fn boost_failed(&mut self, items: &[Item]) {
+        let (start, end) = self.dive.failed_sections;
         for (item, boost) in items.iter().zip(&mut self.boost) {
             if item.start < end && start < item.end {
-                *boost += BLAME * self.random.unit();
+                *boost += MAX_BOOST * self.random.unit();
             }
         }
     }
@@ -176,10 +177,10 @@ struct Job<'a> {
     load: Vec<u64>,
     /// A peak that is low enough.
     target: u64,
-    told: &'a Told<'a>,
+    reporter: &'a ProgressReporter<'a>,
     clock: &'a Clock<'a>,
     base: u64,
-    /// Peak and bound of the other parts; `None` while nobody is told of this one.
+    /// Peak and bound of the other parts; `None` while nothing is reported about this one.
     others: Option<(u64, u64)>,
 }
 
@@ -195,16 +196,17 @@ impl Job<'_> {
     fn first(&self) -> Done {
         let mut done = self.nothing();
         if self.items.len() > 1 {
-            let mut diver = Diver::new(self.items, &self.load, self.told.options.seed);
+            let mut diver = Diver::new(self.items, &self.load, self.reporter.options.seed);
             self.dive(&mut diver, RULES[0], 0.0, &Clock::never(), &mut done, 1);
         }
         done
     }
 
-    fn tell(&self, peak: u64, lower: u64, attempts: u64) {
+    fn report(&self, peak: u64, lower: u64, attempts: u64) {
         if let Some((peaks, bounds)) = self.others {
             let (peak, lower) = (self.base + peak, self.base + lower);
-            self.told.tell(peak.max(peaks), lower.max(bounds), attempts);
+            self.reporter
+                .report(peak.max(peaks), lower.max(bounds), attempts);
         }
     }
 
@@ -221,7 +223,7 @@ impl Job<'_> {
     }
 
     fn solve(&self) -> Done {
-        let options = self.told.options;
+        let options = self.reporter.options;
         let switches = options.switches;
         let mut done = self.nothing();
         if self.items.len() == 1 {
@@ -257,13 +259,13 @@ impl Job<'_> {
         if exact {
             return done;
         }
-        if switches.blame && switches.dive {
-            self.blame(&mut diver, &rules, &mut done);
+        if switches.boost_failed && switches.dive {
+            self.dive_with_boosts(&mut diver, &rules, &mut done);
         }
         done
     }
 
-    /// Dives once more; keeps what it finds, and tells whether that is better.
+    /// Dives once more; keeps what it finds, and returns whether that is better.
     fn dive(
         &self,
         diver: &mut Diver<'_>,
@@ -278,26 +280,26 @@ impl Job<'_> {
         };
         done.peak = peak;
         done.offsets.copy_from_slice(&diver.dive.offsets);
-        self.tell(done.peak, done.lower, attempt);
+        self.report(done.peak, done.lower, attempt);
         true
     }
 
     /// The complete search, with restarts, on all threads.
     fn search(&self, done: &mut Done) {
-        let options = self.told.options;
+        let options = self.reporter.options;
         let goal = exact::Goal {
             target: self.target,
             peak: done.peak,
             lower: done.lower,
         };
-        let tell = |peak: u64, lower: u64, attempts: u64| self.tell(peak, lower, attempts);
+        let report = |peak: u64, lower: u64, attempts: u64| self.report(peak, lower, attempts);
         let found = exact::search(
             self.items,
             self.load.len(),
             goal,
             options,
             self.clock,
-            &tell,
+            &report,
         );
         done.lower = found.lower;
         if let Some(offsets) = found.offsets {
@@ -308,22 +310,22 @@ impl Job<'_> {
 
     /// Windows of time planned anew.
     fn improve(&self, done: &mut Done) {
-        let seed = self.told.options.seed;
+        let seed = self.reporter.options.seed;
         let lower = done.lower;
-        let tell = |peak: u64| self.tell(peak, lower, 0);
+        let report = |peak: u64| self.report(peak, lower, 0);
         done.peak = improve(
             self.items,
             &mut done.offsets,
             self.target,
             seed,
             self.clock,
-            tell,
+            report,
         );
     }
 
-    /// Dives again and again, with blame.
-    fn blame(&self, diver: &mut Diver<'_>, rules: &[Rule], done: &mut Done) {
-        let options = self.told.options;
+    /// Dives again and again; what lives where one failed comes earlier in the next.
+    fn dive_with_boosts(&self, diver: &mut Diver<'_>, rules: &[Rule], done: &mut Done) {
+        let options = self.reporter.options;
         let switches = options.switches;
         let noise = if switches.noise { 0.05 } else { 0.0 };
         let (mut session, mut left) = (0, 0);
@@ -340,7 +342,7 @@ impl Job<'_> {
             left -= 1;
             let rule = rules[(session - 1) % rules.len()];
             if !self.dive(diver, rule, noise, self.clock, done, attempt) {
-                diver.blame(self.items);
+                diver.boost_failed(self.items);
             } else if switches.windows {
                 // A new plan has other windows.
                 self.improve(done);

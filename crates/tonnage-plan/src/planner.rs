@@ -16,7 +16,7 @@ use crate::spaces;
 /// ```
 /// use tonnage_plan::{Buffer, Options, Problem, Status, plan};
 ///
-/// let mut problem = Problem::with_capacity(10);
+/// let mut problem = Problem::fitting(10);
 /// let large = problem.add(Buffer::new(8, 0..3));
 /// let small = problem.add(Buffer::new(4, 2..5));
 /// let plan = plan(&problem, &Options::default())?;

@@ -51,13 +51,13 @@ impl fmt::Display for BufferId {
 pub struct Buffer {
     /// Bytes.
     pub size: u64,
-    /// When it comes into being.
+    /// The first moment it is in use.
     pub start: i64,
-    /// The first moment it is gone: a buffer that starts then may take its place.
+    /// The first moment it is no longer in use: a buffer that starts then may take its place.
     pub end: i64,
     /// Its offset is a multiple of this.
     pub alignment: u64,
-    /// Times within its life in which its contents do not matter, so that others may use its place.
+    /// Times within its lifetime in which its contents do not matter, so that others may use its place.
     pub gaps: Vec<Range<i64>>,
     /// The offset it must have.
     pub offset: Option<u64>,
@@ -67,11 +67,11 @@ pub struct Buffer {
 
 impl Buffer {
     /// A buffer that may lie anywhere.
-    pub const fn new(size: u64, life: Range<i64>) -> Self {
+    pub const fn new(size: u64, lifetime: Range<i64>) -> Self {
         Self {
             size,
-            start: life.start,
-            end: life.end,
+            start: lifetime.start,
+            end: lifetime.end,
             alignment: 1,
             gaps: Vec::new(),
             offset: None,
@@ -79,36 +79,36 @@ impl Buffer {
         }
     }
 
-    /// The same with an alignment.
+    /// With an alignment.
     #[must_use]
     pub const fn aligned(mut self, alignment: u64) -> Self {
         self.alignment = alignment;
         self
     }
 
-    /// The same at a fixed offset.
+    /// At a fixed offset.
     #[must_use]
-    pub const fn at(mut self, offset: u64) -> Self {
+    pub const fn fixed_at(mut self, offset: u64) -> Self {
         self.offset = Some(offset);
         self
     }
 
-    /// The same with one more gap.
+    /// With one more gap.
     #[must_use]
-    pub fn without(mut self, gap: Range<i64>) -> Self {
+    pub fn with_gap(mut self, gap: Range<i64>) -> Self {
         self.gaps.push(gap);
         self
     }
 
-    /// The same, in one of these spaces only.
+    /// In one of these spaces only.
     #[must_use]
-    pub fn within(mut self, spaces: &[u16]) -> Self {
+    pub fn in_spaces(mut self, spaces: &[u16]) -> Self {
         self.spaces = spaces.to_vec();
         self
     }
 }
 
-/// A memory that buffers can lie in.
+/// A memory that buffers can be placed in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// How much it has; `None` asks for the least peak.
@@ -152,13 +152,13 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem without buffers, in one space without end: the least peak is asked for.
+    /// A problem without buffers, in one unlimited space: the least peak is asked for.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same in one space of this capacity.
-    pub fn with_capacity(capacity: u64) -> Self {
+    /// A problem without buffers, in one space of this capacity.
+    pub fn fitting(capacity: u64) -> Self {
         Self {
             spaces: vec![Space::of(capacity)],
             ..Self::default()
@@ -197,7 +197,7 @@ impl Problem {
         id
     }
 
-    /// Adds a space and returns its number. A problem without any has one without end.
+    /// Adds a space and returns its number. A problem without any has one that is unlimited.
     pub fn add_space(&mut self, space: Space) -> usize {
         self.spaces.push(space);
         self.spaces.len() - 1
@@ -274,7 +274,7 @@ impl Problem {
         for buffer in self.ids() {
             let bad = |reason| Err(Invalid::Buffer { buffer, reason });
             if self.starts[buffer.index()] >= self.ends[buffer.index()] {
-                return bad("its life ends before it starts");
+                return bad("its lifetime ends before it starts");
             }
             let alignment = self.alignment(buffer);
             if alignment == 0 || alignment > MAX_BYTES {
@@ -294,7 +294,7 @@ impl Problem {
             }
             if let Some(offset) = extra.offset {
                 if offset % self.alignment(buffer) != 0 {
-                    return bad("its fixed offset is no multiple of its alignment");
+                    return bad("its fixed offset is not a multiple of its alignment");
                 }
                 if offset > MAX_BYTES {
                     return Err(Invalid::TooLarge);

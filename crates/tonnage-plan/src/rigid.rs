@@ -173,8 +173,8 @@ impl Rigid {
 mod tests {
     use super::*;
 
-    fn rigid(lives: &[(i64, i64, u64)]) -> Rigid {
-        Rigid::new(lives.len(), |index| lives[index])
+    fn rigid(lifetimes: &[(i64, i64, u64)]) -> Rigid {
+        Rigid::new(lifetimes.len(), |index| lifetimes[index])
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
         // Two flights of stairs, over one that lives as long as both.
         let stairs = [(0, 3, 1), (2, 6, 2), (4, 8, 3), (7, 9, 4)];
         let shifted = stairs.map(|(start, end, size)| (start + 10, end + 10, size));
-        let lives = [&[(0, 20, 100)][..], &stairs, &shifted].concat();
-        let mut rigid = rigid(&lives);
+        let lifetimes = [&[(0, 20, 100)][..], &stairs, &shifted].concat();
+        let mut rigid = rigid(&lifetimes);
         let mut aside = Vec::new();
         let parts = rigid.cut(true, |entry, offset| aside.push((entry, offset)));
         assert_eq!(aside, [(0, 0)]);

@@ -11,7 +11,7 @@ use crate::bound::{self, Bound};
 use crate::flexible::Flexible;
 use crate::normal::Selection;
 use crate::options::{Clock, Options};
-use crate::pack::{Told, pack};
+use crate::pack::{ProgressReporter, pack};
 use crate::plan::{SpacePlan, Status};
 use crate::rigid::Rigid;
 
@@ -43,7 +43,7 @@ pub(crate) fn solve(
     };
     let mut bound = known.unwrap_or_default();
     let mut proved = 0;
-    let told = Told {
+    let reporter = ProgressReporter {
         options,
         space: selection.number,
         attempts: AtomicU64::new(0),
@@ -55,7 +55,7 @@ pub(crate) fn solve(
         }
         let target = space.capacity.unwrap_or(0).max(bound.bytes);
         let place = |entry: u32, offset: u64| selection.place(offsets, entry, offset);
-        let lower = pack(rigid, target, place, &told, clock);
+        let lower = pack(rigid, target, place, &reporter, clock);
         // Rounding may have cost the topmost one up to a step.
         if plain {
             proved = lower.saturating_sub(step - 1);
@@ -80,7 +80,7 @@ pub(crate) fn solve(
             options.attempts,
             options.seed,
             switches.exact,
-            switches.blame,
+            switches.boost_failed,
             clock,
         );
         if found.peak < peak {
@@ -101,7 +101,7 @@ pub(crate) fn solve(
         _ if peak == lower_bound => Status::Optimal,
         _ => Status::Fits,
     };
-    told.tell(peak, lower_bound, 0);
+    reporter.report(peak, lower_bound, 0);
     SpacePlan {
         peak,
         lower_bound,

@@ -20,7 +20,7 @@ struct Node {
     start_max: u32,
     end_min: u32,
     end_max: u32,
-    life_min: u32,
+    lifetime_min: u32,
     best: f32,
 }
 
@@ -30,7 +30,7 @@ impl Node {
         start_max: 0,
         end_min: u32::MAX,
         end_max: 0,
-        life_min: u32::MAX,
+        lifetime_min: u32::MAX,
         best: GONE,
     };
 
@@ -42,7 +42,7 @@ impl Node {
                 start_max: entry.start,
                 end_min: entry.end,
                 end_max: entry.end,
-                life_min: entry.end - entry.start,
+                lifetime_min: entry.end - entry.start,
                 best: entry.key,
             })
         })
@@ -54,7 +54,7 @@ impl Node {
             start_max: self.start_max.max(other.start_max),
             end_min: self.end_min.min(other.end_min),
             end_max: self.end_max.max(other.end_max),
-            life_min: self.life_min.min(other.life_min),
+            lifetime_min: self.lifetime_min.min(other.lifetime_min),
             best: self.best.max(other.best),
         }
     }
@@ -204,7 +204,7 @@ impl Tree {
                 && bounds.start_min <= area.start.1
                 && bounds.end_max >= area.end.0
                 && bounds.end_min <= area.end.1
-                && bounds.life_min <= area.end.1 - area.start.0
+                && bounds.lifetime_min <= area.end.1 - area.start.0
             {
                 self.seek(area, child, level + 1, from, to, best);
             }

@@ -22,12 +22,12 @@ fn problem() -> Problem {
         cost: 3,
         ..Space::default()
     });
-    problem.add(Buffer::new(8, 0..10).at(8).within(&[0]));
-    problem.add(Buffer::new(4, 0..5).aligned(4).within(&[0]));
-    problem.add(Buffer::new(6, 2..9).without(4..6).within(&[0]));
-    problem.add(Buffer::new(5, 4..6).within(&[0]));
-    problem.add(Buffer::new(5, 5..8).within(&[0]));
-    problem.add(Buffer::new(100, 0..3).within(&[0, 1]));
+    problem.add(Buffer::new(8, 0..10).fixed_at(8).in_spaces(&[0]));
+    problem.add(Buffer::new(4, 0..5).aligned(4).in_spaces(&[0]));
+    problem.add(Buffer::new(6, 2..9).with_gap(4..6).in_spaces(&[0]));
+    problem.add(Buffer::new(5, 4..6).in_spaces(&[0]));
+    problem.add(Buffer::new(5, 5..8).in_spaces(&[0]));
+    problem.add(Buffer::new(100, 0..3).in_spaces(&[0, 1]));
     problem.alias(id(3), id(4));
     problem
 }
@@ -108,12 +108,12 @@ fn buffers_on_the_same_byte_are_refused_wherever_they_meet() {
     }
     // In the gap of another there is room, and at other times too; one later than the gap there is not.
     let mut problem = Problem::new();
-    problem.add(Buffer::new(10, 0..10).without(4..6));
+    problem.add(Buffer::new(10, 0..10).with_gap(4..6));
     problem.add(Buffer::new(10, 4..6));
     let mut plan = plan_of(&problem);
     assert_eq!((plan.peak(), plan.status), (10, Status::Optimal));
     let mut tight = Problem::new();
-    tight.add(Buffer::new(10, 0..10).without(4..6));
+    tight.add(Buffer::new(10, 0..10).with_gap(4..6));
     tight.add(Buffer::new(10, 4..7));
     plan.offsets = vec![0, 0];
     let overlap = Fault::Overlap {
@@ -143,7 +143,7 @@ fn a_buffer_below_a_neighbour_is_found_too() {
 
 #[test]
 fn a_conflict_that_is_none_is_refused() {
-    let mut problem = Problem::with_capacity(10);
+    let mut problem = Problem::fitting(10);
     for (size, life) in [(6, 0..4), (5, 2..6), (6, 5..9)] {
         problem.add(Buffer::new(size, life));
     }

@@ -29,22 +29,22 @@ fn nonsense_is_refused_with_the_reason() {
     let cases: [(Buffer, &str); 6] = [
         (
             Buffer::new(1, 5..5),
-            "buffer 0: its life ends before it starts",
+            "buffer 0: its lifetime ends before it starts",
         ),
         (
             Buffer::new(1, 0..5).aligned(0),
             "buffer 0: its alignment is not between 1 and 2^60",
         ),
         (
-            Buffer::new(1, 0..5).aligned(4).at(6),
-            "buffer 0: its fixed offset is no multiple of its alignment",
+            Buffer::new(1, 0..5).aligned(4).fixed_at(6),
+            "buffer 0: its fixed offset is not a multiple of its alignment",
         ),
         (
-            Buffer::new(1, 0..5).without(3..3),
+            Buffer::new(1, 0..5).with_gap(3..3),
             "buffer 0: one of its gaps ends before it starts",
         ),
         (
-            Buffer::new(1, 0..5).within(&[1]),
+            Buffer::new(1, 0..5).in_spaces(&[1]),
             "buffer 0: it may lie in a space that does not exist",
         ),
         (Buffer::new(MAX_BYTES + 1, 0..5), "more than 2^60 bytes"),
@@ -56,8 +56,8 @@ fn nonsense_is_refused_with_the_reason() {
         assert_eq!(error.to_string(), words);
     }
     let mut problem = Problem::new();
-    let one = problem.add(Buffer::new(1, 0..5).at(0));
-    let other = problem.add(Buffer::new(1, 0..5).at(8));
+    let one = problem.add(Buffer::new(1, 0..5).fixed_at(0));
+    let other = problem.add(Buffer::new(1, 0..5).fixed_at(8));
     for buffer in [BufferId::new(2), BufferId::new(u32::MAX)] {
         for (one, other) in [(one, buffer), (buffer, one)] {
             let mut problem = problem.clone();
@@ -74,7 +74,7 @@ fn nonsense_is_refused_with_the_reason() {
 
 #[test]
 fn nothing_is_planned_at_once() {
-    let plan = plan(&Problem::with_capacity(0), &Options::default()).unwrap();
+    let plan = plan(&Problem::fitting(0), &Options::default()).unwrap();
     assert_eq!((plan.peak(), plan.status), (0, Status::Optimal));
     assert!(plan.gap().abs() < f64::EPSILON);
 }
@@ -227,11 +227,11 @@ proptest! {
         lives in prop::collection::vec((0..200_i64, 1..60_i64, 0..500_u64, 0..5_u32, 0..20_u8), 1..400),
         capacity in prop::option::of(1000..20_000_u64),
     ) {
-        let mut problem = capacity.map_or_else(Problem::new, Problem::with_capacity);
+        let mut problem = capacity.map_or_else(Problem::new, Problem::fitting);
         for (start, life, size, alignment, special) in lives {
             let mut buffer = Buffer::new(size, start..start + life).aligned(1 << alignment);
             if special == 0 {
-                buffer = buffer.without(start + life / 2..start + life / 2 + 3);
+                buffer = buffer.with_gap(start + life / 2..start + life / 2 + 3);
             }
             let id = problem.add(buffer);
             if special == 1 && id.index() > 0 {
@@ -250,9 +250,9 @@ proptest! {
 #[test]
 fn fixed_offsets_that_lie_on_each_other_are_no_problem_at_all() {
     let mut problem = Problem::new();
-    problem.add(Buffer::new(4, 0..3).at(0));
+    problem.add(Buffer::new(4, 0..3).fixed_at(0));
     problem.add(Buffer::new(4, 0..3));
-    problem.add(Buffer::new(4, 2..5).at(2));
+    problem.add(Buffer::new(4, 2..5).fixed_at(2));
     let contradiction = Invalid::Fixed {
         one: BufferId::new(0),
         other: BufferId::new(2),
@@ -268,9 +268,9 @@ fn a_fixed_offset_in_a_forbidden_range_is_refused() {
         forbidden: std::iter::once(4..8).collect(),
         ..Space::default()
     });
-    problem.add(Buffer::new(4, 0..3).at(0));
+    problem.add(Buffer::new(4, 0..3).fixed_at(0));
     assert!(plan(&problem, &Options::default()).is_ok());
-    problem.add(Buffer::new(4, 5..6).at(2));
+    problem.add(Buffer::new(4, 5..6).fixed_at(2));
     let refused = plan(&problem, &Options::default()).unwrap_err();
     assert_eq!(
         refused.to_string(),
@@ -283,8 +283,8 @@ fn a_fixed_offset_in_a_forbidden_range_is_refused() {
 fn fixed_offsets_that_only_a_capacity_brings_together_do_not_fit() {
     let with_capacity = |capacity: u64| {
         let mut problem = Problem::new();
-        problem.add(Buffer::new(1, 1..5).at(1));
-        problem.add(Buffer::new(2, 0..2).at(0));
+        problem.add(Buffer::new(1, 1..5).fixed_at(1));
+        problem.add(Buffer::new(2, 0..2).fixed_at(0));
         problem.add_space(Space {
             capacity: Some(capacity),
             ..Space::default()

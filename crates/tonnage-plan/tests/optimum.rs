@@ -301,7 +301,7 @@ proptest! {
         }
         let best = optimum(&problem).unwrap();
         let capacity = (best + 1).saturating_sub(short);
-        let mut problem = Problem::with_capacity(capacity);
+        let mut problem = Problem::fitting(capacity);
         for buffer in buffers {
             problem.add(buffer);
         }

@@ -16,9 +16,7 @@ use super::{Name, Problems, Wanted};
 pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, PlannerError> {
     let mut reader = ProblemReader::new(source)?;
     let mut texts = StackTable::new();
-    let mut problem = wanted
-        .capacity
-        .map_or_else(Problem::new, Problem::with_capacity);
+    let mut problem = wanted.capacity.map_or_else(Problem::new, Problem::fitting);
     let mut names = Vec::new();
     while let Some(row) = reader.next_row()? {
         problem.add(buffer(&row, wanted)?);
@@ -55,7 +53,7 @@ mod tests {
     fn gaps_are_kept_and_errors_are_those_of_the_reader() {
         let wanted = Wanted::default();
         let closed = read("size,end,begin,buffer,gaps\n7,5,0,a,1-2 4-4\n", &wanted);
-        let gaps = Buffer::new(7, 0..6).without(1..3).without(4..5);
+        let gaps = Buffer::new(7, 0..6).with_gap(1..3).with_gap(4..5);
         assert_eq!(closed, Ok(vec![gaps]));
         let refused = read("id,lower,upper,size,gaps\na,0,5,1,3\n", &wanted);
         assert_eq!(
@@ -79,7 +77,7 @@ mod tests {
         };
         assert_eq!(
             read_with(keep),
-            Ok(vec![a.clone().aligned(4).at(8), b.clone()])
+            Ok(vec![a.clone().aligned(4).fixed_at(8), b.clone()])
         );
         let aligned = Wanted {
             alignment: Some(16),

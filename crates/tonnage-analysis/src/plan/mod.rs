@@ -261,9 +261,7 @@ fn group(
     });
     let step = step.flatten();
     let (first, last) = step.map_or((i64::MIN, end), |step| (step.first_row, step.end_row));
-    let mut problem = wanted
-        .capacity
-        .map_or_else(Problem::new, Problem::with_capacity);
+    let mut problem = wanted.capacity.map_or_else(Problem::new, Problem::fitting);
     let mut names = Vec::new();
     for (start, stop, size, name) in blocks.list {
         let (start, stop) = (start.max(first), stop.min(last));

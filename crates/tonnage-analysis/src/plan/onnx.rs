@@ -706,9 +706,7 @@ impl<R: Read> Model<'_, R> {
     /// The problem: everything that operators make.
     fn finish(mut self, wanted: &Wanted) -> Result<Problems, OnnxError> {
         let mut texts = StackTable::new();
-        let mut problem = wanted
-            .capacity
-            .map_or_else(Problem::new, Problem::with_capacity);
+        let mut problem = wanted.capacity.map_or_else(Problem::new, Problem::fitting);
         let mut names = Vec::new();
         let end = self.facts.operators;
         let alignment = wanted.alignment.unwrap_or(1);
