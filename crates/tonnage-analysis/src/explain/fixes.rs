@@ -147,6 +147,8 @@ pub(super) struct Proposal {
     pub(super) what: String,
     pub(super) changes_result: bool,
     pub(super) estimate: bool,
+    /// What it adds and the recording does not show: bytes, and what for.
+    pub(super) adds: Option<(u64, &'static str)>,
 }
 
 impl Proposal {
@@ -158,6 +160,7 @@ impl Proposal {
             what: what.to_owned(),
             changes_result: false,
             estimate: false,
+            adds: None,
         }
     }
 }
@@ -248,9 +251,11 @@ pub(super) fn bounded(
         }
         lifetimes
     });
-    let mut fix = promise(case, proposal, before, least.min(after)..=after)?;
+    let added = proposal.adds.map_or(0, |(bytes, _)| bytes);
+    let most = after.saturating_add(added);
+    let mut fix = promise(case, proposal, before, least.min(after)..=most)?;
     if matches!(fix.outcome, FixOutcome::Fits | FixOutcome::FitsOnlyIf) {
-        (fix.outcome, fix.room) = replayed(case, &differ);
+        (fix.outcome, fix.room) = replayed(case, &differ, added);
     }
     Some(fix)
 }
@@ -287,7 +292,7 @@ pub(super) fn promise(
         advice: proposal.advice,
         paste: proposal.paste,
         proof: Proof::Computed,
-        shown: sum(before, &proposal.what, least, most),
+        shown: sum(before, &proposal.what, proposal.adds, least, most),
         measure: Measure::Allocated,
         peak_before: before,
         peak_after: most,
@@ -301,7 +306,16 @@ pub(super) fn promise(
 }
 
 /// `8.00 GiB - 6.00 GiB of logits = 2.00 GiB`.
-fn sum(before: u64, what: &str, least: u64, most: u64) -> String {
+fn sum(before: u64, what: &str, adds: Option<(u64, &str)>, least: u64, most: u64) -> String {
+    if let Some((added, whatfor)) = adds {
+        return format!(
+            "{} - {} {what} + {} {whatfor} = {}",
+            bytes(before),
+            bytes(before.saturating_add(added).saturating_sub(most)),
+            bytes(added),
+            bytes(most),
+        );
+    }
     let between = |low: u64, high: u64| {
         if low == high {
             bytes(high)
@@ -317,13 +331,15 @@ fn sum(before: u64, what: &str, least: u64, most: u64) -> String {
     )
 }
 
-/// Whether the changed requests are served on the device, and with which room.
-fn replayed(case: &Case<'_>, differ: &Changes) -> (FixOutcome, Option<u64>) {
+/// Whether the changed requests are served on the device, and with which room, beside `added` bytes that the change
+/// adds.
+fn replayed(case: &Case<'_>, differ: &Changes, added: u64) -> (FixOutcome, Option<u64>) {
     let key = (case.track.process, case.track.device);
     let changed = case.job.and_then(|job| job.changed(key, differ));
     let Some((changed, alloc)) = changed else {
         return (FixOutcome::Unknown, None);
     };
-    let room = changed.room(&alloc, case.on_device.others, case.uncounted);
+    let taken = case.on_device.others.saturating_add(added);
+    let room = changed.room(&alloc, taken, case.uncounted);
     outcome(room, case.uncounted)
 }

@@ -98,30 +98,21 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             "compute the loss at {} in 8 chunks of the tokens, each checkpointed, or use a fused loss",
             at(place.as_ref())
         );
-        let proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
+        let mut proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
+        // Each chunk makes a gradient of the last layer's weight, beside the sum of those before.
+        let gradients = case.track.blocks.iter();
+        let gradients = gradients.filter(|block| block.category == Category::Gradients);
+        let gradient = gradients.map(|block| block.bytes).max();
+        proposal.adds = Some((gradient.unwrap_or(0), "for a gradient of each chunk"));
         let most = blocks.iter().map(|live| live.block.requested).max().unwrap_or(0);
-        let mut fix = computed(case, proposal, |_, block| {
+        computed(case, proposal, |_, block| {
             let is_loss = block.requested >= most / 2 && block.requested <= most * 2 && !is_kept(block);
             if is_loss && block.known != Known::Exact {
                 sized(block, block.bytes / 8)
             } else {
                 unchanged(block)
             }
-        })?;
-        // Each chunk makes a gradient of the last layer's weight, beside the sum of those before.
-        let gradients = case.track.blocks.iter();
-        let gradients = gradients.filter(|block| block.category == Category::Gradients);
-        let extra = gradients.map(|block| block.bytes).max().unwrap_or(0);
-        let after = fix.peak_after.saturating_add(extra).min(fix.peak_before);
-        fix.shown = format!(
-            "{} - {} of logits and loss + {} for a gradient of each chunk = {}",
-            bytes(fix.peak_before),
-            bytes(fix.peak_before - fix.peak_after),
-            bytes(after - fix.peak_after),
-            bytes(after),
-        );
-        fix.peak_after = after;
-        Some(fix)
+        })
     });
     Some(Found {
         finding,

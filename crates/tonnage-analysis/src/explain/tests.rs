@@ -560,6 +560,47 @@ fn a_change_of_the_program_helps_only_if_what_is_not_counted_takes_less_than_it_
 }
 
 #[test]
+fn tn203_the_gradient_that_each_chunk_adds_is_counted_before_it_is_said_to_fit() {
+    // Logits of 800, their loss and gradient, beside 20 and the 200 of a weight's gradient.
+    let outcome = |capacity: u64| {
+        let begin = |script: &mut Script| {
+            script.alloc(20, &[line(1)]);
+            script.phase("forward", |script| {
+                script.alloc(800, &[line(5)]);
+            });
+        };
+        let mut failed = Script::new(capacity);
+        begin(&mut failed);
+        failed.oom(800, &[CROSS_ENTROPY, line(6)]);
+        let mut whole = Script::new(capacity);
+        begin(&mut whole);
+        whole.phase("forward", |script| {
+            script.alloc(800, &[CROSS_ENTROPY, line(6)]);
+        });
+        whole.phase("backward", |script| {
+            let logits = script.alloc(800, &[]);
+            let weight = script.alloc(200, &[]);
+            script.own(weight, "gradients", "w");
+            script.free(logits);
+        });
+        let explanation = failed.explain_with(&whole);
+        let fix = explanation.fixes.iter().find(|fix| fix.code == "TN203");
+        let fix = fix.expect("a proposal");
+        assert_eq!(fix.peak_before, 2620 * MIB);
+        assert_eq!(fix.peak_after, 720 * MIB);
+        assert_eq!(
+            fix.shown,
+            "2.56 GiB - 2.05 GiB of logits and loss + 200.00 MiB for a gradient of each chunk = 720.00 MiB"
+        );
+        fix.outcome
+    };
+    assert_eq!(outcome(719), FixOutcome::Unknown);
+    assert_eq!(outcome(519), FixOutcome::DoesNotFit);
+    // PyTorch obtains 20 MiB for each of the smaller blocks.
+    assert_eq!(outcome(800), FixOutcome::Fits);
+}
+
+#[test]
 fn tn201_what_a_list_holds_is_a_fact_and_its_line_is_the_one_that_fills_it() {
     let mut script = Script::new(1000);
     script.alloc(20, &[line(1)]);
