@@ -30,6 +30,7 @@ mod bfc;
 mod device;
 mod policy;
 mod pool;
+mod reservations;
 mod sim;
 mod stream_safe;
 pub mod torch;
@@ -39,6 +40,7 @@ pub use bfc::Bfc;
 pub use device::{Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
 pub use policy::{Policy, PolicyError, Request};
 pub use pool::StreamPool;
+pub use reservations::{Reservations, whole_pieces};
 pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};
 pub use stream_safe::{StreamSafe, Suballocator};
 

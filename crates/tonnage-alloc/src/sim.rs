@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::address::{AddressSpace, Chunks};
 use crate::{
     Access, AddressOrder, Device, DeviceAddr, DeviceError, EventId, GRANULARITY, PhysicalId,
-    StreamId, round_up, rounded_request,
+    Reservations, StreamId, round_up, rounded_request, whole_pieces,
 };
 
 /// Requests up to this size share a piece of physical memory.
@@ -117,7 +117,7 @@ pub struct SimDevice {
     allocations: BTreeMap<u64, (u64, AllocationKind)>,
     /// Pieces that small requests share.
     shared: Chunks,
-    reservations: BTreeMap<u64, u64>,
+    reservations: Reservations,
     mappings: BTreeMap<u64, Mapping>,
     physical: BTreeMap<PhysicalId, Physical>,
     next_physical: u64,
@@ -142,7 +142,7 @@ impl SimDevice {
             managed: 0,
             allocations: BTreeMap::new(),
             shared: Chunks::default(),
-            reservations: BTreeMap::new(),
+            reservations: Reservations::default(),
             mappings: BTreeMap::new(),
             physical: BTreeMap::new(),
             next_physical: 1,
@@ -246,8 +246,7 @@ impl SimDevice {
 
     /// The reservation that holds `addr`, as start and length.
     pub fn find_reservation(&self, addr: DeviceAddr) -> Option<(DeviceAddr, u64)> {
-        let (&start, &size) = self.reservations.range(..=addr.0).next_back()?;
-        (addr.0 - start < size).then_some((DeviceAddr(start), size))
+        self.reservations.find(addr)
     }
 
     /// Bytes of physical memory behind `memory`.
@@ -433,15 +432,6 @@ impl SimDevice {
     }
 }
 
-fn whole_pieces(size: u64) -> Result<u64, DeviceError> {
-    if size == 0 || !size.is_multiple_of(GRANULARITY) {
-        return Err(DeviceError::Invalid(
-            "the size must be a positive multiple of 2 MiB",
-        ));
-    }
-    Ok(size)
-}
-
 impl Device for SimDevice {
     fn total(&self) -> u64 {
         self.config.total
@@ -488,25 +478,14 @@ impl Device for SimDevice {
     }
 
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
-        let size = whole_pieces(size)?;
-        let addr = self.reservable.take(size).ok_or(DeviceError::OutOfMemory {
-            requested: size,
-            free: self.free_bytes(),
-        })?;
-        self.reservations.insert(addr, size);
-        Ok(DeviceAddr(addr))
+        let free = self.free_bytes();
+        self.reservations.reserve(&mut self.reservable, size, free)
     }
 
     fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
-        if self.reservations.get(&addr.0) != Some(&size) {
-            return Err(DeviceError::Invalid("not a whole reservation"));
-        }
-        if self.mappings.range(addr.0..addr.0 + size).next().is_some() {
-            return Err(DeviceError::Invalid("the reservation is still mapped"));
-        }
-        self.reservations.remove(&addr.0);
-        self.reservable.give(addr.0, size);
-        Ok(())
+        let space = &mut self.reservable;
+        self.reservations
+            .unreserve(space, addr, size, &self.mappings)
     }
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
@@ -543,11 +522,7 @@ impl Device for SimDevice {
         if size != whole {
             return Err(DeviceError::Invalid("not the size of the memory"));
         }
-        let end = addr.0.checked_add(size);
-        let inside = self
-            .find_reservation(addr)
-            .is_some_and(|(start, length)| end.is_some_and(|end| end <= start.0 + length));
-        if !inside || !addr.0.is_multiple_of(GRANULARITY) {
+        if !self.reservations.holds(addr, size) {
             return Err(DeviceError::Invalid("the range is not reserved"));
         }
         let taken = self.mapped_at(addr).is_some()

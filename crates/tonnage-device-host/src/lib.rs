@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, VecDeque};
 use memory::{Extent, Memory};
 use tonnage_alloc::{
     Access, AddressOrder, AddressSpace, Device, DeviceAddr, DeviceError, EventId, GRANULARITY,
-    PhysicalId, StreamId, round_up,
+    PhysicalId, Reservations, StreamId, round_up, whole_pieces,
 };
 
 /// How many times its memory a device has addresses.
@@ -90,7 +90,7 @@ pub struct HostDevice {
     total: u64,
     charged: u64,
     allocations: BTreeMap<u64, Allocation>,
-    reservations: BTreeMap<u64, u64>,
+    reservations: Reservations,
     physical: BTreeMap<PhysicalId, Physical>,
     /// By address.
     mappings: BTreeMap<u64, PhysicalId>,
@@ -115,7 +115,7 @@ impl HostDevice {
             total,
             charged: 0,
             allocations: BTreeMap::new(),
-            reservations: BTreeMap::new(),
+            reservations: Reservations::default(),
             physical: BTreeMap::new(),
             mappings: BTreeMap::new(),
             next_physical: 1,
@@ -226,15 +226,6 @@ impl HostDevice {
     }
 }
 
-fn whole_pieces(size: u64) -> Result<u64, DeviceError> {
-    if size == 0 || !size.is_multiple_of(GRANULARITY) {
-        return Err(DeviceError::Invalid(
-            "the size must be a positive multiple of 2 MiB",
-        ));
-    }
-    Ok(size)
-}
-
 impl Device for HostDevice {
     fn total(&self) -> u64 {
         self.total
@@ -288,25 +279,14 @@ impl Device for HostDevice {
     }
 
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
-        let size = whole_pieces(size)?;
-        let addr = self.space.take(size).ok_or(DeviceError::OutOfMemory {
-            requested: size,
-            free: self.free_bytes(),
-        })?;
-        self.reservations.insert(addr, size);
-        Ok(DeviceAddr(addr))
+        let free = self.free_bytes();
+        self.reservations.reserve(&mut self.space, size, free)
     }
 
     fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
-        if self.reservations.get(&addr.0) != Some(&size) {
-            return Err(DeviceError::Invalid("not a whole reservation"));
-        }
-        if self.mappings.range(addr.0..addr.0 + size).next().is_some() {
-            return Err(DeviceError::Invalid("the reservation is still mapped"));
-        }
-        self.reservations.remove(&addr.0);
-        self.space.give(addr.0, size);
-        Ok(())
+        let space = &mut self.space;
+        self.reservations
+            .unreserve(space, addr, size, &self.mappings)
     }
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
@@ -345,12 +325,7 @@ impl Device for HostDevice {
         if physical.size != size {
             return Err(DeviceError::Invalid("not the size of the memory"));
         }
-        let reserved = self.reservations.range(..=addr.0).next_back();
-        let end = addr.0.checked_add(size);
-        let inside = reserved.is_some_and(|(&start, &length)| {
-            addr.0 < start + length && end.is_some_and(|end| end <= start + length)
-        });
-        if !inside || !addr.0.is_multiple_of(GRANULARITY) {
+        if !self.reservations.holds(addr, size) {
             return Err(DeviceError::Invalid("the range is not reserved"));
         }
         self.memory.map(addr.0, physical.extent)?;

@@ -59,7 +59,22 @@ segments before the large request.",
 const HOLES: u64 = 8;
 
 /// Why the request failed.
-pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
+pub(super) struct Class {
+    pub(super) finding: Finding,
+    /// The live blocks that keep free memory from being given back, by index, where that is the reason.
+    pub(super) pinning: Vec<u32>,
+}
+
+impl From<Finding> for Class {
+    fn from(finding: Finding) -> Self {
+        Self {
+            finding,
+            pinning: Vec::new(),
+        }
+    }
+}
+
+pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     let failure = case.track.failure.filter(|_| case.failed)?;
     let short = case.short(failure.requested);
     let place = site(case.stacks(), failure.stack);
@@ -68,7 +83,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
     if short > 0
         && let Some(found) = outside::find(case).filter(|found| found.bytes >= short)
     {
-        return Some(found);
+        return Some(found.into());
     }
     let found = |code: Code, bytes: u64, headline: Option<String>, sentence: String| Finding {
         code,
@@ -79,14 +94,14 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
         known: Known::Exact,
         held_by: None,
     };
-    if let Some(need) = need.filter(|need| !need.fits_packed()) {
-        let least = if need.complete { "" } else { "at least " };
+    if let Some(need) = need.filter(|need| need.short > 0) {
+        let least = if need.is_at_least() { "at least " } else { "" };
         let sentence = format!(
             "the whole job needs {least}{}, {} more than the device has; no setting of the allocator changes that",
             bytes(need.bytes),
             bytes(need.short),
         );
-        return Some(found(SHORT, need.short, None, sentence));
+        return Some(found(SHORT, need.short, None, sentence).into());
     }
     if short > 0 {
         let sentence = format!(
@@ -95,7 +110,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
             bytes(failure.requested),
             bytes(short),
         );
-        return Some(found(SHORT, short, None, sentence));
+        return Some(found(SHORT, short, None, sentence).into());
     }
     let serves = |holes: u64| {
         holes.saturating_add(failure.free) >= failure.requested
@@ -134,7 +149,7 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Finding> {
         bytes(case.on_device.allocated),
         bytes(failure.requested),
     );
-    Some(found(SHORT, 0, None, sentence))
+    Some(found(SHORT, 0, None, sentence).into())
 }
 
 /// What keeps memory from being given back: a line, and what holds its blocks.
@@ -151,25 +166,13 @@ struct Pinning {
     blocks: Vec<u32>,
 }
 
-/// The live blocks that keep free memory from being given back, where that is why the request failed.
-pub(super) fn pinning(case: &Case<'_>, class: Code) -> Vec<u32> {
-    let Some(failure) = case.track.failure.filter(|_| case.failed) else {
-        return Vec::new();
-    };
-    let pins = match class {
-        STRANDED => pins(case, |stream| stream != failure.stream),
-        FRAGMENTED => pins(case, |stream| stream == failure.stream),
-        _ => None,
-    };
-    pins.map_or_else(Vec::new, |(_, pinning)| pinning.blocks)
-}
-
 /// A finding with what keeps the free memory from being given back.
-fn pinned(mut finding: Finding, pins: Option<(Pin, Pinning)>) -> Finding {
+fn pinned(mut finding: Finding, pins: Option<(Pin, Pinning)>) -> Class {
     let Some(((made_at, held), Pinning { free, blocks, .. })) = pins else {
-        return finding;
+        return finding.into();
     };
-    let blocks = counted(blocks.len(), "block", "blocks");
+    let pinning = blocks;
+    let blocks = counted(pinning.len(), "block", "blocks");
     let made = at(made_at.as_ref());
     let by = match held.as_ref().filter(|held| !held.name.is_empty()) {
         Some(held) => format!(
@@ -187,7 +190,7 @@ fn pinned(mut finding: Finding, pins: Option<(Pin, Pinning)>) -> Finding {
     let place = held.as_ref().and_then(|held| held.place.clone());
     finding.place = place.or(made_at).or(finding.place);
     finding.held_by = held;
-    finding
+    Class { finding, pinning }
 }
 
 /// The blocks that keep most of the free bytes in segments of some streams from being given back, with their line and

@@ -280,9 +280,16 @@ pub fn explain(
         let (categories, holders) = (categories(all), holders(all));
         need::find(all, moment(all), categories, holders)
     });
-    let class = class::find(&case, need.as_ref());
-    let (findings, fixes, claims) =
-        conclude(&mut case, all.as_mut(), need.as_ref(), class.as_ref());
+    let (class, pinning) = class::find(&case, need.as_ref())
+        .map(|class| (class.finding, class.pinning))
+        .unzip();
+    let (findings, fixes, claims) = conclude(
+        &mut case,
+        all.as_mut(),
+        need.as_ref(),
+        class.as_ref(),
+        pinning.unwrap_or_default(),
+    );
     let fact = |name: &str| recording.fact(track.process, name).map(str::to_owned);
     Some(Explanation {
         schema_version: SCHEMA_VERSION,
@@ -321,6 +328,7 @@ fn conclude<'a>(
     all: Option<&mut Case<'a>>,
     need: Option<&Need>,
     class: Option<&Finding>,
+    pinning: Vec<u32>,
 ) -> (Vec<Finding>, Vec<Fix>, Vec<Claim>) {
     let short = class.is_some_and(|class| class.code == codes::SHORT);
     let elsewhere = class
@@ -328,15 +336,12 @@ fn conclude<'a>(
         .and_then(|class| outside::elsewhere(all.as_deref().unwrap_or(case), class));
     let mut fixes = Vec::new();
     let mut claims = Vec::new();
-    if let Some(code) = class.map(|class| class.code) {
-        let blocks = class::pinning(case, code);
-        if !blocks.is_empty() {
-            claims.push(Claim {
-                code,
-                whole: false,
-                blocks,
-            });
-        }
+    if let Some(class) = class.filter(|_| !pinning.is_empty()) {
+        claims.push(Claim {
+            code: class.code,
+            whole: false,
+            blocks: pinning,
+        });
     }
     let whole = short && all.is_some();
     // What fails because of holes is explained where it fails; what needs too much, where it needs most.

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the whole job needs, and by how much the GPU is too small.
 //!
-//! A job that runs out of memory is run a second time on a device without a limit.
-//! What it needs is the smallest device on which a replay of that recording
-//! completes: on a device without a limit nothing cached is ever given back, so
-//! what it held there says too much. Where it cannot be replayed, the blocks alive
-//! at once with the context are a lower bound.
+//! A job that runs out of memory is run a second time on a device without a limit. How much it needs is found by the
+//! rule of the verdict, so that the two cannot disagree; here it is told who holds it, and when.
 
 use serde::Serialize;
 use tonnage_trace::meta;
@@ -14,7 +11,8 @@ use super::case::Case;
 use super::{Holder, Moment, OnDevice};
 use crate::facts;
 use crate::holdings::{CategoryBytes, Holdings, Recording, changes};
-use crate::replay::{Alloc, Job};
+use crate::replay::Job;
+use crate::verdict::Needed;
 
 /// The setting that is tried first.
 pub(super) const EXPANDABLE: &str = "expandable_segments:True";
@@ -26,11 +24,12 @@ pub struct Need {
     /// Bytes of the smallest device on which the whole job completes with the recorded setting, contexts and other
     /// processes included.
     pub bytes: u64,
-    /// Whether that was replayed; otherwise it is what was alive at once, a lower bound.
+    /// Whether that was replayed; otherwise it is what was alive at once, a lower bound: processes share the device, or
+    /// the replay does not reproduce the recording.
     pub replayed: bool,
-    /// The same with expandable segments, where they are not on already.
+    /// The same with expandable segments, replayed; none where that is no less.
     pub expandable: Option<u64>,
-    /// Bytes by which the device is too small; 0 if it is not.
+    /// Bytes by which the device is too small; 0 if it is not, or if the job fits on it with expandable segments.
     pub short: u64,
     /// Whether the second run came to its end; otherwise it needs at least this.
     pub complete: bool,
@@ -69,12 +68,9 @@ pub struct Over {
 }
 
 impl Need {
-    /// Whether the job completes on the device when its blocks lie without holes.
-    pub(super) fn fits_packed(&self) -> bool {
-        let Some(capacity) = self.on_device.capacity else {
-            return true;
-        };
-        self.expandable.unwrap_or(self.bytes).min(self.bytes) <= capacity
+    /// Whether the job may need more than `bytes`.
+    pub fn is_at_least(&self) -> bool {
+        !self.complete || !self.replayed
     }
 }
 
@@ -101,16 +97,16 @@ pub(super) fn find(
     let track = case.track;
     let others = case.on_device.others;
     let alive = track.peak_allocated.saturating_add(case.taken());
-    let smallest = case.job.and_then(|job| smallest(job, track));
-    let (recorded, expandable) = smallest.unwrap_or((None, None));
-    let bytes = recorded.map_or(alive, |bytes| bytes.saturating_add(others));
     let capacity = case.on_device.capacity;
+    let complete = is_complete(case.recording);
+    let job = case.job.filter(|job| is_replayed(case.recording, job));
+    let needed = Needed::find(job, alive, capacity, complete);
     Need {
-        bytes,
-        replayed: recorded.is_some(),
-        expandable: expandable.map(|bytes| bytes.saturating_add(others)),
-        short: capacity.map_or(0, |capacity| bytes.saturating_sub(capacity)),
-        complete: is_complete(case.recording),
+        bytes: needed.bytes,
+        replayed: needed.known == "replayed",
+        expandable: needed.expandable,
+        short: needed.short,
+        complete,
         allocated: track.peak_allocated,
         used: track
             .peak_charged
@@ -127,23 +123,14 @@ pub(super) fn find(
     }
 }
 
-/// The smallest devices with the recorded setting and with expandable segments, if those are not on.
-fn smallest(job: &Job, track: &Holdings) -> Option<(Option<u64>, Option<u64>)> {
-    let allocs = [Alloc::Recorded, Alloc::expandable()];
-    let report = job.replay_track(track.process, track.device, &allocs)?;
-    let size = |at: usize| {
-        let replayed = report.allocators.get(at)?;
-        replayed.smallest.map(|smallest| smallest.bytes)
-    };
-    let recorded = report
-        .allocators
-        .first()
-        .is_some_and(|first| first.recorded);
-    Some(if recorded {
-        (size(0), size(1))
-    } else {
-        (None, size(0))
-    })
+/// Whether a replay knows all that uses the devices: one process on each, which asks PyTorch.
+fn is_replayed(recording: &Recording, job: &Job) -> bool {
+    let tracks = recording.tracks.iter().filter(|track| track.device >= 0);
+    let mut devices: Vec<i32> = tracks.map(|track| track.device).collect();
+    let all = devices.len();
+    devices.sort_unstable();
+    devices.dedup();
+    devices.len() == all && job.tracks.len() == all
 }
 
 fn over(track: &Holdings, room: u64) -> Option<Over> {

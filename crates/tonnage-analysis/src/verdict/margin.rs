@@ -60,7 +60,7 @@ pub(super) fn find<R: Read>(
     facts: &Facts<'_>,
 ) -> Option<Margin> {
     let fullest = totals.iter().min_by_key(|total| total.least_free)?;
-    let smallest = load(open, totals).and_then(|job| smallest(&job, totals, &Alloc::Recorded));
+    let smallest = load(open, totals).and_then(|job| smallest(&job, &Alloc::Recorded));
     let room = smallest.map_or(fullest.least_free, |smallest| {
         let distance = fullest.capacity.saturating_sub(smallest);
         distance.max(fullest.least_free)
@@ -77,7 +77,8 @@ pub(super) fn find<R: Read>(
     })
 }
 
-/// A recording that is to be replayed; none where processes share a device, which a replay does not know.
+/// A recording that is to be replayed; none where processes share a device, which a replay does not know, or where a
+/// device was used without a request of PyTorch's, which is not replayed.
 pub(super) fn load<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     totals: &[DeviceTotal],
@@ -85,11 +86,12 @@ pub(super) fn load<R: Read>(
     if totals.iter().any(|total| total.processes > 1) {
         return None;
     }
-    Job::load(open, &Options::default()).ok()
+    let job = Job::load(open, &Options::default()).ok();
+    job.filter(|job| job.tracks.len() == totals.len())
 }
 
 /// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own.
-pub(super) fn smallest(job: &Job, totals: &[DeviceTotal], alloc: &Alloc) -> Option<u64> {
+pub(super) fn smallest(job: &Job, alloc: &Alloc) -> Option<u64> {
     let report = job.replay(std::slice::from_ref(alloc), true);
     let mut most = 0;
     for track in &report.tracks {
@@ -99,8 +101,7 @@ pub(super) fn smallest(job: &Job, totals: &[DeviceTotal], alloc: &Alloc) -> Opti
         }
         most = most.max(replayed.smallest?.bytes);
     }
-    // A device that no request of PyTorch was made on is not among them.
-    (report.tracks.len() == totals.len()).then_some(most)
+    Some(most)
 }
 
 /// Most that was seen of what is not counted, of so many processes on a device.

@@ -26,6 +26,7 @@ pub use crate::holdings::Place;
 use crate::holdings::is_users;
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
+pub(crate) use need::Needed;
 pub use need::{Above, Need};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.

@@ -3,7 +3,8 @@
 //!
 //! What such a device had in use at most is more than the job needs, because nothing ever made PyTorch give its cache
 //! back. The need is the smallest device on which a replay of the whole job is served. Where processes share a device,
-//! which a replay does not know, it is at least what no allocator can avoid.
+//! which a replay does not know, it is at least what no allocator can avoid. [`Needed`] is that rule; `explain` uses it
+//! too.
 
 use std::io::{self, Read};
 
@@ -13,7 +14,7 @@ use tonnage_trace::{Account, DeviceAccount, Kind, Reader};
 
 use super::{Facts, Rows, VerdictError, margin};
 use crate::facts;
-use crate::replay::Alloc;
+use crate::replay::{Alloc, Job};
 
 /// What a job takes that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -63,6 +64,54 @@ pub struct Above {
     pub events: u64,
 }
 
+/// How much a job takes, and how that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Needed {
+    /// [`Need::bytes`].
+    pub(crate) bytes: u64,
+    /// [`Need::known`].
+    pub(crate) known: &'static str,
+    /// [`Need::expandable`].
+    pub(crate) expandable: Option<u64>,
+    /// [`Need::short`].
+    pub(crate) short: u64,
+}
+
+impl Needed {
+    /// What the whole `job` takes, of which no allocator can take less than `least`; without a job that can be
+    /// replayed, that is all that is known. `complete` says whether the job was seen to its end.
+    pub(crate) fn find(
+        job: Option<&Job>,
+        least: u64,
+        capacity: Option<u64>,
+        complete: bool,
+    ) -> Self {
+        let smallest = job.and_then(|job| margin::smallest(job, &Alloc::Recorded));
+        let bytes = smallest.unwrap_or(least);
+        let expandable = job
+            .filter(|_| smallest.is_some())
+            .and_then(|job| margin::smallest(job, &Alloc::expandable()))
+            .filter(|&less| less < bytes);
+        // A run that did not get beyond the failure says nothing but that more is needed.
+        let (bytes, known) = match (capacity, smallest) {
+            (Some(capacity), _) if !complete && bytes <= capacity => (capacity, "unknown"),
+            (_, Some(_)) => (bytes, "replayed"),
+            (_, None) => (bytes, "at_least"),
+        };
+        let capacity = capacity.unwrap_or(u64::MAX);
+        Self {
+            bytes,
+            known,
+            expandable,
+            // Blocks that fit when they lie otherwise are not too many.
+            short: match expandable {
+                Some(less) if less <= capacity => 0,
+                _ => bytes.saturating_sub(capacity),
+            },
+        }
+    }
+}
+
 pub(super) fn find<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     capacity: u64,
@@ -80,34 +129,20 @@ pub(super) fn find<R: Read>(
     };
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
-    let job = margin::load(open, &totals);
-    let smallest_with = |alloc: &Alloc| margin::smallest(job.as_ref()?, &totals, alloc);
-    let smallest = smallest_with(&Alloc::Recorded);
     let least = least.saturating_add(others);
-    let bytes = smallest.unwrap_or(least);
-    let expandable = smallest_with(&Alloc::expandable());
-    let expandable = expandable.filter(|&less| smallest.is_some() && less < bytes);
     let stopped = facts.any(facts::STOPPED).map(str::to_owned);
     let complete = facts.ending == "exit 0" && stopped.is_none();
-    // A run that did not get beyond the failure says nothing but that more is needed.
-    let (bytes, known) = match smallest {
-        _ if !complete && bytes <= capacity => (capacity, "unknown"),
-        Some(_) => (bytes, "replayed"),
-        None => (bytes, "at_least"),
-    };
+    let job = margin::load(open, &totals);
+    let needed = Needed::find(job.as_ref(), least, Some(capacity), complete);
     Ok(Some(Need {
         device,
-        bytes,
-        known: known.to_owned(),
+        bytes: needed.bytes,
+        known: needed.known.to_owned(),
         most_in_use: fullest.most_in_use,
-        expandable,
+        expandable: needed.expandable,
         least,
         peak_allocated: track.at_peak_allocated().breakdown.allocated,
-        // Blocks that fit when they lie otherwise are not too many.
-        short: match expandable {
-            Some(less) if less <= capacity => 0,
-            _ => bytes.saturating_sub(capacity),
-        },
+        short: needed.short,
         complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),
         above,

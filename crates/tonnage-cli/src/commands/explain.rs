@@ -330,7 +330,7 @@ fn short(explanation: &Explanation) -> String {
     let code = codes::SHORT.code;
     match (&explanation.need, &explanation.request) {
         (Some(need), _) => {
-            let least = if need.complete { "" } else { "at least " };
+            let least = if need.is_at_least() { "at least " } else { "" };
             format!(
                 "the job needs {least}{} more than the GPU has ({code})",
                 bytes(need.short)
@@ -345,9 +345,9 @@ fn short(explanation: &Explanation) -> String {
 }
 
 fn needs(screen: &mut impl Lines, need: &Need) {
-    let least = if need.complete { "" } else { "at least " };
+    let least = if need.is_at_least() { "at least " } else { "" };
     let more = match (need.on_device.capacity, need.expandable) {
-        (Some(capacity), Some(packed)) if packed <= capacity && need.short > 0 => format!(
+        (Some(capacity), Some(packed)) if packed <= capacity && need.bytes > capacity => format!(
             " as its blocks are placed, {} with expandable segments; the GPU has {}",
             bytes(packed),
             bytes(capacity)
@@ -590,7 +590,7 @@ fn consequence(fix: &Fix, explanation: &Explanation) -> String {
     });
     if fix.code == codes::SHORT.code && fix.measure == Measure::Device {
         return match fix.outcome {
-            FixOutcome::FitsOnlyIf => "; what is not counted comes on top".to_owned(),
+            FixOutcome::FitsOnlyIf => "; plus what is not counted".to_owned(),
             _ => String::new(),
         };
     }

@@ -289,10 +289,10 @@ fn figures(explanation: &Explanation) -> Vec<Figure> {
     let device = &explanation.on_device;
     let positive = |bytes: u64| Some(bytes).filter(|&bytes| bytes > 0);
     if let Some(need) = &explanation.need {
-        let name = if need.complete {
-            "the job needs"
-        } else {
+        let name = if need.is_at_least() {
             "the job needs at least"
+        } else {
+            "the job needs"
         };
         put(name, Some(need.bytes), false);
         put("with expandable segments", need.expandable, false);
