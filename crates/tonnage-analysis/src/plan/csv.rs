@@ -10,7 +10,7 @@ use tonnage_import::planner::{PlannerError, ProblemReader, Row};
 use tonnage_plan::{Buffer, Problem};
 use tonnage_trace::StackTable;
 
-use super::{Name, Problems, Wanted};
+use super::problems::{Name, Problems, Wanted};
 
 /// Reads a planning problem.
 pub fn problem<R: Read>(source: R, wanted: &Wanted) -> Result<Problems, PlannerError> {

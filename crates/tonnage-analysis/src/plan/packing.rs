@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use tonnage_plan::{Options, Status};
 use tonnage_trace::{Pool, ReadError};
 
-use super::{Name, PlanError, Wanted, problems};
+use super::problems::{Name, Wanted};
+use super::recording::problems;
+use super::report::PlanError;
 use crate::holdings::Holdings;
 
 /// Attempts for each part of a pool, as in replays.

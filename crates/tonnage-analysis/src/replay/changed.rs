@@ -8,8 +8,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::alloc::Alloc;
+use super::job::Job;
 use super::requests::{Op, OpKind, Requests};
-use super::{Alloc, Job, Track};
+use super::track::Track;
 
 /// The lifetimes of one block after the change: from a row, to a row, bytes. None of them: it is never made.
 pub type Change = Vec<(u32, u32, u64)>;

@@ -13,73 +13,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Serialize;
 use tonnage_alloc::DeviceAddr;
 use tonnage_alloc::torch::{Action, Event as Told, PoolId};
 use tonnage_trace::{Event, Kind};
 
 use super::policy::Torch;
+use super::report::{Comparison, Difference, Seen};
 use super::requests::{Op, OpKind, Requests};
 
 /// How many completed frees before a burst are tried as part of it.
 const MAX_SPLITS: usize = 16;
-
-/// One event, as recorded or as replayed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Seen {
-    /// PyTorch's word for it.
-    pub action: String,
-    /// Where; in the addresses of the recording if it could be placed there.
-    pub address: u64,
-    /// Bytes, as PyTorch counts them for this action.
-    pub size: u64,
-    /// The stream.
-    pub stream: u64,
-}
-
-/// The first place where a replay is not what was recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Difference {
-    /// Number of the row, from 0.
-    pub row: u64,
-    /// What was recorded; `None` if the recording has nothing there.
-    pub recorded: Option<Seen>,
-    /// What the replay did; `None` if it did nothing there.
-    pub replayed: Option<Seen>,
-}
-
-/// How a replay compares with the recording.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Comparison {
-    /// Events that were equal.
-    pub equal: u64,
-    /// Events of PyTorch's allocator in the recording.
-    pub events: u64,
-    /// The first difference.
-    pub difference: Option<Difference>,
-    /// Among the equal ones, those of which the recording has only address and size of the block.
-    pub bare: u64,
-    /// The row from which nothing could be compared, because requests are not known.
-    pub incomparable_from: Option<u64>,
-    /// Whether the replay ends with the recorded blocks, where the recording has them.
-    pub final_state: Option<bool>,
-    /// Bursts of segments given back that were calls of `empty_cache`.
-    pub empty_caches: u64,
-    /// Bursts that were the work of a request that found no memory.
-    pub retries: u64,
-}
-
-impl Comparison {
-    /// Whether every event was reproduced.
-    pub fn exact(&self) -> bool {
-        self.difference.is_none()
-            && self.incomparable_from.is_none()
-            && self.final_state != Some(false)
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Recorded {

@@ -13,7 +13,7 @@ use tonnage_alloc::{
     SimDevice, StreamId, round_up,
 };
 
-use super::DriverCalls;
+use super::report::DriverCalls;
 
 /// Addresses start here unless the recording has segments of its own.
 const BASE: u64 = 1 << 44;

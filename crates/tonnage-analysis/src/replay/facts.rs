@@ -6,8 +6,8 @@ use tonnage_alloc::AddressOrder;
 use tonnage_alloc::torch::{Backend, Rules, Settings, Version};
 use tonnage_trace::{Meta, meta};
 
+use super::alloc::{Alloc, TorchConf};
 use super::requests::Requests;
-use super::{Alloc, TorchConf};
 use crate::facts;
 
 /// The allocator and the device of a recording, as far as it says.

@@ -11,8 +11,10 @@ use tonnage_alloc::GRANULARITY;
 use tonnage_alloc::torch::PoolId;
 use tonnage_plan::{Buffer, Options, Problem};
 
+use super::alloc::{Alloc, Fidelity};
+use super::report::{Outcome, Replayed, Smallest};
 use super::requests::OpKind;
-use super::{Alloc, Fidelity, Outcome, Replayed, Smallest, Track};
+use super::track::Track;
 
 /// Attempts for each part of a pool; real recordings reach the bound in the first.
 const ATTEMPTS: u64 = 24;

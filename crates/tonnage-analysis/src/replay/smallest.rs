@@ -8,10 +8,11 @@
 //! allows; if one completes, the search goes on below it, and the answer says
 //! that the question has no single boundary.
 
-use serde::Serialize;
 use tonnage_alloc::GRANULARITY;
 
-use super::{Alloc, LARGEST, Replayed, Track};
+use super::alloc::Alloc;
+use super::report::{Replayed, Smallest};
+use super::track::{LARGEST, Track};
 
 /// How many sizes below a boundary are tried at least and at most.
 const PROBES: (u64, u64) = (3, 32);
@@ -19,18 +20,6 @@ const PROBES: (u64, u64) = (3, 32);
 const REQUESTS: u64 = 4_000_000;
 /// How often the search goes on below a boundary.
 const ROUNDS: u32 = 4;
-
-/// The smallest device that was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Smallest {
-    /// Bytes of the device, context included.
-    pub bytes: u64,
-    /// How many devices were tried.
-    pub tried: u64,
-    /// Whether every smaller device that was tried was too small.
-    pub monotone: bool,
-}
 
 impl Track {
     /// How much of the device what is not counted may take while every request is still served, with `taken` bytes

@@ -4,8 +4,12 @@
 use std::io::{Cursor, Write as _};
 use std::path::PathBuf;
 
-use tonnage_trace::{Event, Kind, Pool, Trace, Writer, meta};
+use tonnage_alloc::torch::Settings;
+use tonnage_trace::{Event, Kind, Meta, Pool, Trace, Writer, meta};
 
+use super::device::{DeviceSpec, ReplayDevice};
+use super::policy::Torch;
+use super::start::Start;
 use super::*;
 
 const MIB: u64 = 1 << 20;

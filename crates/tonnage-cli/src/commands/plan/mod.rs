@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use signal_hook::consts::SIGINT;
 use tonnage_analysis::plan::{
-    GroupReport, PlanError, Report, Wanted, csv,
-    onnx::{self, GraphFacts},
-    plan, problems,
+    GraphFacts, GroupReport, PlanError, Report, Wanted, csv, onnx, plan, problems,
 };
 use tonnage_import::{Format, detect};
 use tonnage_plan::{Options, Progress, Switches};
