@@ -61,6 +61,7 @@ impl SimConfig {
 
 /// What kind of thing an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AllocationKind {
     /// `malloc`, with pieces of its own.
     Own,
@@ -74,6 +75,7 @@ pub enum AllocationKind {
 
 /// One live range of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Allocation {
     /// First byte.
     pub addr: DeviceAddr,

@@ -39,6 +39,7 @@ pub enum Known {
 /// A number of bytes and how it is known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Figure {
     /// The number.
     pub bytes: u64,
@@ -51,6 +52,7 @@ pub struct Figure {
 /// Rows of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct KindCount {
     /// The kind.
     pub kind: &'static str,
@@ -61,6 +63,7 @@ pub struct KindCount {
 /// One process of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct ProcessInfo {
     /// Its number in the recording.
     pub process: u32,
@@ -75,6 +78,7 @@ pub struct ProcessInfo {
 /// One process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// Number of the process.
     pub process: u32,
@@ -104,6 +108,7 @@ pub struct DeviceInfo {
 /// What all processes together used of one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct DeviceTotal {
     /// Number of the device.
     pub device: i32,
@@ -116,6 +121,7 @@ pub struct DeviceTotal {
 /// When a recording begins and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Span {
     /// Earliest time, in units of the clock.
     pub first: i64,
@@ -126,6 +132,7 @@ pub struct Span {
 /// What a recording is and holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Info {
     /// The program that wrote the trace.
     pub producer: String,

@@ -36,6 +36,7 @@ const SIMPLE: &str = "expandable_segments:True";
 /// One setting and what it did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Trial {
     /// `PYTORCH_CUDA_ALLOC_CONF`; empty for the defaults.
     pub conf: String,
@@ -88,6 +89,7 @@ pub enum Advice {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Tuned {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]

@@ -22,6 +22,7 @@ pub use snapshot::snapshot;
 
 /// What an export wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Exported {
     /// Events of the recording that are in the output.
     pub events: u64,

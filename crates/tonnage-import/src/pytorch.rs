@@ -22,6 +22,7 @@ use crate::{Encoding, ImportError, json, pickle};
 
 /// A segment that existed when the snapshot was taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Segment {
     /// Index of the GPU; -1 is pinned host memory.
     pub device: i32,
@@ -97,6 +98,7 @@ pub enum When {
 
 /// A value of the allocator's settings.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Setting {
     /// On or off.
     Flag(bool),
@@ -110,6 +112,7 @@ pub enum Setting {
 
 /// The allocator's settings, as the file lists them.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Settings {
     /// Names and values in the order of the file; nested ones are joined with a dot
     /// (`roundup_power2_divisions.1`).
@@ -162,6 +165,7 @@ impl Settings {
 /// The file does not say its version; which keys it has narrows it down. `to` is `None` if a later version than
 /// this crate knows may have written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Versions {
     /// Earliest minor version.
     pub from: u32,
@@ -171,6 +175,7 @@ pub struct Versions {
 
 /// A snapshot in memory.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Snapshot {
     /// Events of each device, in order; the index in the outer list is the device.
     pub traces: Vec<Vec<Event>>,

@@ -4,6 +4,9 @@
 //! The schema has grown with every PyTorch version; missing keys keep their defaults, unknown keys are counted,
 //! and only a value that cannot be what its key says (a negative size) is an error. Keys are compared by the id
 //! of their text, looked up in a table with one byte per text.
+//!
+//! This file and `value` use each other: a record is set from values, and values keep records in place of the
+//! dictionaries they recognise, so that a million events are never held as dictionaries.
 
 use tonnage_trace::{Event, Kind, Pool, StackId, StackTable, TextId};
 
@@ -209,6 +212,7 @@ impl Entry {
 
 /// State of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BlockState {
     /// Handed out.
     Allocated,
@@ -232,6 +236,7 @@ impl BlockState {
 
 /// A block of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Block {
     /// First byte; 0 in files before addresses were recorded, then it follows from the blocks in front.
     pub address: u64,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Where a search stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Progress {
     /// The space that is being planned.
     pub space: usize,

@@ -5,6 +5,7 @@ use crate::problem::BufferId;
 
 /// What is known about a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Status {
     /// No plan has a lower peak, or costs less where there are several spaces: proved.
     Optimal,
@@ -18,6 +19,7 @@ pub enum Status {
 
 /// Buffers that cannot live together, so that a capacity does not suffice.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Conflict {
     /// In which space.
     pub space: usize,
@@ -33,6 +35,7 @@ pub struct Conflict {
 
 /// The plan of one space.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpacePlan {
     /// The highest byte in use, plus one.
     pub peak: u64,
@@ -46,6 +49,7 @@ pub struct SpacePlan {
 
 /// Where each buffer lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Plan {
     /// The offset of each buffer, by [`BufferId::index`].
     pub offsets: Vec<u64>,

@@ -149,14 +149,10 @@ fn a_conflict_that_is_none_is_refused() {
     }
     let plan = plan_of(&problem);
     assert_eq!(plan.status, Status::Infeasible);
-    let conflict = Conflict {
-        space: 0,
-        moment: Some(2),
-        buffers: vec![id(0), id(1)],
-        bytes: 11,
-        smallest: true,
-    };
-    assert_eq!(plan.conflict, Some(conflict));
+    let conflict = plan.conflict.clone().unwrap();
+    assert_eq!((conflict.space, conflict.moment), (0, Some(2)));
+    assert_eq!(conflict.buffers, [id(0), id(1)]);
+    assert_eq!((conflict.bytes, conflict.smallest), (11, true));
     let cases: [fn(&mut Conflict); 5] = [
         |conflict| conflict.moment = Some(4),
         |conflict| conflict.buffers = vec![id(0), id(7)],

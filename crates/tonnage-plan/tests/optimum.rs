@@ -312,6 +312,7 @@ proptest! {
                 Status::Optimal | Status::Fits => prop_assert!(best <= capacity),
                 Status::Infeasible => prop_assert!(best > capacity),
                 Status::Unknown => prop_assert!(!Switches::from_bits(switches).exact, "{:#b}", switches),
+                status => panic!("{status:?} is not tested"),
             }
         }
     }
@@ -347,6 +348,7 @@ proptest! {
                 Status::Fits => prop_assert!(best.is_some_and(|best| best <= plan.cost), "{best:?} {plan:?}"),
                 Status::Infeasible => prop_assert_eq!(best, None, "{:?}", plan),
                 Status::Unknown => {}
+                status => panic!("{status:?} is not tested"),
             }
             if matches!(plan.status, Status::Optimal | Status::Fits) {
                 prop_assert_eq!(check(&problem, &plan), Ok(()), "{:?}", plan);

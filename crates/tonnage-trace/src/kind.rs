@@ -10,6 +10,7 @@ use std::fmt;
 /// A column whose presence follows from the kind of the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
+#[non_exhaustive]
 pub enum Column {
     /// `device`: index of the GPU; -1 is pinned host memory.
     Device,

@@ -60,6 +60,7 @@ pub enum Error {
 ///
 /// They are reported, never imitated: what follows one says nothing about torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Undefined {
     /// A part of a segment would be given to `cudaFree` (specification 15.5).
     SplitBlockReleased,
@@ -97,6 +98,7 @@ impl fmt::Display for Undefined {
 
 /// The state of things when a request could not be served (specification 12).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// Bytes the program asked for.
     pub requested: u64,

@@ -18,6 +18,7 @@ impl PoolId {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Action {
     /// A block was handed out.
     Alloc,

@@ -262,7 +262,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     /// What follows from the settings, the limit and the rules.
     fn derive(&mut self) {
         self.non_split_rounding = if self.rules.fixed_non_split_rounding {
-            size::LARGE_SEGMENT
+            settings::LARGE_SEGMENT
         } else {
             self.settings.max_non_split_rounding
         };

@@ -16,6 +16,7 @@ impl Version {
 
 /// Which of two free blocks of equal size is taken first (specification 13.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TieBreak {
     /// The one at the lower address. Up to 2.11.
     Address,
@@ -27,6 +28,7 @@ pub enum TieBreak {
 
 /// What makes the allocator believe that a graph is being captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CaptureRule {
     /// Any open allocation scope, `use_mem_pool` included. Up to 2.12.
     AnyScope,
@@ -36,6 +38,7 @@ pub enum CaptureRule {
 
 /// How a memory fraction becomes a limit in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LimitRule {
     /// Truncated; a limit exists even for 1.0, which arms garbage collection.
     Truncated,
@@ -45,6 +48,7 @@ pub enum LimitRule {
 
 /// Which of several matching allocation scopes wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScopeRule {
     /// The one opened first.
     Outermost,
@@ -54,6 +58,7 @@ pub enum ScopeRule {
 
 /// The points in which releases differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rules {
     /// Order among free blocks of equal size.
     pub tie_break: TieBreak,

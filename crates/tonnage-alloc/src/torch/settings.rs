@@ -11,11 +11,14 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-use super::size::{LARGE_SEGMENT, MIN_OWN_SEGMENT};
-
 const MIB: u64 = 1 << 20;
 /// Intervals of the rounding: below 2 MiB, then one for each doubling.
 pub(super) const INTERVALS: usize = 16;
+
+/// What the large pool obtains for requests below [`MIN_OWN_SEGMENT`], unless set otherwise.
+pub(super) const LARGE_SEGMENT: u64 = 20 << 20;
+/// Requests from this size on get a segment of their own size.
+pub(super) const MIN_OWN_SEGMENT: u64 = 10 << 20;
 const MAX_REGISTER_THREADS: u64 = 128;
 
 /// Which allocator torch uses; only the native one is simulated here.
@@ -30,6 +33,7 @@ pub enum Backend {
 
 /// How much address space an expandable segment reserves.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Reserve {
     /// A fraction of the device's memory.
     Fraction(f64),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How large a block and a segment become (specification 2).
 
-use super::settings::{INTERVALS, Settings};
+use super::settings::{INTERVALS, MIN_OWN_SEGMENT, Settings};
 
 /// The smallest block, and what every block is a multiple of.
 pub(super) const MIN_BLOCK: u64 = 512;
@@ -9,10 +9,6 @@ pub(super) const MIN_BLOCK: u64 = 512;
 pub(super) const SMALL_LIMIT: u64 = 1 << 20;
 /// What the small pool obtains from the device.
 pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
-/// What the large pool obtains for requests below [`MIN_OWN_SEGMENT`], unless set otherwise.
-pub(super) const LARGE_SEGMENT: u64 = 20 << 20;
-/// Requests from this size on get a segment of their own size.
-pub(super) const MIN_OWN_SEGMENT: u64 = 10 << 20;
 /// What segments of their own size are rounded up to.
 const OWN_SEGMENT_STEP: u64 = 2 << 20;
 /// Requests from this size on are refused at once.

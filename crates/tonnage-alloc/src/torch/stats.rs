@@ -48,6 +48,7 @@ impl Stat {
 
 /// One counter, by pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PoolStat {
     /// Both kinds of pools together.
     pub all: Stat,
@@ -75,6 +76,7 @@ impl PoolStat {
 
 /// Everything `memory_stats` shows, under the same names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Stats {
     /// Blocks handed out and not given back.
     pub allocation: PoolStat,

@@ -26,6 +26,7 @@ pub use super::state_copy::STATE_COPY;
 /// One kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Code {
     /// `TN101`.
     pub code: &'static str,

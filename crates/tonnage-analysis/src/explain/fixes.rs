@@ -63,6 +63,7 @@ pub enum Measure {
 /// A proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Fix {
     /// The finding it answers.
     pub code: &'static str,

@@ -77,6 +77,7 @@ pub enum Outcome {
 /// The moment that is explained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Moment {
     /// Its row, from 0.
     pub row: u32,
@@ -102,6 +103,7 @@ pub struct Moment {
 /// The request that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Request {
     /// Bytes, as the allocator rounded them.
     pub bytes: u64,
@@ -114,6 +116,7 @@ pub struct Request {
 /// What is on the device at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct OnDevice {
     /// Bytes of the device, where they are known.
     pub capacity: Option<u64>,
@@ -132,6 +135,7 @@ pub struct OnDevice {
 /// Memory held by one line, for one purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Holder {
     /// Bytes of its blocks.
     pub bytes: u64,
@@ -156,6 +160,7 @@ pub struct Holder {
 /// Something found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Finding {
     /// Its code.
     #[serde(flatten)]
@@ -176,6 +181,7 @@ pub struct Finding {
 
 /// The live blocks that a finding is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Claim {
     /// The finding.
     pub code: Code,
@@ -198,6 +204,7 @@ struct Found {
 /// The largest sum of blocks in another phase than that of the peak.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct SecondPeak {
     /// Bytes.
     pub bytes: u64,
@@ -212,6 +219,7 @@ pub struct SecondPeak {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Explanation {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]

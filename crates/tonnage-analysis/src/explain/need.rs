@@ -20,6 +20,7 @@ pub(super) const EXPANDABLE: &str = "expandable_segments:True";
 /// What the whole job needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Need {
     /// Bytes of the smallest device on which the whole job completes with the recorded setting, contexts and other
     /// processes included.
@@ -56,6 +57,7 @@ pub struct Need {
 /// Moments at which what is alive exceeds the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Over {
     /// Requests made while more was alive than the device can hold.
     pub requests: u64,

@@ -83,6 +83,7 @@ impl Sort {
 
 /// A moment at which Python was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Census {
     /// Its row; the answers follow it.
     pub row: u32,
@@ -92,6 +93,7 @@ pub struct Census {
 
 /// One answer of a census.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HolderRow {
     /// Its row.
     pub row: u32,
@@ -229,6 +231,7 @@ pub enum ModelState {
 
 /// A model, as Python named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Model {
     /// Its name, as holders of its blocks have it.
     pub name: String,

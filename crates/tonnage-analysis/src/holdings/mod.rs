@@ -400,6 +400,7 @@ pub(crate) fn changes(lifetimes: impl Iterator<Item = (u32, u32, u64)>) -> Vec<(
 /// Bytes of one category at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct CategoryBytes {
     /// Which.
     pub category: Category,
@@ -416,6 +417,7 @@ pub struct CategoryBytes {
 /// What is held from the driver at a moment and not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Slack {
     /// Bytes by which blocks are larger than what was asked for; part of the blocks.
     pub rounding: u64,

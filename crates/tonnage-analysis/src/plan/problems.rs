@@ -31,6 +31,7 @@ pub enum Name {
 
 /// Blocks that share a memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Group {
     /// Number of the process.
     pub process: u32,
@@ -51,6 +52,7 @@ pub struct Group {
 /// One step of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Step {
     /// The row it starts with.
     pub first_row: i64,
@@ -64,6 +66,7 @@ pub struct Step {
 
 /// The problems of a recording and what their names refer to.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Problems {
     /// By process, device and pool.
     pub groups: Vec<Group>,
@@ -101,6 +104,7 @@ impl Problems {
 /// What of a graph is not planned, and how much there was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct GraphFacts {
     /// Operators.
     pub operators: u64,

@@ -13,6 +13,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// A buffer and its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Placement {
     /// What it is called.
     pub id: String,
@@ -29,6 +30,7 @@ pub struct Placement {
 /// Buffers that cannot live together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Conflict {
     /// When they all live.
     pub moment: Option<i64>,
@@ -43,6 +45,7 @@ pub struct Conflict {
 /// The plan of one group.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct GroupReport {
     /// Number of the process.
     pub process: u32,
@@ -71,6 +74,7 @@ pub struct GroupReport {
 /// Plans of all groups of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Report {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
@@ -192,7 +196,7 @@ fn group_report(group: &Group, plan: Plan, texts: &StackTable) -> GroupReport {
             Status::Optimal => "optimal",
             Status::Fits => "fits",
             Status::Infeasible => "infeasible",
-            Status::Unknown => "unknown",
+            _ => "unknown",
         },
         peak: plan.peak(),
         lower_bound: plan.lower_bound(),

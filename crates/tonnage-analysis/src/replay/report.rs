@@ -12,6 +12,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Calls of the driver that move memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct DriverCalls {
     /// `cudaMalloc`, served.
     pub malloc: u64,
@@ -62,6 +63,7 @@ pub enum Outcome {
 /// What one allocator did with a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Replayed {
     /// The allocator, as it can be typed.
     pub allocator: String,
@@ -107,6 +109,7 @@ impl Replayed {
 /// One event, as recorded or as replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Seen {
     /// PyTorch's word for it.
     pub action: String,
@@ -121,6 +124,7 @@ pub struct Seen {
 /// The first place where a replay is not what was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Difference {
     /// Number of the row, from 0.
     pub row: u64,
@@ -133,6 +137,7 @@ pub struct Difference {
 /// How a replay compares with the recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Comparison {
     /// Events that were equal.
     pub equal: u64,
@@ -164,6 +169,7 @@ impl Comparison {
 /// The smallest device that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Smallest {
     /// Bytes of the device, context included.
     pub bytes: u64,
@@ -236,6 +242,7 @@ pub enum Assumption {
 /// One process on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct TrackReport {
     /// Number of the process.
     pub process: u32,
@@ -270,6 +277,7 @@ pub struct TrackReport {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Report {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]

@@ -35,6 +35,7 @@ const MAX_TRACKS: usize = 1 << 16;
 
 /// The most that all processes used of a device at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DevicePeak {
     /// Bytes.
     pub bytes: u64,

@@ -8,6 +8,7 @@ use crate::{StackId, TextId};
 /// `allocated`, `cached`, `context` and `other` make up `used`. Managed memory is no part of it, because it moves
 /// between host and device and no device is charged for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Breakdown {
     /// Bytes of blocks PyTorch handed out.
     pub allocated: u64,
@@ -27,6 +28,7 @@ pub struct Breakdown {
 
 /// A moment with what was on the device then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Moment {
     /// The row after which it is, from 0.
     pub row: u64,
@@ -40,6 +42,7 @@ pub struct Moment {
 
 /// A request that was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
     /// Bytes asked for.
     pub requested: u64,
@@ -60,6 +63,7 @@ pub struct Refusal {
 
 /// A largest value and the row that reached it first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Peak {
     /// Bytes.
     pub bytes: u64,

@@ -75,6 +75,7 @@ pub(crate) struct InitialSegment {
 /// What did not make sense in a recording, and was passed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
 pub struct Gaps {
     /// Frees that were completed without having been requested.
     pub unknown_completions: u64,
