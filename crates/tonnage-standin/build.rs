@@ -46,6 +46,10 @@ enum Class {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=api");
+    // Set by `.ci/sanitize`.
+    println!(
+        "cargo::rustc-check-cfg=cfg(tonnage_sanitizer, values(\"address\", \"thread\"))"
+    );
     // For a dependent that builds the library into itself.
     let here = std::env::current_dir().expect("a build has a folder");
     println!("cargo::metadata=source={}", here.display());

@@ -9,9 +9,10 @@ HERE = Path(__file__).parent
 
 
 def compiled(name, folder):
-    """The program made of NAME.c, linked with the stand-in beside the command."""
+    """The program made of NAME.c with CFLAGS, linked with the stand-in beside the command."""
     standin = Path(os.environ["TONNAGE"]).resolve().parent / "libtonnage_standin.so"
     program = Path(folder) / name
-    line = ["cc", "-O1", "-Wall", "-Wextra", "-Werror", HERE / f"{name}.c", "-o", program, "-pthread", standin]
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", *os.environ.get("CFLAGS", "").split()]
+    line = ["cc", *flags, HERE / f"{name}.c", "-o", program, standin]
     subprocess.run(line, check=True)
     return program

@@ -48,9 +48,21 @@ pub(crate) fn status(answer: Answer) -> i32 {
 
 /// Addresses of device 0 start here: far from where Linux puts programs and
 /// libraries, and the same in every run so that recordings can be compared.
-const ADDRESS_BASE: u64 = 0x1000_0000_0000;
+/// Sanitizers keep their shadow memory there; AddressSanitizer leaves room
+/// behind it, ThreadSanitizer before it.
+const ADDRESS_BASE: u64 = if cfg!(tonnage_sanitizer = "address") {
+    0x1100_0000_0000
+} else if cfg!(tonnage_sanitizer = "thread") {
+    0x0080_0000_0000
+} else {
+    0x1000_0000_0000
+};
 /// All devices together get this many bytes of addresses.
-const ADDRESS_SPAN: u64 = 64 << 40;
+const ADDRESS_SPAN: u64 = if cfg!(tonnage_sanitizer = "thread") {
+    1 << 40
+} else {
+    64 << 40
+};
 
 /// A memory pool for `cudaMallocAsync`, of the device with this number.
 pub(crate) struct Pool {

@@ -339,12 +339,19 @@ fn drive<D: Device + Clone>(device: &mut D, settings: &str) -> (Vec<Event>, u64)
 fn a_policy_cannot_tell_the_simulated_device_from_the_drivers_calls() {
     let _stage = stage();
     use_device(1);
+    let (base, span) = if cfg!(tonnage_sanitizer = "address") {
+        (0x1100_0000_0000, 8 << 40)
+    } else if cfg!(tonnage_sanitizer = "thread") {
+        (0x0080_0000_0000, 128 << 30)
+    } else {
+        (0x1000_0000_0000, 8 << 40)
+    };
     let mut sim = SimDevice::new(SimConfig {
         total: TOTAL,
         context: CONTEXT,
         order: AddressOrder::Descending,
-        base: 0x1000_0000_0000 + (8 << 40),
-        span: 8 << 40,
+        base: base + span,
+        span,
     });
     sim.open_context().unwrap();
     // One run after the other, so that each starts with the holes the last one left.
