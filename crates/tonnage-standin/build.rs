@@ -2,11 +2,13 @@
 //! Turns the typed tables in `api/` into the C functions the stand-in exports.
 //!
 //! Every function has one line in a table: its parameters by type class, which
-//! of them are written on the host, and whether it is modelled. From that line
-//! come the C signature, the zeroing of every out-parameter before anything
-//! else happens, the guard against panics, and the call into the model. So no
-//! out-parameter can stay unwritten, and a model whose parameters do not match
-//! its line does not compile. The format is described in `api/README.md`.
+//! of them are read or written on the host and how long they are, and whether it
+//! is modelled. From that line come the C signature, the zeroing of every
+//! out-parameter before anything else happens, the guard against panics, and the
+//! call into the model with checked values instead of pointers. So no
+//! out-parameter can stay unwritten, no model dereferences an address, and a
+//! model whose parameters do not match its line does not compile. The format is
+//! described in `api/README.md`.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,9 +49,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=api");
     // Set by `.ci/sanitize`.
-    println!(
-        "cargo::rustc-check-cfg=cfg(tonnage_sanitizer, values(\"address\", \"thread\"))"
-    );
+    println!("cargo::rustc-check-cfg=cfg(tonnage_sanitizer, values(\"address\", \"thread\"))");
     // For a dependent that builds the library into itself.
     let here = std::env::current_dir().expect("a build has a folder");
     println!("cargo::metadata=source={}", here.display());
@@ -120,12 +120,11 @@ fn parse(path: &str, text: &str) -> Vec<Function> {
         let Some((name, parameters)) = signature
             .trim()
             .strip_suffix(')')
-            .and_then(|s| s.split_once('('))
+            .and_then(|signature| signature.split_once('('))
         else {
             fail("not a function")
         };
-        let parameters = parameters
-            .split(',')
+        let parameters = split(parameters)
             .map(str::trim)
             .filter(|parameter| !parameter.is_empty())
             .map(|parameter| match parameter.split_once(':') {
@@ -153,19 +152,49 @@ fn scalar(class: &str) -> &str {
     }
 }
 
+/// Splits at commas, except those between brackets.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0;
+    list.split(move |letter| {
+        match letter {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth -= 1,
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
 fn bytes(class: &str) -> Option<&str> {
-    class.strip_prefix('[')?.strip_suffix(']')
+    let length = class.strip_prefix('[')?.strip_suffix(']')?;
+    (!length.contains(['[', ']'])).then_some(length)
+}
+
+/// Element and length of an array class: `i32[count]`, `[24][count]`, `str[length]`.
+fn array(class: &str) -> Option<(&str, &str)> {
+    let (element, length) = class.strip_suffix(']')?.rsplit_once('[')?;
+    (!element.is_empty()).then_some((element, length))
+}
+
+/// The Rust type of what a host address points to.
+fn pointee(class: &str) -> String {
+    match (bytes(class), class) {
+        (Some(length), _) => format!("[u8; {length}]"),
+        (None, "str") => "std::ffi::c_char".to_owned(),
+        (None, "bytes") => "u8".to_owned(),
+        (None, class) => scalar(class).to_owned(),
+    }
 }
 
 fn c_type(class: &str) -> String {
-    if let Some(rest) = class.strip_prefix("out ") {
-        return match bytes(rest) {
-            Some(length) => format!("*mut [u8; {length}]"),
-            None => format!("*mut {}", scalar(rest)),
-        };
+    if class == "in fatbinary" {
+        return "*const FatBinaryWrapper".to_owned();
     }
-    if let Some(rest) = class.strip_prefix("inout ") {
-        return format!("*mut {}", scalar(rest));
+    for (direction, pointer) in [("in ", "*const"), ("out ", "*mut"), ("inout ", "*mut")] {
+        if let Some(rest) = class.strip_prefix(direction) {
+            let element = array(rest).map_or(rest, |(element, _)| element);
+            return format!("{pointer} {}", pointee(element));
+        }
     }
     if let Some(length) = class
         .strip_prefix("bytes[")
@@ -178,8 +207,58 @@ fn c_type(class: &str) -> String {
         "dim3" => "Dim3".to_owned(),
         "complex64" => "Complex64".to_owned(),
         "complex128" => "Complex128".to_owned(),
+        "hostfn" => "Option<HostFunction>".to_owned(),
+        "streamfn" => "Option<StreamCallback>".to_owned(),
         class => scalar(class).to_owned(),
     }
+}
+
+/// The length of an array: a number, a parameter, or a function of parameters in `lengths`.
+fn length(expression: &str, parameters: &[(String, String)]) -> String {
+    let argument = |name: &str| {
+        let position = parameters.iter().position(|(known, _)| known == name);
+        match position {
+            Some(index) => format!("p{index}"),
+            None if name.parse::<usize>().is_ok() => name.to_owned(),
+            None => panic!("unknown parameter: {name}"),
+        }
+    };
+    if let Some((function, arguments)) =
+        expression.strip_suffix(')').and_then(|e| e.split_once('('))
+    {
+        let arguments: Vec<String> = arguments
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .map(argument)
+            .collect();
+        return format!("crate::lengths::{function}({})", arguments.join(", "));
+    }
+    match expression.parse::<usize>() {
+        Ok(number) => number.to_string(),
+        Err(_) => format!("Length::length(&{})", argument(expression)),
+    }
+}
+
+/// How a parameter that is a host address is turned into a value that is safe to use.
+fn conversion(index: usize, class: &str, parameters: &[(String, String)]) -> Option<String> {
+    let p = format!("p{index}");
+    if class == "in fatbinary" {
+        return Some(format!("FatBinary::new({p})"));
+    }
+    let (direction, rest) = class.split_once(' ')?;
+    let sized = array(rest).map(|(element, size)| (element, length(size, parameters)));
+    Some(match (direction, rest, sized) {
+        ("in", "str", _) => format!("input_text({p})"),
+        ("in", _, Some((_, length))) => format!("input_array({p}, {length})"),
+        ("in", _, None) => format!("input({p})"),
+        ("out", _, Some(("str", length))) => format!("OutText::new({p}, {length})"),
+        ("out", _, Some((_, length))) => format!("OutArray::new({p}, {length})"),
+        ("out", rest, None) if bytes(rest).is_some() => format!("OutBytes::new({p})"),
+        ("out", _, None) => format!("Out::new({p})"),
+        ("inout", _, None) => format!("InOut::new({p})"),
+        _ => return None,
+    })
 }
 
 fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
@@ -202,28 +281,30 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         .map(|(index, (_, class))| format!("p{index}: {}", c_type(class)))
         .collect();
     let mut body = String::new();
-    let mut arguments = Vec::new();
-    for (index, (_, class)) in parameters.iter().enumerate() {
-        let wrapper = match class.as_str() {
-            class if class.starts_with("out [") => "OutBytes",
-            class if class.starts_with("out ") => "Out",
-            class if class.starts_with("inout ") => "InOut",
-            _ => {
-                arguments.push(format!("p{index}"));
-                continue;
-            }
+    // Arrays last: their length may be behind another parameter.
+    let mut order: Vec<usize> = (0..parameters.len()).collect();
+    order.sort_by_key(|&index| parameters[index].1.contains('['));
+    for index in order {
+        let parameter = &parameters[index].1;
+        // Where nothing is modelled, nothing is read, and only what is always written is written.
+        let is_array = parameter.starts_with("out ") && array(&parameter[4..]).is_some();
+        let is_used = *class == Class::Model || (parameter.starts_with("out ") && !is_array);
+        let Some(checked) = conversion(index, parameter, parameters).filter(|_| is_used) else {
+            continue;
         };
         let _ = writeln!(
             body,
             "        // SAFETY: the table says that the caller passes null or a host \
-             address of this type.\n        let p{index} = unsafe {{ {wrapper}::new(p{index}) }};"
+             address of this type and length.\n        let p{index} = unsafe {{ {checked} }};"
         );
         // A stub that makes something still gives it a name of its own.
-        if class == "out handle" && function.class != Class::Model {
+        if parameter == "out handle" && *class != Class::Model {
             let _ = writeln!(body, "        p{index}.set(Ptr::fresh());");
         }
-        arguments.push(format!("p{index}"));
     }
+    let arguments: Vec<String> = (0..parameters.len())
+        .map(|index| format!("p{index}"))
+        .collect();
     let result = match class {
         Class::Model => {
             let call = format!("crate::model::{table}::{name}({})", arguments.join(", "));

@@ -16,8 +16,9 @@
 )]
 
 use crate::ffi::{
-    ByValue, Complex64, Complex128, Dim3, FAILED, InOut, Out, OutBytes, Ptr, Symbol, guard,
-    unmodelled,
+    ByValue, Complex64, Complex128, Dim3, FAILED, FatBinary, FatBinaryWrapper, HostFunction, InOut,
+    Length, Out, OutArray, OutBytes, OutText, Ptr, StreamCallback, Symbol, guard, input,
+    input_array, input_text, unmodelled,
 };
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

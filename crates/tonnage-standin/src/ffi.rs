@@ -1,20 +1,71 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What the exported functions are made of.
 //!
-//! Raw pointers end here. An out-parameter becomes an [`Out`], zeroed before
-//! the model sees it; an opaque pointer becomes a [`Ptr`], a number that only
-//! the functions of this file and of `values` turn into memory again.
+//! Raw pointers end here. `build.rs` wraps every parameter that is a host
+//! address in one of these types, as its line in the table says: what is read
+//! becomes a value, a string or a slice, what is written an [`Out`], [`InOut`],
+//! [`OutBytes`], [`OutArray`] or [`OutText`] that knows how long it is. Only
+//! their constructors are unsafe, and only generated code calls them. All other
+//! addresses are a [`Ptr`], a number that no safe function dereferences.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exports::NAMES;
+pub use crate::model::images::{FatBinary, FatBinaryWrapper};
 use crate::recorder;
 
 /// What a function with a status answers when its model panicked: "unknown
 /// error" in the runtime, the driver and NVML, and no success anywhere.
 pub const FAILED: i32 = 999;
+
+/// A function of the program that is called with one pointer.
+pub type HostFunction = unsafe extern "C" fn(Ptr);
+
+/// A function of the program that is called with a stream, a status and a pointer.
+pub type StreamCallback = unsafe extern "C" fn(Ptr, i32, Ptr);
+
+/// Types that are plain numbers: every pattern of bits is a value, zeros too.
+///
+/// # Safety
+/// The type has no padding, no invalid bit patterns and no references.
+pub unsafe trait Plain: Copy + 'static {
+    /// The value whose bits are all zero.
+    const ZERO: Self;
+}
+
+macro_rules! plain {
+    ($($number:ty = $zero:expr),*) => {
+        $(
+            // SAFETY: a number.
+            unsafe impl Plain for $number {
+                const ZERO: Self = $zero;
+            }
+        )*
+    };
+}
+
+plain!(
+    i8 = 0,
+    u8 = 0,
+    i16 = 0,
+    u16 = 0,
+    i32 = 0,
+    u32 = 0,
+    i64 = 0,
+    u64 = 0,
+    isize = 0,
+    usize = 0,
+    f32 = 0.0,
+    f64 = 0.0,
+    Ptr = Ptr::NULL
+);
+
+// SAFETY: numbers one after the other.
+unsafe impl<const N: usize> Plain for [u8; N] {
+    const ZERO: Self = [0; N];
+}
 
 /// A pointer or opaque handle, as a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,43 +96,72 @@ impl Ptr {
     pub fn text(text: &'static CStr) -> Self {
         Self(text.as_ptr() as usize)
     }
+}
 
-    /// Reads the C string at this address, or `None` for null or what is not UTF-8.
-    pub fn read_text(self) -> Option<String> {
-        if self.is_null() {
-            return None;
-        }
-        // SAFETY: the interface demands a zero-terminated string or null here.
-        let text = unsafe { CStr::from_ptr(self.0 as *const c_char) };
-        text.to_str().ok().map(str::to_owned)
+/// Reads the value at a host address; `None` for null.
+///
+/// # Safety
+/// `address` is null or points to a readable `T`.
+pub unsafe fn input<T: Plain>(address: *const T) -> Option<T> {
+    // SAFETY: promised by the caller.
+    (!address.is_null()).then(|| unsafe { address.read_unaligned() })
+}
+
+/// The string at a host address; `None` for null.
+///
+/// # Safety
+/// `address` is null or points to a zero-terminated string that nobody changes during the call.
+pub unsafe fn input_text<'a>(address: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: promised by the caller.
+    (!address.is_null()).then(|| unsafe { CStr::from_ptr(address) })
+}
+
+/// The array at a host address; empty for null, and for a length or an alignment that no array has.
+///
+/// # Safety
+/// `address` is null or points to `length` readable values that nobody changes during the call.
+pub unsafe fn input_array<'a, T: Plain>(address: *const T, length: usize) -> &'a [T] {
+    let possible = length
+        .checked_mul(size_of::<T>())
+        .is_some_and(|bytes| isize::try_from(bytes).is_ok());
+    if address.is_null() || !address.is_aligned() || !possible {
+        return &[];
     }
+    // SAFETY: promised by the caller; length and alignment are possible.
+    unsafe { std::slice::from_raw_parts(address, length) }
+}
 
-    /// Writes `text` and a zero into a buffer of `room` bytes, cut to fit.
-    pub fn write_text(self, text: &str, room: usize) {
-        if self.is_null() || room == 0 {
-            return;
-        }
-        let length = text.len().min(room - 1);
-        // SAFETY: the interface demands a buffer of `room` bytes here.
-        let buffer = unsafe { std::slice::from_raw_parts_mut(self.0 as *mut u8, room) };
-        buffer[..length].copy_from_slice(&text.as_bytes()[..length]);
-        buffer[length] = 0;
-    }
+/// The number `offset` bytes into a struct; `None` if it does not lie inside.
+pub fn field<T: Plain>(bytes: &[u8], offset: usize) -> Option<T> {
+    let field = bytes.get(offset..offset.checked_add(size_of::<T>())?)?;
+    // SAFETY: as many bytes as a `T` has, which may have any bits.
+    Some(unsafe { field.as_ptr().cast::<T>().read_unaligned() })
+}
 
-    /// Writes `value` at this host address plus `offset` bytes; nothing for null.
-    pub fn put<T: Copy>(self, offset: usize, value: T) {
-        if !self.is_null() {
-            // SAFETY: a `mut ptr` of the table: the model knows the layout of
-            // what the caller passes and writes only inside it.
-            unsafe { ((self.0 + offset) as *mut T).write_unaligned(value) };
-        }
-    }
+/// Numbers that say how long something is.
+pub trait Length {
+    /// The length; none if the number is negative.
+    fn length(&self) -> usize;
+}
 
-    /// Reads a `T` at this host address plus `offset` bytes; `None` for null.
-    pub fn get<T: Copy>(self, offset: usize) -> Option<T> {
-        // SAFETY: the model knows the layout of what the caller passes and
-        // reads only plain numbers inside it.
-        (!self.is_null()).then(|| unsafe { ((self.0 + offset) as *const T).read_unaligned() })
+macro_rules! length {
+    ($($number:ty),*) => {
+        $(
+            impl Length for $number {
+                fn length(&self) -> usize {
+                    usize::try_from(*self).unwrap_or(0)
+                }
+            }
+        )*
+    };
+}
+
+length!(i32, u32, i64, u64, usize);
+
+/// A length that the caller put where the callee writes how much it gave.
+impl<T: Plain + Length> Length for InOut<T> {
+    fn length(&self) -> usize {
+        self.get().map_or(0, |length| length.length())
     }
 }
 
@@ -89,14 +169,14 @@ impl Ptr {
 #[derive(Clone, Copy, Debug)]
 pub struct Out<T>(*mut T);
 
-impl<T: Copy + Default> Out<T> {
+impl<T: Plain> Out<T> {
     /// Takes the address and writes zero there.
     ///
     /// # Safety
     /// `address` is null or points to a `T` the caller gives us to write.
     pub unsafe fn new(address: *mut T) -> Self {
         let out = Self(address);
-        out.set(T::default());
+        out.set(T::ZERO);
         out
     }
 
@@ -111,6 +191,11 @@ impl<T: Copy + Default> Out<T> {
     /// Whether the caller passed null.
     pub fn is_null(&self) -> bool {
         self.0.is_null()
+    }
+
+    /// The address itself, by which some interfaces name a thing.
+    pub fn address(&self) -> Ptr {
+        Ptr(self.0 as usize)
     }
 }
 
@@ -166,7 +251,7 @@ impl<const N: usize> OutBytes<N> {
 #[derive(Clone, Copy, Debug)]
 pub struct InOut<T>(*mut T);
 
-impl<T: Copy> InOut<T> {
+impl<T: Plain> InOut<T> {
     /// Takes the address and leaves what is there.
     ///
     /// # Safety
@@ -187,6 +272,129 @@ impl<T: Copy> InOut<T> {
             // SAFETY: `new` was promised that this is ours to write.
             unsafe { self.0.write_unaligned(value) };
         }
+    }
+}
+
+/// A host address to which the callee writes up to `length` values.
+///
+/// Unlike an [`Out`] it is not zeroed: callers read only as much as they are told was written.
+#[derive(Clone, Copy, Debug)]
+pub struct OutArray<T> {
+    address: *mut T,
+    length: usize,
+}
+
+impl<T: Plain> OutArray<T> {
+    /// Takes the address and leaves what is there.
+    ///
+    /// # Safety
+    /// `address` is null or points to `length` values the caller gives us to write.
+    pub unsafe fn new(address: *mut T, length: usize) -> Self {
+        let length = if address.is_null() { 0 } else { length };
+        Self { address, length }
+    }
+
+    /// How many values there is room for; none if the caller passed null.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is room for nothing.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whether the caller passed null.
+    pub fn is_null(&self) -> bool {
+        self.address.is_null()
+    }
+
+    /// The address, for a library that writes there itself.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.address
+    }
+
+    /// Writes a value, if there is room for it.
+    pub fn set(&self, index: usize, value: T) {
+        if index < self.length {
+            // SAFETY: `new` was promised `length` values, and this is one of them.
+            unsafe { self.address.add(index).write_unaligned(value) };
+        }
+    }
+
+    /// Writes values from the first on, as many as there is room for.
+    pub fn set_all(&self, values: &[T]) {
+        let length = values.len().min(self.length);
+        if length > 0 {
+            // SAFETY: `new` was promised `self.length` values. They are written as bytes, which
+            // need no alignment.
+            unsafe {
+                self.address
+                    .cast::<u8>()
+                    .copy_from_nonoverlapping(values.as_ptr().cast(), length * size_of::<T>());
+            }
+        }
+    }
+
+    /// Writes a number `offset` bytes after the beginning, if it fits there.
+    pub fn put<V: Plain>(&self, offset: usize, value: V) {
+        let bytes = self.length.saturating_mul(size_of::<T>());
+        if offset
+            .checked_add(size_of::<V>())
+            .is_some_and(|end| end <= bytes)
+        {
+            // SAFETY: `new` was promised this many bytes, and the number lies inside.
+            unsafe {
+                self.address
+                    .cast::<u8>()
+                    .add(offset)
+                    .cast::<V>()
+                    .write_unaligned(value);
+            };
+        }
+    }
+}
+
+/// A host address to which the callee writes a text.
+#[derive(Clone, Copy, Debug)]
+pub struct OutText {
+    address: *mut c_char,
+    length: usize,
+}
+
+impl OutText {
+    /// Takes the address and leaves what is there.
+    ///
+    /// # Safety
+    /// `address` is null or points to `length` bytes the caller gives us to write.
+    pub unsafe fn new(address: *mut c_char, length: usize) -> Self {
+        let length = if address.is_null() { 0 } else { length };
+        Self { address, length }
+    }
+
+    /// Writes `text` and a zero, cut to fit.
+    pub fn set(&self, text: &str) {
+        let Some(room) = self.length.checked_sub(1) else {
+            return;
+        };
+        let length = text.len().min(room);
+        // SAFETY: `new` was promised `self.length` bytes, of which `length + 1` are written.
+        unsafe {
+            self.address
+                .cast::<u8>()
+                .copy_from_nonoverlapping(text.as_ptr(), length);
+            self.address.add(length).write(0);
+        }
+    }
+
+    /// Bytes there is room for, with the zero.
+    pub fn room(&self) -> usize {
+        self.length
+    }
+
+    /// The address, for a library that writes there itself.
+    pub fn as_mut_ptr(&self) -> *mut c_char {
+        self.address
     }
 }
 

@@ -8,8 +8,9 @@
 //!
 //! * `api/*.api` hold one line for each foreign function; `build.rs` makes the
 //!   exported functions of them, in [`exports`];
-//! * [`ffi`] is what those functions are made of: checked out-parameters, the
-//!   guard that keeps panics inside, the count of what is not modelled;
+//! * [`ffi`] is what those functions are made of: checked inputs and outputs, the
+//!   guard that keeps panics inside, the count of what is not modelled; `lengths`
+//!   says how long host memory is where it takes more than one argument to know;
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `machine` is the state of the process, `values` the little data that is
 //!   kept, `torch` what torch's allocator is asked to tell us, `holders` what
@@ -31,6 +32,7 @@ mod files;
 mod fork;
 mod holders;
 mod ledger;
+mod lengths;
 mod machine;
 mod model;
 mod recorder;

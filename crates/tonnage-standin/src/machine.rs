@@ -53,13 +53,13 @@ pub(crate) fn status(answer: Answer) -> i32 {
 const ADDRESS_BASE: u64 = if cfg!(tonnage_sanitizer = "address") {
     0x1100_0000_0000
 } else if cfg!(tonnage_sanitizer = "thread") {
-    0x0080_0000_0000
+    0x0010_0000_0000
 } else {
     0x1000_0000_0000
 };
 /// All devices together get this many bytes of addresses.
 const ADDRESS_SPAN: u64 = if cfg!(tonnage_sanitizer = "thread") {
-    1 << 40
+    448 << 30
 } else {
     64 << 40
 };

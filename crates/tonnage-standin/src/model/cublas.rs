@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cudnn::real;
 use super::memory;
-use crate::ffi::{Out, Ptr};
+use crate::ffi::{Out, OutArray, Plain, Ptr};
 use crate::machine::machine;
 use crate::recorder::static_text;
 use crate::torch::own_workspace;
@@ -164,16 +164,21 @@ pub(crate) use cublasGetStatusName as cublasGetStatusString;
 
 // Results that are scalars.
 
-/// Writes a result of `N` zero bytes, if it lives on the host.
-fn zero<const N: usize>(handle: Ptr, result: Ptr) -> i32 {
-    if settings(handle).pointer == 0 {
-        result.put(0, [0_u8; N]);
+/// Whether results of this handle are written to the host.
+pub(crate) fn result_is_on_host(handle: Ptr) -> bool {
+    settings(handle).pointer == 0
+}
+
+/// Writes a result of zero, as far as it lives on the host.
+fn zero(result: &OutArray<u8>) -> i32 {
+    for index in 0..result.len() {
+        result.set(index, 0);
     }
     SUCCESS
 }
 
 /// The bytes of a number of this `cudaDataType`.
-pub(super) fn element_size(data_type: i32) -> usize {
+pub(crate) fn element_size(data_type: i32) -> usize {
     match data_type {
         3 | 8 | 28..=30 => 1,           // 8-bit integers and floats
         2 | 14 | 20 | 22 => 2,          // half, bfloat16, 16-bit integers
@@ -183,45 +188,31 @@ pub(super) fn element_size(data_type: i32) -> usize {
     }
 }
 
-fn zero_typed(handle: Ptr, result: Ptr, data_type: i32) -> i32 {
-    match element_size(data_type) {
-        1 => zero::<1>(handle, result),
-        2 => zero::<2>(handle, result),
-        4 => zero::<4>(handle, result),
-        8 => zero::<8>(handle, result),
-        _ => zero::<16>(handle, result),
-    }
-}
-
-pub(crate) fn reduce4<N>(handle: Ptr, _n: N, _x: Ptr, _stride: N, result: Ptr) -> i32 {
-    zero::<4>(handle, result)
-}
-
-pub(crate) fn reduce8<N>(handle: Ptr, _n: N, _x: Ptr, _stride: N, result: Ptr) -> i32 {
-    zero::<8>(handle, result)
+pub(crate) fn reduce<N>(_handle: Ptr, _n: N, _x: Ptr, _stride: N, result: OutArray<u8>) -> i32 {
+    zero(&result)
 }
 
 pub(crate) use {
-    reduce4 as cublasSasum_v2, reduce4 as cublasSasum_v2_64, reduce4 as cublasScasum_v2,
-    reduce4 as cublasScasum_v2_64, reduce4 as cublasScnrm2_v2, reduce4 as cublasScnrm2_v2_64,
-    reduce4 as cublasSnrm2_v2, reduce4 as cublasSnrm2_v2_64, reduce8 as cublasDasum_v2,
-    reduce8 as cublasDasum_v2_64, reduce8 as cublasDnrm2_v2, reduce8 as cublasDnrm2_v2_64,
-    reduce8 as cublasDzasum_v2, reduce8 as cublasDzasum_v2_64, reduce8 as cublasDznrm2_v2,
-    reduce8 as cublasDznrm2_v2_64,
+    reduce as cublasSasum_v2, reduce as cublasSasum_v2_64, reduce as cublasScasum_v2,
+    reduce as cublasScasum_v2_64, reduce as cublasScnrm2_v2, reduce as cublasScnrm2_v2_64,
+    reduce as cublasSnrm2_v2, reduce as cublasSnrm2_v2_64, reduce as cublasDasum_v2,
+    reduce as cublasDasum_v2_64, reduce as cublasDnrm2_v2, reduce as cublasDnrm2_v2_64,
+    reduce as cublasDzasum_v2, reduce as cublasDzasum_v2_64, reduce as cublasDznrm2_v2,
+    reduce as cublasDznrm2_v2_64,
 };
 
 #[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
 pub(crate) fn reduce_typed<N>(
-    handle: Ptr,
+    _handle: Ptr,
     _n: N,
     _x: Ptr,
     _x_type: i32,
     _stride: N,
-    result: Ptr,
-    data_type: i32,
+    result: OutArray<u8>,
+    _data_type: i32,
     _execution: i32,
 ) -> i32 {
-    zero_typed(handle, result, data_type)
+    zero(&result)
 }
 
 pub(crate) use {
@@ -230,27 +221,25 @@ pub(crate) use {
 };
 
 /// The place of the largest or smallest element, counted from 1: the first.
-pub(crate) fn extreme<N: Copy + From<u8> + PartialOrd>(
-    handle: Ptr,
+pub(crate) fn extreme<N: Plain + From<u8> + PartialOrd>(
+    _handle: Ptr,
     n: N,
     _x: Ptr,
     _stride: N,
-    result: Ptr,
+    result: OutArray<N>,
 ) -> i32 {
-    if settings(handle).pointer == 0 {
-        let one = N::from(1);
-        result.put(0, if n < one { N::from(0) } else { one });
-    }
+    let one = N::from(1);
+    result.set(0, if n < one { N::ZERO } else { one });
     SUCCESS
 }
 
-pub(crate) fn extreme_typed<N: Copy + From<u8> + PartialOrd>(
+pub(crate) fn extreme_typed<N: Plain + From<u8> + PartialOrd>(
     handle: Ptr,
     n: N,
     x: Ptr,
     _x_type: i32,
     stride: N,
-    result: Ptr,
+    result: OutArray<N>,
 ) -> i32 {
     extreme(handle, n, x, stride, result)
 }
@@ -266,36 +255,28 @@ pub(crate) use {
     extreme_typed as cublasIaminEx_64,
 };
 
-macro_rules! dot {
-    ($name:ident, $size:literal) => {
-        pub(crate) fn $name<N>(
-            handle: Ptr,
-            _n: N,
-            _x: Ptr,
-            _x_stride: N,
-            _y: Ptr,
-            _y_stride: N,
-            result: Ptr,
-        ) -> i32 {
-            zero::<$size>(handle, result)
-        }
-    };
+pub(crate) fn dot<N>(
+    _handle: Ptr,
+    _n: N,
+    _x: Ptr,
+    _x_stride: N,
+    _y: Ptr,
+    _y_stride: N,
+    result: OutArray<u8>,
+) -> i32 {
+    zero(&result)
 }
 
-dot!(dot4, 4);
-dot!(dot8, 8);
-dot!(dot16, 16);
-
 pub(crate) use {
-    dot4 as cublasSdot_v2, dot4 as cublasSdot_v2_64, dot8 as cublasCdotc_v2,
-    dot8 as cublasCdotc_v2_64, dot8 as cublasCdotu_v2, dot8 as cublasCdotu_v2_64,
-    dot8 as cublasDdot_v2, dot8 as cublasDdot_v2_64, dot16 as cublasZdotc_v2,
-    dot16 as cublasZdotc_v2_64, dot16 as cublasZdotu_v2, dot16 as cublasZdotu_v2_64,
+    dot as cublasSdot_v2, dot as cublasSdot_v2_64, dot as cublasCdotc_v2, dot as cublasCdotc_v2_64,
+    dot as cublasCdotu_v2, dot as cublasCdotu_v2_64, dot as cublasDdot_v2, dot as cublasDdot_v2_64,
+    dot as cublasZdotc_v2, dot as cublasZdotc_v2_64, dot as cublasZdotu_v2,
+    dot as cublasZdotu_v2_64,
 };
 
 #[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
 pub(crate) fn dot_typed<N>(
-    handle: Ptr,
+    _handle: Ptr,
     _n: N,
     _x: Ptr,
     _x_type: i32,
@@ -303,11 +284,11 @@ pub(crate) fn dot_typed<N>(
     _y: Ptr,
     _y_type: i32,
     _y_stride: N,
-    result: Ptr,
-    data_type: i32,
+    result: OutArray<u8>,
+    _data_type: i32,
     _execution: i32,
 ) -> i32 {
-    zero_typed(handle, result, data_type)
+    zero(&result)
 }
 
 pub(crate) use {

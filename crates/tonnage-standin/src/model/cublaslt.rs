@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cublas::{SUCCESS, cuda_part};
 use super::cudnn::real;
-use crate::ffi::{Out, OutBytes, Ptr};
+use crate::ffi::{Out, OutArray, OutBytes, Ptr};
 use crate::torch::own_workspace;
 
 /// Bytes of one entry of the heuristics' answer: algorithm (64), workspace (8),
@@ -26,13 +26,13 @@ pub(crate) fn cublasLtMatmulAlgoGetHeuristic(
     _d: Ptr,
     _preference: Ptr,
     requested: i32,
-    results: Ptr,
+    results: OutArray<[u8; RESULT]>,
     returned: Out<i32>,
 ) -> i32 {
     if requested < 1 {
         return 7;
     }
-    results.put(0, [0_u8; RESULT]);
+    results.set(0, [0; RESULT]);
     results.put(76, 1.0_f32);
     returned.set(1);
     SUCCESS
@@ -101,16 +101,15 @@ fn attributes() -> MutexGuard<'static, Attributes> {
     ATTRIBUTES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn set_attribute(of: Ptr, attribute: i32, value: Ptr, size: usize) -> i32 {
-    let bytes = (0..size).filter_map(|index| value.get(index)).collect();
-    attributes().insert((of, attribute), bytes);
+pub(crate) fn set_attribute(of: Ptr, attribute: i32, value: &[u8], _size: usize) -> i32 {
+    attributes().insert((of, attribute), value.to_vec());
     SUCCESS
 }
 
 pub(crate) fn attribute(
     of: Ptr,
     attribute: i32,
-    value: Ptr,
+    value: OutArray<u8>,
     size: usize,
     written: Out<usize>,
 ) -> i32 {
@@ -120,8 +119,8 @@ pub(crate) fn attribute(
         return SUCCESS;
     }
     let known = known.unwrap_or_default();
-    for index in 0..size {
-        value.put(index, known.get(index).copied().unwrap_or(0));
+    for index in 0..value.len() {
+        value.set(index, known.get(index).copied().unwrap_or(0));
     }
     written.set(size);
     SUCCESS

@@ -6,9 +6,10 @@
 //! that. A context's handle is a number that gives back the device.
 
 use std::cell::RefCell;
+use std::ffi::CStr;
 
 use crate::exports::DRIVER;
-use crate::ffi::{InOut, Out, OutBytes, Ptr};
+use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Ptr, field};
 use crate::machine::{self, code, current, machine, set_current, status, use_current};
 use crate::recorder::static_text;
 
@@ -108,8 +109,8 @@ fn exported(name: &str) -> Option<Ptr> {
 
 /// The driver's function of this name, as a program of this CUDA version means
 /// it; null if there is none.
-pub(crate) fn entry_point(name: Ptr, version: i32) -> Ptr {
-    let Some(name) = name.read_text() else {
+pub(crate) fn entry_point(name: Option<&CStr>, version: i32) -> Ptr {
+    let Some(name) = name.and_then(|name| name.to_str().ok()) else {
         return Ptr::NULL;
     };
     if name == "cuGetExportTable" {
@@ -128,12 +129,12 @@ pub(crate) fn entry_point(name: Ptr, version: i32) -> Ptr {
             (known.0 == name && known.1 <= version).then_some(known)
         })
         .max_by_key(|known| known.1)
-        .map_or(name.as_str(), |known| known.2);
+        .map_or(name, |known| known.2);
     exported(symbol).unwrap_or(Ptr::NULL)
 }
 
 pub(crate) fn cuGetProcAddress_v2(
-    name: Ptr,
+    name: Option<&CStr>,
     out: Out<Ptr>,
     version: i32,
     _flags: u64,
@@ -148,7 +149,12 @@ pub(crate) fn cuGetProcAddress_v2(
     code::SUCCESS
 }
 
-pub(crate) fn cuGetProcAddress(name: Ptr, out: Out<Ptr>, version: i32, _flags: u64) -> i32 {
+pub(crate) fn cuGetProcAddress(
+    name: Option<&CStr>,
+    out: Out<Ptr>,
+    version: i32,
+    _flags: u64,
+) -> i32 {
     let function = entry_point(name, version);
     out.set(function);
     if function.is_null() {
@@ -172,9 +178,9 @@ pub(crate) fn cuDeviceGet(out: Out<i32>, ordinal: i32) -> i32 {
     }))
 }
 
-pub(crate) fn cuDeviceGetName(name: Ptr, length: i32, device: i32) -> i32 {
+pub(crate) fn cuDeviceGetName(name: OutText, _length: i32, device: i32) -> i32 {
     status(machine().and_then(|machine| {
-        name.write_text(&machine.profile(device)?.name, length.max(0) as usize);
+        name.set(&machine.profile(device)?.name);
         Ok(())
     }))
 }
@@ -452,21 +458,24 @@ pub(crate) fn cuMemcpyPeer(
 
 /// One side of a two-dimensional copy: 56 bytes, the place 8 times further for
 /// host and device memory (types 1 and 2; 4 is either).
-fn side(description: Ptr, at: usize) -> (Ptr, usize) {
-    let word = |offset: usize| description.get::<usize>(at + offset).unwrap_or(0);
+fn side(description: &[u8; 128], at: usize) -> (Ptr, usize) {
+    let word = |offset: usize| field::<usize>(description, at + offset).unwrap_or(0);
     let (x, y, kind, pitch) = (word(0), word(8), word(16) as i32, word(48));
     let base = if kind == 1 { word(24) } else { word(32) };
     (Ptr(base + y * pitch + x), pitch)
 }
 
-pub(crate) fn cuMemcpy2DAsync_v2(description: Ptr, stream: Ptr) -> i32 {
-    let (from, to) = (side(description, 0), side(description, 56));
-    let width = description.get(112).unwrap_or(0);
-    let height = description.get(120).unwrap_or(0);
+pub(crate) fn cuMemcpy2DAsync_v2(description: Option<[u8; 128]>, stream: Ptr) -> i32 {
+    let Some(description) = description else {
+        return code::INVALID_VALUE;
+    };
+    let (from, to) = (side(&description, 0), side(&description, 56));
+    let width = field(&description, 112).unwrap_or(0);
+    let height = field(&description, 120).unwrap_or(0);
     super::memory::copy_rows(to, from, width, height, stream)
 }
 
-pub(crate) fn cuMemcpy2D_v2(description: Ptr) -> i32 {
+pub(crate) fn cuMemcpy2D_v2(description: Option<[u8; 128]>) -> i32 {
     cuMemcpy2DAsync_v2(description, Ptr::NULL)
 }
 
@@ -505,7 +514,7 @@ pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, _module: Ptr) -> i32 {
 
 pub(crate) use cuModuleGetFunctionCount as cuLibraryGetKernelCount;
 
-pub(crate) fn cuModuleEnumerateFunctions(functions: Ptr, count: u32, module: Ptr) -> i32 {
+pub(crate) fn cuModuleEnumerateFunctions(functions: OutArray<Ptr>, count: u32, module: Ptr) -> i32 {
     super::cudart::cudaLibraryEnumerateKernels(functions, count, module)
 }
 
@@ -582,7 +591,12 @@ pub(crate) fn cuLaunchKernel(
     super::kernel::launch(stream)
 }
 
-pub(crate) fn cuLaunchKernelEx(config: Ptr, _function: Ptr, _parameters: Ptr, _extra: Ptr) -> i32 {
+pub(crate) fn cuLaunchKernelEx(
+    config: Option<[u8; 40]>,
+    _function: Ptr,
+    _parameters: Ptr,
+    _extra: Ptr,
+) -> i32 {
     super::kernel::launch_described(config)
 }
 

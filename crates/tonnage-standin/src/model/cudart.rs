@@ -4,7 +4,9 @@
 
 use std::cell::Cell;
 
-use crate::ffi::{ByValue, Dim3, InOut, Out, OutBytes, Ptr};
+use std::ffi::CStr;
+
+use crate::ffi::{ByValue, Dim3, InOut, Out, OutArray, OutBytes, Ptr, field};
 use crate::machine::{code, machine};
 use crate::recorder::static_text;
 
@@ -18,6 +20,7 @@ pub(crate) use super::device::{
     properties_12 as cudaGetDeviceProperties_v2, properties_13 as cudaGetDeviceProperties,
     use_device as cudaSetDevice, version as cudaDriverGetVersion, version as cudaRuntimeGetVersion,
 };
+use super::images::FatBinary;
 pub(crate) use super::kernel::{
     active_clusters as cudaOccupancyMaxActiveClusters, attributes as cudaFuncGetAttributes,
     available_shared as cudaOccupancyAvailableDynamicSMemPerBlock,
@@ -316,8 +319,11 @@ pub(crate) fn cudaMemcpy2D(
 }
 
 /// Copies of volumes are between arrays and pitched memory: rows, slice by slice.
-pub(crate) fn cudaMemcpy3DAsync(parameters: Ptr, stream: Ptr) -> i32 {
-    let word = |at: usize| parameters.get::<usize>(at).unwrap_or(0);
+pub(crate) fn cudaMemcpy3DAsync(parameters: Option<[u8; 160]>, stream: Ptr) -> i32 {
+    let Some(parameters) = parameters else {
+        return code::INVALID_VALUE;
+    };
+    let word = |at: usize| field::<usize>(&parameters, at).unwrap_or(0);
     let (from, from_pitch, from_height) = (word(32), word(40), word(56));
     let (to, to_pitch, to_height) = (word(96), word(104), word(120));
     let (width, height, depth) = (word(128), word(136), word(144));
@@ -339,7 +345,7 @@ pub(crate) fn cudaMemcpy3DAsync(parameters: Ptr, stream: Ptr) -> i32 {
     code::SUCCESS
 }
 
-pub(crate) fn cudaMemcpy3D(parameters: Ptr) -> i32 {
+pub(crate) fn cudaMemcpy3D(parameters: Option<[u8; 160]>) -> i32 {
     cudaMemcpy3DAsync(parameters, Ptr::NULL)
 }
 
@@ -407,25 +413,22 @@ pub(crate) fn cudaMemcpyFromSymbol(
 }
 
 pub(crate) fn cudaMemcpyBatchAsync(
-    to: Ptr,
-    from: Ptr,
-    sizes: Ptr,
-    count: usize,
+    to: &[Ptr],
+    from: &[Ptr],
+    sizes: &[usize],
+    _count: usize,
     _attributes: Ptr,
     _indices: Ptr,
     _attribute_count: usize,
     stream: Ptr,
 ) -> i32 {
-    for index in 0..count {
-        let at = index * 8;
-        if let (Some(to), Some(from), Some(size)) = (to.get(at), from.get(at), sizes.get(at)) {
-            super::memory::copy(to, from, size, stream);
-        }
+    for ((&to, &from), &size) in to.iter().zip(from).zip(sizes) {
+        super::memory::copy(to, from, size, stream);
     }
     code::SUCCESS
 }
 
-pub(crate) fn __cudaRegisterFatBinary(binary: Ptr) -> Ptr {
+pub(crate) fn __cudaRegisterFatBinary(binary: FatBinary) -> Ptr {
     super::images::register_binary(binary)
 }
 
@@ -466,7 +469,7 @@ pub(crate) fn __cudaRegisterVar(
 /// A managed variable is reached through a pointer, which must point somewhere.
 pub(crate) fn __cudaRegisterManagedVar(
     _handle: Ptr,
-    host: Ptr,
+    host: Out<Ptr>,
     _address: Ptr,
     _name: Ptr,
     _external: i32,
@@ -474,15 +477,15 @@ pub(crate) fn __cudaRegisterManagedVar(
     _constant: i32,
     _global: i32,
 ) {
-    super::kernel::register_variable(host, size);
-    host.put(0, super::kernel::symbol(host, 0));
+    super::kernel::register_variable(host.address(), size);
+    host.set(super::kernel::symbol(host.address(), 0));
 }
 
 pub(crate) fn __cudaInitModule(_handle: Ptr) -> i32 {
     1
 }
 
-pub(crate) fn cudaLaunchKernelExC(config: Ptr, _kernel: Ptr, _arguments: Ptr) -> i32 {
+pub(crate) fn cudaLaunchKernelExC(config: Option<[u8; 40]>, _kernel: Ptr, _arguments: Ptr) -> i32 {
     super::kernel::launch_described(config)
 }
 
@@ -513,12 +516,11 @@ pub(crate) fn cudaFuncSetAttribute(_kernel: Ptr, _attribute: i32, _value: i32) -
 pub(crate) fn cudaGraphNodeGetDependencies(
     _node: Ptr,
     _neighbours: Ptr,
-    third: Ptr,
-    fourth: Ptr,
+    third: OutArray<usize>,
+    fourth: OutArray<usize>,
 ) -> i32 {
-    let thirteen = machine().is_ok_and(crate::machine::Machine::is_cuda_13);
-    let count = if thirteen { fourth } else { third };
-    count.put(0, 0_usize);
+    third.set(0, 0);
+    fourth.set(0, 0);
     code::SUCCESS
 }
 
@@ -533,10 +535,15 @@ pub(crate) fn cudaGraphNodeGetDependencies_v2(
     super::stream::no_neighbours(&count)
 }
 
-pub(crate) fn cudaGraphGetEdges(_graph: Ptr, _from: Ptr, _to: Ptr, fourth: Ptr, fifth: Ptr) -> i32 {
-    let thirteen = machine().is_ok_and(crate::machine::Machine::is_cuda_13);
-    let count = if thirteen { fifth } else { fourth };
-    count.put(0, 0_usize);
+pub(crate) fn cudaGraphGetEdges(
+    _graph: Ptr,
+    _from: Ptr,
+    _to: Ptr,
+    fourth: OutArray<usize>,
+    fifth: OutArray<usize>,
+) -> i32 {
+    fourth.set(0, 0);
+    fifth.set(0, 0);
     code::SUCCESS
 }
 
@@ -558,7 +565,7 @@ pub(crate) fn cudaIpcCloseMemHandle(address: Ptr) -> i32 {
 }
 
 pub(crate) fn cudaGetDriverEntryPoint(
-    name: Ptr,
+    name: Option<&CStr>,
     out: Out<Ptr>,
     flags: u64,
     found: Out<i32>,
@@ -568,7 +575,7 @@ pub(crate) fn cudaGetDriverEntryPoint(
 }
 
 pub(crate) fn cudaGetDriverEntryPointByVersion(
-    name: Ptr,
+    name: Option<&CStr>,
     out: Out<Ptr>,
     version: u32,
     _flags: u64,
@@ -585,9 +592,13 @@ pub(crate) fn cudaLibraryGetKernelCount(count: Out<u32>, _library: Ptr) -> i32 {
     code::SUCCESS
 }
 
-pub(crate) fn cudaLibraryEnumerateKernels(kernels: Ptr, count: u32, library: Ptr) -> i32 {
-    for index in 0..count as usize {
-        kernels.put(index * 8, library);
+pub(crate) fn cudaLibraryEnumerateKernels(
+    kernels: OutArray<Ptr>,
+    _count: u32,
+    library: Ptr,
+) -> i32 {
+    for index in 0..kernels.len() {
+        kernels.set(index, library);
     }
     code::SUCCESS
 }

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cublas::cuda_part;
 use super::cudnn::real;
-use crate::ffi::{Out, Ptr};
+use crate::ffi::{Out, OutArray, Ptr};
 use crate::recorder::static_text;
 
 const SUCCESS: i32 = 0;
@@ -28,7 +28,7 @@ fn sizes() -> MutexGuard<'static, BTreeMap<Ptr, [i64; 3]>> {
     SIZES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn on_host(handle: Ptr) -> bool {
+pub(crate) fn on_host(handle: Ptr) -> bool {
     modes().get(&handle).copied().unwrap_or(0) == 0
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn cusparseGetProperty(kind: i32, value: Out<i32>) -> i32 {
 /// The most that the sum of two matrices can have.
 #[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
 pub(crate) fn cusparseXcsrgeam2Nnz(
-    handle: Ptr,
+    _handle: Ptr,
     _rows: i32,
     _columns: i32,
     _a: Ptr,
@@ -89,20 +89,16 @@ pub(crate) fn cusparseXcsrgeam2Nnz(
     _b_columns: Ptr,
     _c: Ptr,
     _c_rows: Ptr,
-    count: Ptr,
+    count: OutArray<i32>,
     _workspace: Ptr,
 ) -> i32 {
-    if on_host(handle) {
-        count.put(0, a_count.saturating_add(b_count));
-    }
+    count.set(0, a_count.saturating_add(b_count));
     SUCCESS
 }
 
 /// No pivot is zero: success, and the position says none.
-pub(crate) fn zero_pivot(handle: Ptr, _info: Ptr, position: Ptr) -> i32 {
-    if on_host(handle) {
-        position.put(0, -1_i32);
-    }
+pub(crate) fn zero_pivot(_handle: Ptr, _info: Ptr, position: OutArray<i32>) -> i32 {
+    position.set(0, -1);
     SUCCESS
 }
 

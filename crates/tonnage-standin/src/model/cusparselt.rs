@@ -7,7 +7,7 @@
 
 use super::cublas::element_size;
 use super::cudnn::real;
-use crate::ffi::{Out, OutBytes, Ptr};
+use crate::ffi::{Out, OutArray, OutBytes, Ptr, field};
 use crate::recorder::static_text;
 
 const SUCCESS: i32 = 0;
@@ -61,13 +61,14 @@ pub(crate) fn cusparseLtStructuredDescriptorInit(
 
 pub(crate) fn cusparseLtSpMMACompressedSize2(
     _handle: Ptr,
-    matrix: Ptr,
+    matrix: Option<[u8; 20]>,
     size: Out<usize>,
     _buffer: Out<usize>,
 ) -> i32 {
-    let rows: u64 = matrix.get(0).unwrap_or(0);
-    let columns: u64 = matrix.get(8).unwrap_or(0);
-    let element = element_size(matrix.get(16).unwrap_or(0));
+    let matrix = matrix.unwrap_or([0; 20]);
+    let rows: u64 = field(&matrix, 0).unwrap_or(0);
+    let columns: u64 = field(&matrix, 8).unwrap_or(0);
+    let element = element_size(field(&matrix, 16).unwrap_or(0));
     let bytes = (rows as usize)
         .saturating_mul(columns as usize)
         .saturating_mul(element);
@@ -83,12 +84,10 @@ pub(crate) fn cusparseLtMatmulAlgGetAttribute(
     _handle: Ptr,
     _algorithm: Ptr,
     attribute: i32,
-    data: Ptr,
-    size: usize,
+    data: OutArray<u8>,
+    _size: usize,
 ) -> i32 {
     let value = i32::from(matches!(attribute, 1 | 3));
-    for (index, byte) in value.to_ne_bytes().into_iter().take(size).enumerate() {
-        data.put(index, byte);
-    }
+    data.set_all(&value.to_ne_bytes());
     SUCCESS
 }

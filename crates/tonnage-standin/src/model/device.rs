@@ -4,7 +4,9 @@
 use tonnage_alloc::torch::Settings;
 use tonnage_capture::DeviceProfile;
 
-use crate::ffi::{Out, OutBytes, Ptr};
+use std::ffi::CStr;
+
+use crate::ffi::{Out, OutBytes, OutText};
 use crate::machine::{self, Answer, Machine, books, code, current, machine, set_current, status};
 
 pub(crate) fn count(count: Out<i32>) -> i32 {
@@ -74,21 +76,22 @@ pub(crate) fn peer_attribute(value: Out<i32>, attribute: i32, from: i32, to: i32
     }))
 }
 
-pub(crate) fn bus_id(text: Ptr, length: i32, device: i32) -> i32 {
+pub(crate) fn bus_id(text: OutText, _length: i32, device: i32) -> i32 {
     status(machine().and_then(|machine| {
         let physical = machine.physical(device)?;
-        text.write_text(&machine::bus_text(physical), length.max(0) as usize);
+        text.set(&machine::bus_text(physical));
         Ok(())
     }))
 }
 
-pub(crate) fn by_bus_id(device: Out<i32>, text: Ptr) -> i32 {
+pub(crate) fn by_bus_id(device: Out<i32>, text: Option<&CStr>) -> i32 {
     status(machine().and_then(|machine| {
-        let text = text.read_text().ok_or(code::INVALID_VALUE)?;
+        let text = text.and_then(|text| text.to_str().ok());
+        let text = text.ok_or(code::INVALID_VALUE)?;
         let found = machine
             .visible
             .iter()
-            .position(|&physical| machine::bus_text(physical).eq_ignore_ascii_case(&text));
+            .position(|&physical| machine::bus_text(physical).eq_ignore_ascii_case(text));
         device.set(found.ok_or(code::INVALID_DEVICE)? as i32);
         Ok(())
     }))

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::ffi::Ptr;
+use crate::ffi::{Plain, Ptr};
 
 /// What a fat binary and the images in it begin with.
 const WRAPPER: u32 = 0x4662_43b1;
@@ -18,11 +18,83 @@ const CONTAINER: u32 = 0xba55_ed50;
 const PORTABLE: u16 = 1;
 const NATIVE: u16 = 2;
 /// More images than any binary has; what is longer is not read on.
-const MOST_IMAGES: usize = 256;
+const MAX_IMAGES: usize = 256;
+
+/// What a compiler puts before a fat binary: a mark, a version and the address of the container.
+#[derive(Debug)]
+#[repr(C)]
+pub struct FatBinaryWrapper {
+    mark: u32,
+    version: u32,
+    container: *const u8,
+    unused: *const u8,
+}
+
+/// A fat binary of the program, which lasts until the program unregisters it.
+#[derive(Debug)]
+pub struct FatBinary(*const FatBinaryWrapper);
+
+// SAFETY: the binary is constant data, which any thread may read.
+unsafe impl Send for FatBinary {}
+
+impl FatBinary {
+    /// Takes the address and reads nothing yet.
+    ///
+    /// # Safety
+    /// `wrapper` is null or points to a fat binary, as compilers make them, that is not changed and
+    /// stays where it is for as long as this value.
+    pub unsafe fn new(wrapper: *const FatBinaryWrapper) -> Self {
+        Self(wrapper)
+    }
+
+    /// Kind and architecture of each image; none if it is not a fat binary.
+    fn images(&self) -> Vec<(u16, i32)> {
+        let mut found = Vec::new();
+        // SAFETY: promised to `new`.
+        let Some(wrapper) = (unsafe { self.0.as_ref() }) else {
+            return found;
+        };
+        if wrapper.mark != WRAPPER || wrapper.container.is_null() {
+            return found;
+        }
+        let container = Container(wrapper.container);
+        if container.read::<u32>(0) != CONTAINER {
+            return found;
+        }
+        let head = usize::from(container.read::<u16>(6));
+        let Some(end) = head_and(head, container.read(8)) else {
+            return found;
+        };
+        let mut at: usize = head;
+        while at < end && found.len() < MAX_IMAGES {
+            let (kind, head) = (container.read(at), container.read::<u32>(at + 4));
+            let (size, built) = (container.read(at + 8), container.read::<u32>(at + 28));
+            if let Ok(built) = i32::try_from(built) {
+                found.push((kind, built));
+            }
+            match head_and(head as usize, size) {
+                Some(length) if length > 0 => at = at.saturating_add(length),
+                _ => break,
+            }
+        }
+        found
+    }
+}
+
+/// The container of a fat binary, read at places that its own heads name.
+struct Container(*const u8);
+
+impl Container {
+    fn read<T: Plain>(&self, offset: usize) -> T {
+        // SAFETY: `FatBinary::new` was promised a container as compilers make them: its heads name
+        // places inside of it.
+        unsafe { self.0.add(offset).cast::<T>().read_unaligned() }
+    }
+}
 
 /// Handles of fat binaries with the binary, and kernels with their handle.
 struct Images {
-    binaries: BTreeMap<usize, usize>,
+    binaries: BTreeMap<usize, FatBinary>,
     kernels: Vec<(usize, usize)>,
     is_sorted: bool,
 }
@@ -34,10 +106,10 @@ static IMAGES: Mutex<Images> = Mutex::new(Images {
 });
 
 /// A handle for a fat binary.
-pub(super) fn register_binary(binary: Ptr) -> Ptr {
+pub(super) fn register_binary(binary: FatBinary) -> Ptr {
     let handle = Ptr::fresh();
     let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    images.binaries.insert(handle.0, binary.0);
+    images.binaries.insert(handle.0, binary);
     handle
 }
 
@@ -80,7 +152,7 @@ pub(super) fn of(kernel: Ptr, device: i32) -> Image {
         .get(found)
         .filter(|(host, _)| *host == kernel.0);
     let binary = handle.and_then(|(_, handle)| images.binaries.get(handle));
-    binary.map_or(Image::Unknown, |binary| choose(&read(Ptr(*binary)), device))
+    binary.map_or(Image::Unknown, |binary| choose(&binary.images(), device))
 }
 
 /// The nearest of the device's own generation, else the newest portable one that is not newer.
@@ -98,44 +170,6 @@ fn choose(images: &[(u16, i32)], device: i32) -> Image {
         (None, Some(built)) => Image::Portable(built),
         (None, None) => Image::Missing,
     }
-}
-
-/// Kind and architecture of each image of a fat binary; none if it is not one.
-fn read(wrapper: Ptr) -> Vec<(u16, i32)> {
-    let mut found = Vec::new();
-    if wrapper.get::<u32>(0) != Some(WRAPPER) {
-        return found;
-    }
-    let Some(container) = wrapper.get::<usize>(8).map(Ptr) else {
-        return found;
-    };
-    if container.get::<u32>(0) != Some(CONTAINER) {
-        return found;
-    }
-    let head = container.get::<u16>(6).unwrap_or(0).into();
-    let Some(end) = container
-        .get::<u64>(8)
-        .and_then(|size| head_and(head, size))
-    else {
-        return found;
-    };
-    let mut at: usize = head;
-    while at < end && found.len() < MOST_IMAGES {
-        let image = Ptr(container.0 + at);
-        let (kind, head) = (image.get::<u16>(0), image.get::<u32>(4));
-        let (size, built) = (image.get::<u64>(8), image.get::<u32>(28));
-        let (Some(kind), Some(head), Some(size), Some(built)) = (kind, head, size, built) else {
-            break;
-        };
-        if let Ok(built) = i32::try_from(built) {
-            found.push((kind, built));
-        }
-        match head_and(head as usize, size) {
-            Some(length) if length > 0 => at = at.saturating_add(length),
-            _ => break,
-        }
-    }
-    found
 }
 
 fn head_and(head: usize, size: u64) -> Option<usize> {
@@ -178,7 +212,8 @@ mod tests {
             (PORTABLE, 90),
         ];
         let (wrapper, _container) = binary(&built);
-        let handle = register_binary(Ptr(wrapper.as_ptr() as usize));
+        // SAFETY: a whole binary, which lives until the end of the test.
+        let handle = register_binary(unsafe { FatBinary::new(wrapper.as_ptr().cast()) });
         let kernel = Ptr(0x1234_5678);
         register_kernel(handle, kernel);
         assert_eq!(of(kernel, 89), Image::Native(86));
@@ -195,7 +230,14 @@ mod tests {
     #[test]
     fn what_is_no_fat_binary_says_nothing() {
         let zeros = [0_u64; 8];
-        assert_eq!(read(Ptr(zeros.as_ptr() as usize)), []);
-        assert_eq!(read(Ptr::NULL), []);
+        // SAFETY: both may be read, and neither names a container.
+        let [other, null] = unsafe {
+            [
+                FatBinary::new(zeros.as_ptr().cast()),
+                FatBinary::new(std::ptr::null()),
+            ]
+        };
+        assert_eq!(other.images(), []);
+        assert_eq!(null.images(), []);
     }
 }

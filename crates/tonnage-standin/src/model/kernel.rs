@@ -3,9 +3,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::ffi::{Dim3, Out, OutBytes, Ptr};
+use crate::ffi::{Dim3, Out, OutBytes, Ptr, field};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 
@@ -34,8 +35,9 @@ pub(crate) fn launch_runtime(
 }
 
 /// The stream stands 32 bytes into the launch's description.
-pub(crate) fn launch_described(config: Ptr) -> i32 {
-    launch(config.get(32).unwrap_or(Ptr::NULL))
+pub(crate) fn launch_described(config: Option<[u8; 40]>) -> i32 {
+    let stream = config.and_then(|config| field(&config, 32));
+    launch(stream.unwrap_or(Ptr::NULL))
 }
 
 thread_local! {
@@ -102,11 +104,16 @@ pub(crate) fn symbol(symbol: Ptr, offset: usize) -> Ptr {
 }
 
 /// A variable of a loaded module, by module and name.
-pub(crate) fn module_variable(out: Out<u64>, size: Out<usize>, module: Ptr, name: Ptr) -> i32 {
-    let name = name.read_text().unwrap_or_default();
-    let key = name
-        .bytes()
-        .fold(module.0, |key, byte| key.rotate_left(5) ^ usize::from(byte));
+pub(crate) fn module_variable(
+    out: Out<u64>,
+    size: Out<usize>,
+    module: Ptr,
+    name: Option<&CStr>,
+) -> i32 {
+    let name = name.unwrap_or_default().to_bytes();
+    let key = name.iter().fold(module.0, |key, &byte| {
+        key.rotate_left(5) ^ usize::from(byte)
+    });
     let (address, length) = variable(Ptr(key));
     out.set(address as u64);
     size.set(length);

@@ -5,11 +5,11 @@
 use tonnage_alloc::{AllocationKind, DeviceAddr};
 use tonnage_capture::log::{CallKind, DriverCall};
 
-use crate::ffi::{ByValue, Out, OutBytes, Ptr};
+use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr, field};
 use crate::machine::{
     self, Answer, Pinned, Pool, books, code, current, machine, status, use_current,
 };
-use crate::{recorder, values};
+use crate::{lengths, recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
     status(use_current().and_then(|device| {
@@ -245,7 +245,7 @@ pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
 }
 
 /// One attribute of an address, as the driver answers it.
-pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 {
+pub(crate) fn pointer_attribute(data: OutArray<u8>, attribute: i32, address: u64) -> i32 {
     status(place(address).and_then(|place| {
         let (start, size, device) = match place {
             Place::Device(device, start, size) | Place::Managed(device, start, size) => {
@@ -274,13 +274,17 @@ pub(crate) fn pointer_attribute(data: Ptr, attribute: i32, address: u64) -> i32 
     }))
 }
 
-pub(crate) fn pointer_attribute_list(count: u32, attributes: Ptr, data: Ptr, address: u64) -> i32 {
-    for index in 0..count as usize {
-        let attribute: Option<i32> = attributes.get(index * 4);
-        let target: Option<usize> = data.get(index * 8);
-        if let (Some(attribute), Some(target)) = (attribute, target) {
-            pointer_attribute(Ptr(target), attribute, address);
-        }
+pub(crate) fn pointer_attribute_list(
+    _count: u32,
+    attributes: &[i32],
+    targets: &[Ptr],
+    address: u64,
+) -> i32 {
+    for (&attribute, target) in attributes.iter().zip(targets) {
+        let length = lengths::pointer_attribute(attribute);
+        // SAFETY: the interface demands null or memory for this attribute.
+        let data = unsafe { OutArray::new(target.0 as *mut u8, length) };
+        pointer_attribute(data, attribute, address);
     }
     code::SUCCESS
 }
@@ -322,16 +326,17 @@ pub(crate) fn unreserve(address: u64, size: usize) -> i32 {
 
 /// The device that a description of physical memory asks for: `location` is 8
 /// bytes in, of type 1 for a device and then its number.
-fn located(properties: Ptr) -> Answer<usize> {
-    let kind: i32 = properties.get(8).ok_or(code::INVALID_VALUE)?;
-    let device: i32 = properties.get(12).ok_or(code::INVALID_VALUE)?;
+fn located(properties: Option<[u8; 16]>) -> Answer<usize> {
+    let properties = properties.ok_or(code::INVALID_VALUE)?;
+    let kind: i32 = field(&properties, 8).ok_or(code::INVALID_VALUE)?;
+    let device: i32 = field(&properties, 12).ok_or(code::INVALID_VALUE)?;
     if kind != 1 {
         return Err(code::NOT_SUPPORTED);
     }
     machine()?.physical(device)
 }
 
-pub(crate) fn create(out: Out<Ptr>, size: usize, properties: Ptr, _flags: u64) -> i32 {
+pub(crate) fn create(out: Out<Ptr>, size: usize, properties: Option<[u8; 16]>, _flags: u64) -> i32 {
     status(located(properties).and_then(|device| {
         use_current()?;
         let (_, mut books) = books()?;
@@ -458,7 +463,7 @@ pub(crate) fn set_current_pool(device: i32, pool: Ptr) -> i32 {
     )
 }
 
-pub(crate) fn create_pool(out: Out<Ptr>, properties: Ptr) -> i32 {
+pub(crate) fn create_pool(out: Out<Ptr>, properties: Option<[u8; 16]>) -> i32 {
     status(located(properties).and_then(|device| {
         let (_, mut books) = books()?;
         let handle = Ptr::fresh();
@@ -483,7 +488,7 @@ pub(crate) fn trim_pool(pool: Ptr, keep: usize) -> i32 {
 
 /// Attributes 1 to 3 are reuse policies (32 bits); then the release threshold,
 /// and what is reserved and used, now and at most (64 bits).
-pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: Ptr) -> i32 {
+pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: OutArray<u8>) -> i32 {
     status(books().and_then(|(_, books)| {
         let pool = &books.pools.get(&pool).ok_or(code::INVALID_VALUE)?.pool;
         match attribute {
@@ -499,19 +504,18 @@ pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: Ptr) -> i32 {
     }))
 }
 
-pub(crate) fn set_pool_attribute(pool: Ptr, attribute: i32, value: Ptr) -> i32 {
+pub(crate) fn set_pool_attribute(pool: Ptr, attribute: i32, value: &[u8]) -> i32 {
     status(books().and_then(|(_, mut books)| {
         let pool = books.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
         if attribute == 4 {
-            pool.pool.release_threshold = value.get(0).ok_or(code::INVALID_VALUE)?;
+            pool.pool.release_threshold = field(value, 0).ok_or(code::INVALID_VALUE)?;
         }
         Ok(())
     }))
 }
 
 /// Memory of graphs: none is kept apart.
-pub(crate) fn graph_memory(_device: i32, _attribute: i32, value: Ptr) -> i32 {
-    value.put(0, 0_u64);
+pub(crate) fn graph_memory(_device: i32, _attribute: i32, _value: Out<u64>) -> i32 {
     code::SUCCESS
 }
 

@@ -25,7 +25,7 @@ pub(crate) mod cupti;
 pub(crate) mod cusparse;
 pub(crate) mod cusparselt;
 mod device;
-mod images;
+pub(crate) mod images;
 mod kernel;
 mod memory;
 pub(crate) mod nccl;

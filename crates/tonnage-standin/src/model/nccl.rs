@@ -17,7 +17,7 @@ use tonnage_capture::RUN_VARIABLE;
 
 use super::cudnn::real;
 use super::memory;
-use crate::ffi::{ByValue, Out, OutBytes, Ptr};
+use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{current, machine, use_current};
 use crate::recorder::static_text;
 use crate::values;
@@ -137,20 +137,19 @@ pub(crate) fn ncclCommInitRankScalable(
     ranks: i32,
     rank: i32,
     _ids: i32,
-    id: Ptr,
+    id: Option<[u8; 128]>,
     _config: Ptr,
 ) -> i32 {
-    let id: [u8; 128] = id.get(0).unwrap_or([0; 128]);
-    open(&comm, ranks, &id, rank)
+    open(&comm, ranks, &id.unwrap_or([0; 128]), rank)
 }
 
-pub(crate) fn ncclCommInitAll(comms: Ptr, count: i32, devices: Ptr) -> i32 {
+pub(crate) fn ncclCommInitAll(comms: OutArray<Ptr>, count: i32, devices: &[i32]) -> i32 {
     let Ok(machine) = machine() else {
         return UNHANDLED_CUDA_ERROR;
     };
     let name = name_of(&unique_id());
     for rank in 0..count.max(0) {
-        let device = devices.get(rank as usize * 4).unwrap_or(rank);
+        let device = devices.get(rank as usize).copied().unwrap_or(rank);
         if machine.physical(device).is_err() {
             return INVALID_ARGUMENT;
         }
@@ -162,7 +161,7 @@ pub(crate) fn ncclCommInitAll(comms: Ptr, count: i32, devices: Ptr) -> i32 {
             splits: 0,
             sure: true,
         });
-        comms.put(rank as usize * 8, handle);
+        comms.set(rank as usize, handle);
     }
     SUCCESS
 }
@@ -251,8 +250,8 @@ pub(crate) fn ncclCommSplit(comm: Ptr, colour: i32, key: i32, out: Out<Ptr>, _co
 
 pub(crate) fn ncclCommShrink(
     comm: Ptr,
-    excluded: Ptr,
-    excluded_count: i32,
+    excluded: &[i32],
+    _excluded_count: i32,
     out: Out<Ptr>,
     _config: Ptr,
     _flags: i32,
@@ -260,10 +259,7 @@ pub(crate) fn ncclCommShrink(
     let Some(parent) = of(comm) else {
         return INVALID_ARGUMENT;
     };
-    let gone: Vec<usize> = (0..excluded_count.max(0) as usize)
-        .filter_map(|index| excluded.get::<i32>(index * 4))
-        .map(|rank| rank as usize)
-        .collect();
+    let gone: Vec<usize> = excluded.iter().map(|&rank| rank as usize).collect();
     out.set(register(Communicator {
         ranks: parent.ranks.saturating_sub(gone.len()).max(1),
         rank: parent.rank - gone.iter().filter(|&&rank| rank < parent.rank).count(),
@@ -277,13 +273,12 @@ pub(crate) fn ncclCommShrink(
 pub(crate) fn ncclCommGrow(
     _comm: Ptr,
     ranks: i32,
-    id: Ptr,
+    id: Option<[u8; 128]>,
     rank: i32,
     out: Out<Ptr>,
     _config: Ptr,
 ) -> i32 {
-    let id: [u8; 128] = id.get(0).unwrap_or([0; 128]);
-    open(&out, ranks, &id, rank)
+    open(&out, ranks, &id.unwrap_or([0; 128]), rank)
 }
 
 pub(crate) fn ncclCommDestroy(comm: Ptr) -> i32 {

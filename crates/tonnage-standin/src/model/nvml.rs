@@ -7,7 +7,9 @@
 
 use tonnage_capture::DeviceProfile;
 
-use crate::ffi::{InOut, Out, OutBytes, Ptr};
+use std::ffi::CStr;
+
+use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Plain, Ptr};
 use crate::machine::{self, books, machine};
 use crate::recorder;
 
@@ -40,11 +42,11 @@ fn device(handle: Ptr) -> Answer<(usize, &'static DeviceProfile)> {
     Ok((number, profile.ok_or(INVALID_ARGUMENT)?))
 }
 
-fn write(buffer: Ptr, length: u32, text: &str) -> i32 {
+fn write(buffer: OutText, length: u32, text: &str) -> i32 {
     if (text.len() as u32) >= length {
         return INSUFFICIENT_SIZE;
     }
-    buffer.write_text(text, length as usize);
+    buffer.set(text);
     SUCCESS
 }
 
@@ -84,11 +86,11 @@ fn driver_version() -> &'static str {
     }
 }
 
-pub(crate) fn nvmlSystemGetDriverVersion(version: Ptr, length: u32) -> i32 {
+pub(crate) fn nvmlSystemGetDriverVersion(version: OutText, length: u32) -> i32 {
     write(version, length, driver_version())
 }
 
-pub(crate) fn nvmlSystemGetNVMLVersion(version: Ptr, length: u32) -> i32 {
+pub(crate) fn nvmlSystemGetNVMLVersion(version: OutText, length: u32) -> i32 {
     write(version, length, &format!("13.{}", driver_version()))
 }
 
@@ -98,7 +100,7 @@ pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> i32 {
 
 pub(crate) use nvmlSystemGetCudaDriverVersion as nvmlSystemGetCudaDriverVersion_v2;
 
-pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: Ptr, length: u32) -> i32 {
+pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: OutText, length: u32) -> i32 {
     let known = std::fs::read_to_string(format!("/proc/{pid}/comm"));
     known.map_or(NOT_FOUND, |known| write(name, length, known.trim()))
 }
@@ -135,16 +137,16 @@ pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Ptr>) -> i32 {
 
 pub(crate) use nvmlDeviceGetHandleByIndex as nvmlDeviceGetHandleByIndex_v2;
 
-pub(crate) fn nvmlDeviceGetHandleByPciBusId(bus: Ptr, out: Out<Ptr>) -> i32 {
+pub(crate) fn nvmlDeviceGetHandleByPciBusId(bus: Option<&CStr>, out: Out<Ptr>) -> i32 {
     // The domain may have four or eight digits.
-    let asked = bus.read_text().unwrap_or_default().to_uppercase();
+    let asked = bus.unwrap_or_default().to_string_lossy().to_uppercase();
     find(&out, |device| asked.ends_with(&machine::bus_text(device)))
 }
 
 pub(crate) use nvmlDeviceGetHandleByPciBusId as nvmlDeviceGetHandleByPciBusId_v2;
 
-pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: Ptr, out: Out<Ptr>) -> i32 {
-    let asked = uuid.read_text().unwrap_or_default();
+pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: Option<&CStr>, out: Out<Ptr>) -> i32 {
+    let asked = uuid.unwrap_or_default().to_string_lossy();
     find(&out, |device| machine::uuid_text(device) == asked)
 }
 
@@ -152,30 +154,26 @@ pub(crate) fn nvmlDeviceGetHandleBySerial(_serial: Ptr, _out: Out<Ptr>) -> i32 {
     NOT_FOUND
 }
 
-pub(crate) fn nvmlDeviceGetName(handle: Ptr, name: Ptr, length: u32) -> i32 {
+pub(crate) fn nvmlDeviceGetName(handle: Ptr, name: OutText, length: u32) -> i32 {
     device(handle).map_or_else(
         |error| error,
         |(_, profile)| write(name, length, &profile.name),
     )
 }
 
-pub(crate) fn nvmlDeviceGetUUID(handle: Ptr, uuid: Ptr, length: u32) -> i32 {
+pub(crate) fn nvmlDeviceGetUUID(handle: Ptr, uuid: OutText, length: u32) -> i32 {
     device(handle).map_or_else(
         |error| error,
         |(number, _)| write(uuid, length, &machine::uuid_text(number)),
     )
 }
 
-pub(crate) fn nvmlDeviceGetSerial(_handle: Ptr, _serial: Ptr, _length: u32) -> i32 {
+pub(crate) fn nvmlDeviceGetSerial(_handle: Ptr, _serial: OutText, _length: u32) -> i32 {
     NOT_SUPPORTED
 }
 
 /// Writes one fact about a device.
-fn tell<T: Copy + Default>(
-    handle: Ptr,
-    out: &Out<T>,
-    fact: impl FnOnce(usize, &DeviceProfile) -> T,
-) -> i32 {
+fn tell<T: Plain>(handle: Ptr, out: &Out<T>, fact: impl FnOnce(usize, &DeviceProfile) -> T) -> i32 {
     status(device(handle).map(|(number, profile)| out.set(fact(number, profile))))
 }
 
@@ -263,7 +261,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32 {
     }))
 }
 
-pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: Ptr, out: Ptr) -> i32 {
+pub(crate) fn nvmlDeviceGetMemoryInfo_v2(handle: Ptr, out: OutArray<u8>) -> i32 {
     status(memory(handle).map(|(total, free)| {
         out.put(8, total);
         out.put(16, 0_u64);
@@ -277,7 +275,7 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(handle: Ptr, out: OutBytes<24>) -> i32
 }
 
 /// Processes that hold memory: ours, and the others of this run as one line each.
-fn processes(handle: Ptr, count: &InOut<u32>, infos: Ptr, entry: usize) -> i32 {
+fn processes<const N: usize>(handle: Ptr, count: &InOut<u32>, infos: &OutArray<[u8; N]>) -> i32 {
     let (number, _) = match device(handle) {
         Ok(found) => found,
         Err(error) => return error,
@@ -289,10 +287,10 @@ fn processes(handle: Ptr, count: &InOut<u32>, infos: Ptr, entry: usize) -> i32 {
         return INSUFFICIENT_SIZE;
     }
     for (index, (pid, bytes)) in list.into_iter().enumerate() {
-        let at = index * entry;
+        let at = index * N;
         infos.put(at, pid);
         infos.put(at + 8, bytes);
-        if entry == 24 {
+        if N == 24 {
             infos.put(at + 16, u64::MAX); // no partition
         }
     }
@@ -302,9 +300,9 @@ fn processes(handle: Ptr, count: &InOut<u32>, infos: Ptr, entry: usize) -> i32 {
 pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
     handle: Ptr,
     count: InOut<u32>,
-    infos: Ptr,
+    infos: OutArray<[u8; 24]>,
 ) -> i32 {
-    processes(handle, &count, infos, 24)
+    processes(handle, &count, &infos)
 }
 
 pub(crate) use nvmlDeviceGetComputeRunningProcesses_v3 as nvmlDeviceGetComputeRunningProcesses_v2;
@@ -312,15 +310,15 @@ pub(crate) use nvmlDeviceGetComputeRunningProcesses_v3 as nvmlDeviceGetComputeRu
 pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
     handle: Ptr,
     count: InOut<u32>,
-    infos: Ptr,
+    infos: OutArray<[u8; 16]>,
 ) -> i32 {
-    processes(handle, &count, infos, 16)
+    processes(handle, &count, &infos)
 }
 
 // What these devices do not have.
 
 /// A device that belongs to no fabric says so with state 0, at byte 28.
-pub(crate) fn nvmlDeviceGetGpuFabricInfoV(_handle: Ptr, out: Ptr) -> i32 {
+pub(crate) fn nvmlDeviceGetGpuFabricInfoV(_handle: Ptr, out: OutArray<u8>) -> i32 {
     out.put(28, 0_u8);
     SUCCESS
 }
@@ -424,8 +422,12 @@ pub(crate) fn nvmlEventSetWait(_set: Ptr, _out: Ptr, _timeout: u32) -> i32 {
 }
 
 /// Each value says for itself that it is not known, at byte 28 of its 40.
-pub(crate) fn nvmlDeviceGetFieldValues(_handle: Ptr, count: i32, values: Ptr) -> i32 {
-    for index in 0..count.max(0) as usize {
+pub(crate) fn nvmlDeviceGetFieldValues(
+    _handle: Ptr,
+    _count: i32,
+    values: OutArray<[u8; 40]>,
+) -> i32 {
+    for index in 0..values.len() {
         values.put(index * 40 + 28, NOT_SUPPORTED);
     }
     SUCCESS

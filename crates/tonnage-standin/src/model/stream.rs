@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ffi::{InOut, Out, Ptr};
+use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
 /// What the time between two events is said to be. A kernel takes no time
@@ -37,7 +37,7 @@ struct Graph {
 
 struct UserObject {
     references: u32,
-    destroy: Ptr,
+    destroy: Option<HostFunction>,
     data: Ptr,
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn synchronize() -> i32 {
     status(use_current().map(|_| ()))
 }
 
-fn about<T: Copy + Default>(stream: Ptr, out: &Out<T>, what: impl FnOnce(Stream) -> T) -> i32 {
+fn about<T: Plain>(stream: Ptr, out: &Out<T>, what: impl FnOnce(Stream) -> T) -> i32 {
     let known = with(|streams| streams.known.get(&stream).copied());
     out.set(what(known.unwrap_or(Stream {
         device: current(),
@@ -193,34 +193,37 @@ pub(crate) fn id(stream: Ptr, out: Out<u64>) -> i32 {
 }
 
 /// Calls the host function now, unless it is captured.
-pub(crate) fn host_function(stream: Ptr, function: Ptr, data: Ptr) -> i32 {
-    if function.is_null() {
+pub(crate) fn host_function(stream: Ptr, function: Option<HostFunction>, data: Ptr) -> i32 {
+    let Some(function) = function else {
         return code::INVALID_VALUE;
-    }
+    };
     if !note_work(stream) {
-        // SAFETY: the interface demands a function of one pointer here.
-        let function =
-            unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(function.0) };
-        // SAFETY: called with the argument it was given to us with.
+        // SAFETY: the program's function, called with the argument it was given to us with.
         unsafe { function(data) };
     }
     code::SUCCESS
 }
 
-pub(crate) fn host_function_mode(stream: Ptr, function: Ptr, data: Ptr, _mode: u32) -> i32 {
+pub(crate) fn host_function_mode(
+    stream: Ptr,
+    function: Option<HostFunction>,
+    data: Ptr,
+    _mode: u32,
+) -> i32 {
     host_function(stream, function, data)
 }
 
-pub(crate) fn callback(stream: Ptr, function: Ptr, data: Ptr, _flags: u32) -> i32 {
-    if function.is_null() {
+pub(crate) fn callback(
+    stream: Ptr,
+    function: Option<StreamCallback>,
+    data: Ptr,
+    _flags: u32,
+) -> i32 {
+    let Some(function) = function else {
         return code::INVALID_VALUE;
-    }
+    };
     if !note_work(stream) {
-        // SAFETY: the interface demands a function of these three here.
-        let function = unsafe {
-            std::mem::transmute::<usize, unsafe extern "C" fn(Ptr, i32, Ptr)>(function.0)
-        };
-        // SAFETY: called with the argument it was given to us with.
+        // SAFETY: the program's function, called with the argument it was given to us with.
         unsafe { function(stream, code::SUCCESS, data) };
     }
     code::SUCCESS
@@ -430,18 +433,15 @@ pub(crate) fn capture_info_runtime(
     stream: Ptr,
     status_out: Out<i32>,
     id: Out<u64>,
-    graph: Ptr,
-    after: Ptr,
-    edges: Ptr,
-    count: Ptr,
+    graph: OutArray<Ptr>,
+    after: OutArray<Ptr>,
+    edges: OutArray<Ptr>,
+    count: OutArray<usize>,
 ) -> i32 {
-    if machine().is_ok_and(crate::machine::Machine::is_cuda_13) {
-        let captured = info(stream).map_or(Ptr::NULL, |(_, graph)| graph);
-        graph.put(0, captured);
-        after.put(0, Ptr::NULL);
-        edges.put(0, Ptr::NULL);
-        count.put(0, 0_usize);
-    }
+    graph.set(0, info(stream).map_or(Ptr::NULL, |(_, graph)| graph));
+    after.set(0, Ptr::NULL);
+    edges.set(0, Ptr::NULL);
+    count.set(0, 0);
     capture_info(stream, status_out, id)
 }
 
@@ -478,7 +478,7 @@ pub(crate) fn instantiate(out: Out<Ptr>, _graph: Ptr, _flags: u64) -> i32 {
     code::SUCCESS
 }
 
-pub(crate) fn instantiate_parameters(out: Out<Ptr>, _graph: Ptr, parameters: Ptr) -> i32 {
+pub(crate) fn instantiate_parameters(out: Out<Ptr>, _graph: Ptr, parameters: OutArray<u8>) -> i32 {
     parameters.put(16, Ptr::NULL); // the node in error
     parameters.put(24, 0_i32); // the result
     out.set(Ptr::fresh());
@@ -506,20 +506,20 @@ pub(crate) fn destroy_exec(_exec: Ptr) -> i32 {
 }
 
 /// The nodes of a graph: never none, because an empty graph is worth a warning.
-pub(crate) fn nodes(graph: Ptr, nodes: Ptr, count: InOut<usize>) -> i32 {
+pub(crate) fn nodes(graph: Ptr, nodes: OutArray<Ptr>, count: InOut<usize>) -> i32 {
     let have = with(|streams| {
         streams
             .graphs
             .get(&graph)
             .map_or(1, |graph| graph.nodes.max(1))
     });
-    let give = count.get().unwrap_or(0).min(have);
+    let give = nodes.len().min(have);
     if nodes.is_null() {
         count.set(have);
         return code::SUCCESS;
     }
     for index in 0..give {
-        nodes.put(index * 8, Ptr(graph.0 + index + 1));
+        nodes.set(index, Ptr(graph.0 + index + 1));
     }
     count.set(give);
     code::SUCCESS
@@ -547,7 +547,7 @@ pub(crate) fn add_node(out: Out<Ptr>, graph: Ptr) -> i32 {
 pub(crate) fn create_object(
     out: Out<Ptr>,
     data: Ptr,
-    destroy: Ptr,
+    destroy: Option<HostFunction>,
     references: u32,
     _flags: u32,
 ) -> i32 {
@@ -577,13 +577,14 @@ pub(crate) fn release_object(object: Ptr, count: u32) -> i32 {
         held.references = held.references.saturating_sub(count);
         (held.references == 0).then(|| streams.objects.remove(&object))?
     });
-    if let Some(UserObject { destroy, data, .. }) = dead
-        && !destroy.is_null()
+    if let Some(UserObject {
+        destroy: Some(destroy),
+        data,
+        ..
+    }) = dead
     {
-        // SAFETY: the interface demands a function of one pointer here, called
-        // once, when nothing refers to the object any more.
-        let destroy = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn(Ptr)>(destroy.0) };
-        // SAFETY: as above.
+        // SAFETY: the program's function, called with what it was given to us for, once, when
+        // nothing refers to the object any more.
         unsafe { destroy(data) };
     }
     code::SUCCESS

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tonnage_capture::DeviceProfile;
 
 use super::{NAMES, SUCCESS, cudnnGetVersion, guessed, real, stream_of};
-use crate::ffi::{Out, Ptr};
+use crate::ffi::{Out, OutArray, Ptr, field};
 use crate::machine::{current, machine};
 use crate::model::stream;
 use crate::torch::own_workspace;
@@ -53,15 +53,29 @@ mod typed {
     pub(super) const TEXT: i32 = 24;
 }
 
+/// Bytes of an element of an attribute, by its type.
+pub(crate) fn attribute_element_size(of_type: i32) -> usize {
+    match of_type {
+        // Handles, 64-bit numbers, pointers, descriptors.
+        typed::HANDLE | 3 | 5 | 6 | typed::DESCRIPTOR => 8,
+        2 | typed::TEXT => 1,
+        26 => 16,
+        _ => 4,
+    }
+}
+
 /// The first version that works without a device.
 const DEVICELESS: usize = 90800;
+
+type SetAttribute = unsafe extern "C" fn(Ptr, i32, i32, i64, *const u8) -> i32;
+type GetAttribute = unsafe extern "C" fn(Ptr, i32, i32, i64, *mut i64, *mut u8) -> i32;
 
 /// The functions of the user's library.
 struct Library {
     create: unsafe extern "C" fn(i32, *mut Ptr) -> i32,
     destroy: unsafe extern "C" fn(Ptr) -> i32,
-    set: unsafe extern "C" fn(Ptr, i32, i32, i64, Ptr) -> i32,
-    get: unsafe extern "C" fn(Ptr, i32, i32, i64, *mut i64, Ptr) -> i32,
+    set: SetAttribute,
+    get: GetAttribute,
     finalize: unsafe extern "C" fn(Ptr) -> i32,
 }
 
@@ -97,14 +111,8 @@ fn library() -> Option<&'static Library> {
                     create,
                 ),
                 destroy: std::mem::transmute::<usize, unsafe extern "C" fn(Ptr) -> i32>(destroy),
-                set: std::mem::transmute::<
-                    usize,
-                    unsafe extern "C" fn(Ptr, i32, i32, i64, Ptr) -> i32,
-                >(set),
-                get: std::mem::transmute::<
-                    usize,
-                    unsafe extern "C" fn(Ptr, i32, i32, i64, *mut i64, Ptr) -> i32,
-                >(get),
+                set: std::mem::transmute::<usize, SetAttribute>(set),
+                get: std::mem::transmute::<usize, GetAttribute>(get),
                 finalize: std::mem::transmute::<usize, unsafe extern "C" fn(Ptr) -> i32>(finalize),
             }
         };
@@ -161,13 +169,12 @@ impl Library {
         // the text with its length.
         let status = unsafe {
             (self.create)(kind::DEVICE, &raw mut device);
-            let at = Ptr(text.as_ptr() as usize);
             (self.set)(
                 device,
                 attribute::DEVICE_JSON,
                 typed::TEXT,
                 text.len() as i64,
-                at,
+                text.as_ptr(),
             );
             (self.finalize)(device)
         };
@@ -181,7 +188,7 @@ impl Library {
     /// Tells a descriptor which device it is for.
     fn set_device(&self, descriptor: Ptr, name: i32) -> i32 {
         let device = self.device().unwrap_or_default();
-        let at = Ptr((&raw const device) as usize);
+        let at = (&raw const device).cast();
         // SAFETY: one descriptor, which lives until the call is over.
         unsafe { (self.set)(descriptor, name, typed::DESCRIPTOR, 1, at) }
     }
@@ -226,15 +233,15 @@ pub(crate) fn cudnnBackendSetAttribute(
     name: i32,
     of_type: i32,
     count: i64,
-    elements: Ptr,
+    elements: &[u8],
 ) -> i32 {
     if name == attribute::PACK_WORKSPACE
-        && let Some(workspace) = elements.get::<u64>(0)
+        && let Some(workspace) = field::<u64>(elements, 0)
     {
         own_workspace(workspace, "cuDNN");
     }
     let Some(library) = library() else {
-        return stub::set(descriptor, name, of_type, count, elements);
+        return stub::set(descriptor, name, count, elements);
     };
     if of_type == typed::HANDLE {
         return if name == attribute::PLAN_HANDLE {
@@ -243,6 +250,11 @@ pub(crate) fn cudnnBackendSetAttribute(
             SUCCESS
         };
     }
+    let elements = if elements.is_empty() {
+        std::ptr::null()
+    } else {
+        elements.as_ptr()
+    };
     // SAFETY: the caller's arguments, as they came.
     unsafe { (library.set)(descriptor, name, of_type, count, elements) }
 }
@@ -253,10 +265,10 @@ pub(crate) fn cudnnBackendGetAttribute(
     of_type: i32,
     requested: i64,
     count: Out<i64>,
-    elements: Ptr,
+    elements: OutArray<u8>,
 ) -> i32 {
     let Some(library) = library() else {
-        return stub::get(descriptor, name, of_type, requested, &count, elements);
+        return stub::get(descriptor, name, &count, &elements);
     };
     let mut given = 0;
     // SAFETY: the caller's arguments, with our place for the count.
@@ -267,7 +279,7 @@ pub(crate) fn cudnnBackendGetAttribute(
             of_type,
             requested,
             &raw mut given,
-            elements,
+            elements.as_mut_ptr(),
         )
     };
     count.set(given);
@@ -295,7 +307,7 @@ pub(crate) fn cudnnBackendExecute(handle: Ptr, _plan: Ptr, _pack: Ptr) -> i32 {
 /// What is answered without a library that can do without a device.
 mod stub {
     use super::{
-        BTreeMap, Mutex, MutexGuard, Out, PoisonError, Ptr, SUCCESS, attribute, guessed, typed,
+        BTreeMap, Mutex, MutexGuard, Out, OutArray, PoisonError, Ptr, SUCCESS, attribute, guessed,
     };
 
     type Attributes = BTreeMap<i32, (i64, Vec<u8>)>;
@@ -318,35 +330,18 @@ mod stub {
         SUCCESS
     }
 
-    /// Bytes of an element of an attribute, by its type.
-    fn element_size(of_type: i32) -> usize {
-        match of_type {
-            // Handles, 64-bit numbers, pointers, descriptors.
-            typed::HANDLE | 3 | 5 | 6 | typed::DESCRIPTOR => 8,
-            2 | typed::TEXT => 1,
-            26 => 16,
-            _ => 4,
-        }
-    }
-
-    pub(super) fn set(descriptor: Ptr, name: i32, of_type: i32, count: i64, elements: Ptr) -> i32 {
-        let length = count.max(0) as usize * element_size(of_type);
-        let bytes = (0..length)
-            .filter_map(|index| elements.get(index))
-            .collect();
+    pub(super) fn set(descriptor: Ptr, name: i32, count: i64, elements: &[u8]) -> i32 {
         let mut descriptors = descriptors();
         let attributes = descriptors.entry(descriptor).or_default();
-        attributes.insert(name, (count, bytes));
+        attributes.insert(name, (count, elements.to_vec()));
         SUCCESS
     }
 
     pub(super) fn get(
         descriptor: Ptr,
         name: i32,
-        of_type: i32,
-        requested: i64,
         count: &Out<i64>,
-        elements: Ptr,
+        elements: &OutArray<u8>,
     ) -> i32 {
         match name {
             // These go into descriptors that the caller made: there is one.
@@ -365,10 +360,7 @@ mod stub {
             .and_then(|attributes| attributes.get(&name).cloned());
         let (known_count, bytes) = known.unwrap_or_else(|| (1, vec![0; 8]));
         count.set(known_count);
-        let room = requested.max(0) as usize * element_size(of_type);
-        for (index, byte) in bytes.into_iter().take(room).enumerate() {
-            elements.put(index, byte);
-        }
+        elements.set_all(&bytes);
         SUCCESS
     }
 }

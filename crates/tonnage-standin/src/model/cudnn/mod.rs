@@ -10,6 +10,7 @@
 //! answered with zero and named to the user.
 
 use std::collections::BTreeMap;
+use std::ffi::c_char;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub(crate) mod backend;
@@ -17,8 +18,8 @@ pub(crate) mod real;
 pub(crate) mod recurrent;
 
 pub(crate) use backend::{
-    cudnnBackendCreateDescriptor, cudnnBackendDestroyDescriptor, cudnnBackendExecute,
-    cudnnBackendFinalize, cudnnBackendGetAttribute, cudnnBackendInitialize,
+    attribute_element_size, cudnnBackendCreateDescriptor, cudnnBackendDestroyDescriptor,
+    cudnnBackendExecute, cudnnBackendFinalize, cudnnBackendGetAttribute, cudnnBackendInitialize,
     cudnnBackendSetAttribute,
 };
 pub(crate) use recurrent::{
@@ -27,7 +28,7 @@ pub(crate) use recurrent::{
     cudnnSetRNNDescriptor_v8,
 };
 
-use crate::ffi::{Out, Ptr};
+use crate::ffi::{Out, OutArray, OutText, Ptr};
 use crate::machine::{current, machine};
 use crate::recorder::{self, static_text};
 
@@ -85,13 +86,13 @@ pub(crate) fn cudnnGetErrorString(status: i32) -> Ptr {
 }
 
 /// What the user's library says of the last graph it refused.
-pub(crate) fn cudnnGetLastErrorString(message: Ptr, room: usize) {
-    message.write_text("", room);
+pub(crate) fn cudnnGetLastErrorString(message: OutText, _room: usize) {
+    message.set("");
     if let Some(address) = real::function(&NAMES, c"cudnnGetLastErrorString") {
-        // SAFETY: the same function, with the caller's arguments.
+        // SAFETY: the same function, with the caller's buffer.
         unsafe {
-            let ask: unsafe extern "C" fn(Ptr, usize) = std::mem::transmute(address);
-            ask(message, room);
+            let ask: unsafe extern "C" fn(*mut c_char, usize) = std::mem::transmute(address);
+            ask(message.as_mut_ptr(), message.room());
         }
     }
 }
@@ -270,13 +271,16 @@ pub(crate) fn cudnnGetCTCLossWorkspaceSize_v8(
 
 // The older choice of a convolution's algorithm.
 
+/// Bytes of a result.
+const ALGORITHM: usize = 48;
+
 /// One result: algorithm 1, which every kind of convolution has, with success,
 /// no time and no workspace; deterministic, by default arithmetic.
-fn one_algorithm(requested: i32, returned: &Out<i32>, results: Ptr) -> i32 {
+fn one_algorithm(requested: i32, returned: &Out<i32>, results: &OutArray<[u8; ALGORITHM]>) -> i32 {
     if requested < 1 {
         return BAD_PARAM;
     }
-    results.put(0, [0_u8; 48]);
+    results.set(0, [0; ALGORITHM]);
     results.put(0, 1_i32);
     results.put(24, 1_i32);
     returned.set(1);
@@ -292,9 +296,9 @@ pub(crate) fn choose(
     _third: Ptr,
     requested: i32,
     returned: Out<i32>,
-    results: Ptr,
+    results: OutArray<[u8; ALGORITHM]>,
 ) -> i32 {
-    one_algorithm(requested, &returned, results)
+    one_algorithm(requested, &returned, &results)
 }
 
 #[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
@@ -309,11 +313,11 @@ pub(crate) fn find(
     _third_data: Ptr,
     requested: i32,
     returned: Out<i32>,
-    results: Ptr,
+    results: OutArray<[u8; ALGORITHM]>,
     _workspace: Ptr,
     _workspace_size: usize,
 ) -> i32 {
-    one_algorithm(requested, &returned, results)
+    one_algorithm(requested, &returned, &results)
 }
 
 pub(crate) use {
@@ -356,30 +360,18 @@ pub(super) fn describe(tensor: Ptr, data_type: i32, sizes: &[i32]) {
     tensors().insert(tensor, described);
 }
 
-fn numbers(from: Ptr, count: i32) -> Vec<i32> {
-    (0..count.max(0) as usize)
-        .filter_map(|index| from.get(index * 4))
-        .collect()
-}
-
-fn put_numbers(to: Ptr, numbers: &[i32], at_most: i32) {
-    for (index, &number) in numbers.iter().take(at_most.max(0) as usize).enumerate() {
-        to.put(index * 4, number);
-    }
-}
-
 pub(crate) fn cudnnSetTensorNdDescriptor(
     tensor: Ptr,
     data_type: i32,
-    count: i32,
-    sizes: Ptr,
-    strides: Ptr,
+    _count: i32,
+    sizes: &[i32],
+    strides: &[i32],
 ) -> i32 {
     let described = Tensor {
         data_type,
         format: 0,
-        sizes: numbers(sizes, count),
-        strides: numbers(strides, count),
+        sizes: sizes.to_vec(),
+        strides: strides.to_vec(),
     };
     tensors().insert(tensor, described);
     SUCCESS
@@ -387,17 +379,17 @@ pub(crate) fn cudnnSetTensorNdDescriptor(
 
 pub(crate) fn cudnnGetTensorNdDescriptor(
     tensor: Ptr,
-    requested: i32,
+    _requested: i32,
     data_type: Out<i32>,
     count: Out<i32>,
-    sizes: Ptr,
-    strides: Ptr,
+    sizes: OutArray<i32>,
+    strides: OutArray<i32>,
 ) -> i32 {
     let known = tensors().get(&tensor).cloned().unwrap_or_default();
     data_type.set(known.data_type);
     count.set(known.sizes.len() as i32);
-    put_numbers(sizes, &known.sizes, requested);
-    put_numbers(strides, &known.strides, requested);
+    sizes.set_all(&known.sizes);
+    strides.set_all(&known.strides);
     SUCCESS
 }
 
@@ -405,10 +397,10 @@ pub(crate) fn cudnnSetFilterNdDescriptor(
     filter: Ptr,
     data_type: i32,
     format: i32,
-    count: i32,
-    sizes: Ptr,
+    _count: i32,
+    sizes: &[i32],
 ) -> i32 {
-    describe(filter, data_type, &numbers(sizes, count));
+    describe(filter, data_type, sizes);
     if let Some(filter) = tensors().get_mut(&filter) {
         filter.format = format;
     }
@@ -417,17 +409,17 @@ pub(crate) fn cudnnSetFilterNdDescriptor(
 
 pub(crate) fn cudnnGetFilterNdDescriptor(
     filter: Ptr,
-    requested: i32,
+    _requested: i32,
     data_type: Out<i32>,
     format: Out<i32>,
     count: Out<i32>,
-    sizes: Ptr,
+    sizes: OutArray<i32>,
 ) -> i32 {
     let known = tensors().get(&filter).cloned().unwrap_or_default();
     data_type.set(known.data_type);
     format.set(known.format);
     count.set(known.sizes.len() as i32);
-    put_numbers(sizes, &known.sizes, requested);
+    sizes.set_all(&known.sizes);
     SUCCESS
 }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How long host memory is that a caller passes, where no single parameter says it.
+//!
+//! The tables in `api/` name these functions as the length of an array. They
+//! state what the C interface documents for the other arguments, and nothing
+//! else: what is longer than the answer is never read or written.
+
+use crate::ffi::{Length, Ptr};
+use crate::machine::{Machine, machine};
+use crate::model::{cublas, cudnn, cusparse};
+
+fn is_cuda_13() -> bool {
+    machine().is_ok_and(Machine::is_cuda_13)
+}
+
+/// One, if the parameter exists in the program's version of the interface: CUDA 13 and later.
+pub(crate) fn cuda_13() -> usize {
+    usize::from(is_cuda_13())
+}
+
+/// The same for what is a parameter up to CUDA 12.
+pub(crate) fn before_cuda_13() -> usize {
+    usize::from(!is_cuda_13())
+}
+
+/// Bytes of an attribute of a memory pool: reuse policies are `int`, the rest 64 bits.
+pub(crate) fn pool_attribute(attribute: i32) -> usize {
+    match attribute {
+        1..=3 => 4,
+        4..=8 => 8,
+        _ => 0,
+    }
+}
+
+/// Bytes of an attribute of a pointer.
+pub(crate) fn pointer_attribute(attribute: i32) -> usize {
+    match attribute {
+        // Context, device pointer, host pointer, buffer id, start and size of the range.
+        1 | 3 | 4 | 7 | 11 | 12 => 8,
+        // Memory type, and what is yes or no or a device's number.
+        2 | 6 | 8..=10 | 13 => 4,
+        _ => 0,
+    }
+}
+
+/// How much of a cuBLAS result of `length` lies on the host: all or nothing.
+pub(crate) fn cublas_result(handle: Ptr, length: usize) -> usize {
+    if cublas::result_is_on_host(handle) {
+        length
+    } else {
+        0
+    }
+}
+
+/// Bytes of a cuBLAS result of this `cudaDataType`, if it lies on the host.
+pub(crate) fn cublas_typed_result(handle: Ptr, data_type: i32) -> usize {
+    cublas_result(handle, cublas::element_size(data_type))
+}
+
+/// One, if a result of cuSPARSE lies on the host.
+pub(crate) fn cusparse_result(handle: Ptr) -> usize {
+    usize::from(cusparse::on_host(handle))
+}
+
+/// Bytes of the elements of an attribute of a cuDNN descriptor.
+pub(crate) fn cudnn_elements(of_type: i32, count: i64) -> usize {
+    count
+        .length()
+        .saturating_mul(cudnn::attribute_element_size(of_type))
+}
