@@ -187,8 +187,15 @@ fn pointee(class: &str) -> String {
 }
 
 fn c_type(class: &str) -> String {
-    if class == "in fatbinary" {
-        return "*const FatBinaryWrapper".to_owned();
+    match class {
+        "in fatbinary" => return "*const FatBinaryWrapper".to_owned(),
+        "in copy2d" => return "*const [u8; 128]".to_owned(),
+        "in copy3d" => return "*const [u8; 160]".to_owned(),
+        class if class.starts_with("in memory[") || class.starts_with("in targets[") => {
+            return "*const Ptr".to_owned();
+        }
+        class if class.starts_with("memory[") => return "Ptr".to_owned(),
+        _ => {}
     }
     for (direction, pointer) in [("in ", "*const"), ("out ", "*mut"), ("inout ", "*mut")] {
         if let Some(rest) = class.strip_prefix(direction) {
@@ -213,16 +220,18 @@ fn c_type(class: &str) -> String {
     }
 }
 
+/// A parameter by its name, or a number.
+fn argument(name: &str, parameters: &[(String, String)]) -> String {
+    let position = parameters.iter().position(|(known, _)| known == name);
+    match position {
+        Some(index) => format!("p{index}"),
+        None if name.parse::<usize>().is_ok() => name.to_owned(),
+        None => panic!("unknown parameter: {name}"),
+    }
+}
+
 /// The length of an array: a number, a parameter, or a function of parameters in `lengths`.
 fn length(expression: &str, parameters: &[(String, String)]) -> String {
-    let argument = |name: &str| {
-        let position = parameters.iter().position(|(known, _)| known == name);
-        match position {
-            Some(index) => format!("p{index}"),
-            None if name.parse::<usize>().is_ok() => name.to_owned(),
-            None => panic!("unknown parameter: {name}"),
-        }
-    };
     if let Some((function, arguments)) =
         expression.strip_suffix(')').and_then(|e| e.split_once('('))
     {
@@ -230,21 +239,39 @@ fn length(expression: &str, parameters: &[(String, String)]) -> String {
             .split(',')
             .map(str::trim)
             .filter(|name| !name.is_empty())
-            .map(argument)
+            .map(|name| argument(name, parameters))
             .collect();
         return format!("crate::lengths::{function}({})", arguments.join(", "));
     }
     match expression.parse::<usize>() {
         Ok(number) => number.to_string(),
-        Err(_) => format!("Length::length(&{})", argument(expression)),
+        Err(_) => format!("Length::length(&{})", argument(expression, parameters)),
     }
 }
 
 /// How a parameter that is a host address is turned into a value that is safe to use.
 fn conversion(index: usize, class: &str, parameters: &[(String, String)]) -> Option<String> {
     let p = format!("p{index}");
-    if class == "in fatbinary" {
-        return Some(format!("FatBinary::new({p})"));
+    match class {
+        "in fatbinary" => return Some(format!("FatBinary::new({p})")),
+        "in copy2d" => return Some(format!("Copy2D::new({p})")),
+        "in copy3d" => return Some(format!("Copy3D::new({p})")),
+        _ => {}
+    }
+    if let Some(("memory", size)) = array(class) {
+        let length = length(size, parameters);
+        return Some(format!("Region::new({p}, {length})"));
+    }
+    if let Some((list @ ("in memory" | "in targets"), beside)) = array(class) {
+        let list = if list == "in memory" {
+            "Regions"
+        } else {
+            "AttributeTargets"
+        };
+        return Some(format!(
+            "{list}::new({p}, {})",
+            argument(beside, parameters)
+        ));
     }
     let (direction, rest) = class.split_once(' ')?;
     let sized = array(rest).map(|(element, size)| (element, length(size, parameters)));
@@ -281,9 +308,13 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         .map(|(index, (_, class))| format!("p{index}: {}", c_type(class)))
         .collect();
     let mut body = String::new();
-    // Arrays last: their length may be behind another parameter.
+    // Arrays later: their length may be behind another parameter. Lists last: they are beside an array.
     let mut order: Vec<usize> = (0..parameters.len()).collect();
-    order.sort_by_key(|&index| parameters[index].1.contains('['));
+    order.sort_by_key(|&index| {
+        let class = &parameters[index].1;
+        let is_list = class.starts_with("in memory[") || class.starts_with("in targets[");
+        (is_list, class.contains('['))
+    });
     for index in order {
         let parameter = &parameters[index].1;
         // Where nothing is modelled, nothing is read, and only what is always written is written.

@@ -16,9 +16,10 @@
 )]
 
 use crate::ffi::{
-    ByValue, Complex64, Complex128, Dim3, FAILED, FatBinary, FatBinaryWrapper, HostFunction, InOut,
-    Length, Out, OutArray, OutBytes, OutText, Ptr, StreamCallback, Symbol, guard, input,
-    input_array, input_text, unmodelled,
+    AttributeTargets, ByValue, Complex64, Complex128, Dim3, FAILED, FatBinary, FatBinaryWrapper,
+    HostFunction, InOut, Length, Out, OutArray, OutBytes, OutText, Ptr, StreamCallback, Symbol,
+    guard, input, input_array, input_text, unmodelled,
 };
+use crate::region::{Copy2D, Copy3D, Region, Regions};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exports::NAMES;
 pub use crate::model::images::{FatBinary, FatBinaryWrapper};
-use crate::recorder;
+use crate::{lengths, recorder};
 
 /// What a function with a status answers when its model panicked: "unknown
 /// error" in the runtime, the driver and NVML, and no success anywhere.
@@ -352,6 +352,40 @@ impl<T: Plain> OutArray<T> {
                     .write_unaligned(value);
             };
         }
+    }
+}
+
+/// Host addresses to which the callee writes attributes of a pointer, one for each attribute.
+#[derive(Clone, Copy, Debug)]
+pub struct AttributeTargets<'a> {
+    addresses: &'a [Ptr],
+    attributes: &'a [i32],
+}
+
+impl<'a> AttributeTargets<'a> {
+    /// Takes the addresses and leaves what is there.
+    ///
+    /// # Safety
+    /// `addresses` is null or points to as many readable addresses as there are attributes; each is
+    /// null or points to memory for its attribute that the caller gives us to write.
+    pub unsafe fn new(addresses: *const Ptr, attributes: &'a [i32]) -> Self {
+        // SAFETY: promised by the caller.
+        let addresses = unsafe { input_array(addresses, attributes.len()) };
+        Self {
+            addresses,
+            attributes,
+        }
+    }
+
+    /// Each attribute with where it is written.
+    pub fn iter(&self) -> impl Iterator<Item = (i32, OutArray<u8>)> {
+        let pairs = self.attributes.iter().zip(self.addresses);
+        pairs.map(|(&attribute, address)| {
+            let length = lengths::pointer_attribute(attribute);
+            // SAFETY: `new` was promised this.
+            let target = unsafe { OutArray::new(address.0 as *mut u8, length) };
+            (attribute, target)
+        })
     }
 }
 

@@ -7,7 +7,8 @@
 
 use crate::ffi::{Length, Ptr};
 use crate::machine::{Machine, machine};
-use crate::model::{cublas, cudnn, cusparse};
+use crate::model::{cublas, cudnn, cusparse, nccl};
+pub(crate) use crate::region::pitched;
 
 fn is_cuda_13() -> bool {
     machine().is_ok_and(Machine::is_cuda_13)
@@ -67,4 +68,45 @@ pub(crate) fn cudnn_elements(of_type: i32, count: i64) -> usize {
     count
         .length()
         .saturating_mul(cudnn::attribute_element_size(of_type))
+}
+
+/// Bytes of `count` elements of this size.
+pub(crate) fn elements(count: usize, size: usize) -> usize {
+    count.saturating_mul(size)
+}
+
+/// Bytes from the first to the last element of a matrix, column after column.
+pub(crate) fn cublas_matrix<N: Length + Copy>(
+    rows: N,
+    columns: N,
+    element: N,
+    leading: N,
+) -> usize {
+    let element = element.length();
+    let pitch = leading.length().saturating_mul(element);
+    pitched(
+        pitch,
+        rows.length().saturating_mul(element),
+        columns.length(),
+    )
+}
+
+/// Bytes from the first to the last element of a vector.
+pub(crate) fn cublas_vector<N: Length + Copy>(count: N, element: N, stride: N) -> usize {
+    let element = element.length();
+    pitched(
+        stride.length().saturating_mul(element),
+        element,
+        count.length(),
+    )
+}
+
+/// Bytes of `count` elements of an `ncclDataType_t`.
+pub(crate) fn nccl_bytes(count: usize, data_type: i32) -> usize {
+    nccl::bytes(count, data_type)
+}
+
+/// Bytes of `count` elements for every rank of a communicator.
+pub(crate) fn nccl_all_ranks(count: usize, data_type: i32, comm: Ptr) -> usize {
+    nccl_bytes(count, data_type).saturating_mul(nccl::known_ranks(comm))
 }

@@ -11,6 +11,7 @@
 //! * [`ffi`] is what those functions are made of: checked inputs and outputs, the
 //!   guard that keeps panics inside, the count of what is not modelled; `lengths`
 //!   says how long host memory is where it takes more than one argument to know;
+//!   [`region`] is memory that is copied or filled, of a device or of the host;
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `machine` is the state of the process, `values` the little data that is
 //!   kept, `torch` what torch's allocator is asked to tell us, `holders` what
@@ -36,5 +37,6 @@ mod lengths;
 mod machine;
 mod model;
 mod recorder;
+pub mod region;
 mod torch;
 mod values;

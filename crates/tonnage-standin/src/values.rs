@@ -140,7 +140,10 @@ fn is_device(address: u64) -> bool {
 }
 
 /// Copies `size` bytes between any two places, as far as values are kept.
-pub(crate) fn copy(to: Ptr, from: Ptr, size: usize) {
+///
+/// # Safety
+/// What is not on a device is host memory of `size` bytes, to be written and to be read.
+pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
     if size == 0 || to.is_null() || from.is_null() {
         return;
     }
@@ -177,26 +180,11 @@ pub(crate) fn copy(to: Ptr, from: Ptr, size: usize) {
     }
 }
 
-/// Copies `height` rows.
-pub(crate) fn copy_rows(
-    to: Ptr,
-    to_pitch: usize,
-    from: Ptr,
-    from_pitch: usize,
-    width: usize,
-    height: usize,
-) {
-    for row in 0..height {
-        copy(
-            Ptr(to.0 + row * to_pitch),
-            Ptr(from.0 + row * from_pitch),
-            width,
-        );
-    }
-}
-
 /// Fills `count` elements of device memory with `pattern`.
-pub(crate) fn fill(to: u64, pattern: &[u8], count: usize) {
+///
+/// # Safety
+/// If it is not on a device, it is host memory of this size, to be written.
+pub(crate) unsafe fn fill(to: u64, pattern: &[u8], count: usize) {
     let Some(size) = count.checked_mul(pattern.len()) else {
         return;
     };

@@ -602,6 +602,115 @@ fn a_host_function_is_called_and_a_timer_moves() {
     assert!(ms > 0.0);
 }
 
+/// Rows, volumes and lists name their memory in several parameters, or inside of a description.
+#[test]
+fn copies_of_rows_volumes_and_lists_carry_their_values() {
+    let _stage = stage();
+    use_device(0);
+    let mut address = 0;
+    assert_eq!(call!(cudart::cudaMalloc, &raw mut address, 4096), 0);
+    let device = Ptr(address as usize);
+    let data: Vec<u8> = (0..64).collect();
+    let host = Ptr(data.as_ptr() as usize);
+    // Four rows of 8 bytes out of rows of 16, to rows of 32, and back to rows of 8.
+    let to_device = call!(cudart::cudaMemcpy2D, device, 32, host, 16, 8, 4, 1);
+    let mut back = [0_u8; 32];
+    let target = Ptr(back.as_mut_ptr() as usize);
+    let to_host = call!(cudart::cudaMemcpy2D, target, 8, device, 32, 8, 4, 2);
+    assert_eq!((to_device, to_host), (0, 0));
+    let rows: Vec<u8> = data.chunks(16).flat_map(|row| row[..8].to_vec()).collect();
+    assert_eq!(back, *rows);
+    // The same two rows by the driver's description: x 0, y 1, device 2, pitch 32.
+    let mut words = [0_usize; 16];
+    (words[1], words[2], words[4], words[6]) = (1, 2, device.0, 32);
+    (words[9], words[10], words[13]) = (1, target.0, 8);
+    (words[14], words[15]) = (8, 2);
+    back = [0; 32];
+    assert_eq!(call!(cuda::cuMemcpy2D_v2, words.as_ptr().cast()), 0);
+    assert_eq!(back[..16], rows[8..24]);
+    assert_eq!(back[16..], [0; 16]);
+    // Two slices of two rows of 8 bytes.
+    let mut words = [0_usize; 20];
+    (words[4], words[5], words[7]) = (device.0, 32, 2);
+    (words[12], words[13], words[15]) = (target.0, 8, 2);
+    (words[16], words[17], words[18]) = (8, 2, 2);
+    back = [0; 32];
+    assert_eq!(call!(cudart::cudaMemcpy3D, words.as_ptr().cast()), 0);
+    assert_eq!(back, *rows);
+    // A list of two copies.
+    back = [0; 32];
+    let from = [device, Ptr(device.0 + 32)];
+    let to = [Ptr(target.0 + 8), target];
+    let status = call!(
+        cudart::cudaMemcpyBatchAsync,
+        to.as_ptr(),
+        from.as_ptr(),
+        [8_usize, 4].as_ptr(),
+        2,
+        Ptr::NULL,
+        Ptr::NULL,
+        0,
+        Ptr::NULL
+    );
+    assert_eq!(status, 0);
+    assert_eq!(back[..4], rows[8..12]);
+    assert_eq!(back[4..8], [0; 4]);
+    assert_eq!(back[8..16], rows[..8]);
+    for null in [
+        call!(cuda::cuMemcpy2D_v2, std::ptr::null()),
+        call!(cudart::cudaMemcpy3D, std::ptr::null()),
+    ] {
+        assert_eq!(null, 1);
+    }
+    // Attributes of the pointer, two of three wanted.
+    let (mut kind, mut size) = (0_u32, 0_usize);
+    let targets = [
+        Ptr(&raw mut kind as usize),
+        Ptr::NULL,
+        Ptr(&raw mut size as usize),
+    ];
+    let status = call!(
+        cuda::cuPointerGetAttributes,
+        3,
+        [2, 9, 12].as_ptr(),
+        targets.as_ptr(),
+        address
+    );
+    assert_eq!((status, kind, size), (0, 2, 4096));
+    assert_eq!(call!(cudart::cudaFree, device), 0);
+}
+
+/// A variable is as large as it was registered: a copy beyond its end is an error and touches nothing.
+#[test]
+fn a_copy_beyond_a_variable_is_an_error() {
+    let _stage = stage();
+    use_device(0);
+    let name = Ptr(0x7000_1234);
+    call!(
+        cudart::__cudaRegisterVar,
+        Ptr::NULL,
+        name,
+        Ptr::NULL,
+        Ptr::NULL,
+        0,
+        16,
+        0,
+        0
+    );
+    let data = [7_u8; 16];
+    let mut back = [0_u8; 16];
+    let from = Ptr(data.as_ptr() as usize);
+    let to = Ptr(back.as_mut_ptr() as usize);
+    let write = |size, offset| call!(cudart::cudaMemcpyToSymbol, name, from, size, offset, 1);
+    assert_eq!(
+        (write(16, 0), write(16, 1), write(1, usize::MAX)),
+        (0, 1, 1)
+    );
+    assert_eq!(call!(cudart::cudaMemcpyFromSymbol, to, name, 8, 8, 2), 0);
+    assert_eq!(back[..8], [7; 8]);
+    assert_eq!(back[8..], [0; 8]);
+}
+
 #[test]
 fn stubs_write_every_out_parameter() {
     let _stage = stage();

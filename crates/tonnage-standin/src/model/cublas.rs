@@ -14,6 +14,7 @@ use super::memory;
 use crate::ffi::{Out, OutArray, Plain, Ptr};
 use crate::machine::machine;
 use crate::recorder::static_text;
+use crate::region::{Region, Rows};
 use crate::torch::own_workspace;
 
 pub(super) const SUCCESS: i32 = 0;
@@ -303,9 +304,9 @@ pub(crate) fn matrix_async<N: Into<i64>>(
     rows: N,
     columns: N,
     element: N,
-    from: Ptr,
+    from: Region,
     from_columns: N,
-    to: Ptr,
+    to: Region,
     to_columns: N,
     stream: Ptr,
 ) -> i32 {
@@ -318,9 +319,15 @@ pub(crate) fn matrix_async<N: Into<i64>>(
     ]
     .map(|number: i64| number.max(0) as usize);
     let status = memory::copy_rows(
-        (to, to_columns * element),
-        (from, from_columns * element),
-        rows * element,
+        Rows {
+            region: to,
+            pitch: to_columns.saturating_mul(element),
+        },
+        Rows {
+            region: from,
+            pitch: from_columns.saturating_mul(element),
+        },
+        rows.saturating_mul(element),
         columns,
         stream,
     );
@@ -335,9 +342,9 @@ pub(crate) fn matrix<N: Into<i64>>(
     rows: N,
     columns: N,
     element: N,
-    from: Ptr,
+    from: Region,
     from_columns: N,
-    to: Ptr,
+    to: Region,
     to_columns: N,
 ) -> i32 {
     matrix_async(
@@ -356,9 +363,9 @@ pub(crate) fn matrix<N: Into<i64>>(
 pub(crate) fn vector_async<N: Into<i64> + From<u8>>(
     n: N,
     element: N,
-    from: Ptr,
+    from: Region,
     from_stride: N,
-    to: Ptr,
+    to: Region,
     to_stride: N,
     stream: Ptr,
 ) -> i32 {
@@ -377,9 +384,9 @@ pub(crate) fn vector_async<N: Into<i64> + From<u8>>(
 pub(crate) fn vector<N: Into<i64> + From<u8>>(
     n: N,
     element: N,
-    from: Ptr,
+    from: Region,
     from_stride: N,
-    to: Ptr,
+    to: Region,
     to_stride: N,
 ) -> i32 {
     vector_async(n, element, from, from_stride, to, to_stride, Ptr::NULL)

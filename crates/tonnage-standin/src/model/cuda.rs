@@ -9,9 +9,10 @@ use std::cell::RefCell;
 use std::ffi::CStr;
 
 use crate::exports::DRIVER;
-use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Ptr, field};
+use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Ptr};
 use crate::machine::{self, code, current, machine, set_current, status, use_current};
 use crate::recorder::static_text;
+use crate::region::{Copy2D, Region};
 
 pub(crate) use super::device::{
     attribute as cuDeviceGetAttribute, bus_id as cuDeviceGetPCIBusId,
@@ -407,38 +408,27 @@ pub(crate) fn cuMemAllocPitch_v2(
     super::memory::malloc_pitch(out, pitch, width, height)
 }
 
-pub(crate) fn cuMemcpyHtoDAsync_v2(to: u64, from: Ptr, size: usize, stream: Ptr) -> i32 {
-    super::memory::copy(Ptr(to as usize), from, size, stream)
+pub(crate) fn cuMemcpyAsync(to: Region, from: Region, _size: usize, stream: Ptr) -> i32 {
+    super::memory::copy(to, from, stream)
 }
 
-pub(crate) fn cuMemcpyHtoD_v2(to: u64, from: Ptr, size: usize) -> i32 {
-    cuMemcpyHtoDAsync_v2(to, from, size, Ptr::NULL)
-}
+pub(crate) use {
+    cuMemcpyAsync as cuMemcpyDtoDAsync_v2, cuMemcpyAsync as cuMemcpyDtoHAsync_v2,
+    cuMemcpyAsync as cuMemcpyHtoDAsync_v2,
+};
 
-pub(crate) fn cuMemcpyDtoHAsync_v2(to: Ptr, from: u64, size: usize, stream: Ptr) -> i32 {
-    super::memory::copy(to, Ptr(from as usize), size, stream)
-}
-
-pub(crate) fn cuMemcpyDtoH_v2(to: Ptr, from: u64, size: usize) -> i32 {
-    cuMemcpyDtoHAsync_v2(to, from, size, Ptr::NULL)
-}
-
-pub(crate) fn cuMemcpyAsync(to: u64, from: u64, size: usize, stream: Ptr) -> i32 {
-    super::memory::copy(Ptr(to as usize), Ptr(from as usize), size, stream)
-}
-
-pub(crate) use cuMemcpyAsync as cuMemcpyDtoDAsync_v2;
-
-pub(crate) fn cuMemcpy(to: u64, from: u64, size: usize) -> i32 {
+pub(crate) fn cuMemcpy(to: Region, from: Region, size: usize) -> i32 {
     cuMemcpyAsync(to, from, size, Ptr::NULL)
 }
 
-pub(crate) use cuMemcpy as cuMemcpyDtoD_v2;
+pub(crate) use {
+    cuMemcpy as cuMemcpyDtoD_v2, cuMemcpy as cuMemcpyDtoH_v2, cuMemcpy as cuMemcpyHtoD_v2,
+};
 
 pub(crate) fn cuMemcpyPeerAsync(
-    to: u64,
+    to: Region,
     _to_context: Ptr,
-    from: u64,
+    from: Region,
     _from_context: Ptr,
     size: usize,
     stream: Ptr,
@@ -447,61 +437,49 @@ pub(crate) fn cuMemcpyPeerAsync(
 }
 
 pub(crate) fn cuMemcpyPeer(
-    to: u64,
+    to: Region,
     _to_context: Ptr,
-    from: u64,
+    from: Region,
     _from_context: Ptr,
     size: usize,
 ) -> i32 {
     cuMemcpyAsync(to, from, size, Ptr::NULL)
 }
 
-/// One side of a two-dimensional copy: 56 bytes, the place 8 times further for
-/// host and device memory (types 1 and 2; 4 is either).
-fn side(description: &[u8; 128], at: usize) -> (Ptr, usize) {
-    let word = |offset: usize| field::<usize>(description, at + offset).unwrap_or(0);
-    let (x, y, kind, pitch) = (word(0), word(8), word(16) as i32, word(48));
-    let base = if kind == 1 { word(24) } else { word(32) };
-    (Ptr(base + y * pitch + x), pitch)
-}
-
-pub(crate) fn cuMemcpy2DAsync_v2(description: Option<[u8; 128]>, stream: Ptr) -> i32 {
-    let Some(description) = description else {
+pub(crate) fn cuMemcpy2DAsync_v2(copy: Option<Copy2D>, stream: Ptr) -> i32 {
+    let Some(copy) = copy else {
         return code::INVALID_VALUE;
     };
-    let (from, to) = (side(&description, 0), side(&description, 56));
-    let width = field(&description, 112).unwrap_or(0);
-    let height = field(&description, 120).unwrap_or(0);
-    super::memory::copy_rows(to, from, width, height, stream)
+    super::memory::copy_rows(copy.to, copy.from, copy.width, copy.height, stream)
 }
 
-pub(crate) fn cuMemcpy2D_v2(description: Option<[u8; 128]>) -> i32 {
-    cuMemcpy2DAsync_v2(description, Ptr::NULL)
+pub(crate) fn cuMemcpy2D_v2(copy: Option<Copy2D>) -> i32 {
+    cuMemcpy2DAsync_v2(copy, Ptr::NULL)
 }
 
 pub(crate) use cuMemcpy2D_v2 as cuMemcpy2DUnaligned_v2;
 
-pub(crate) fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: Ptr) -> i32 {
-    super::memory::fill(to, &[value], count, stream)
+pub(crate) fn cuMemsetD8Async(to: Region, value: u8, _count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &[value], stream)
 }
 
-pub(crate) fn cuMemsetD16Async(to: u64, value: u16, count: usize, stream: Ptr) -> i32 {
-    super::memory::fill(to, &value.to_ne_bytes(), count, stream)
+pub(crate) fn cuMemsetD16Async(to: Region, value: u16, _count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &value.to_ne_bytes(), stream)
 }
 
-pub(crate) fn cuMemsetD32Async(to: u64, value: u32, count: usize, stream: Ptr) -> i32 {
-    super::memory::fill(to, &value.to_ne_bytes(), count, stream)
+pub(crate) fn cuMemsetD32Async(to: Region, value: u32, _count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &value.to_ne_bytes(), stream)
 }
 
-pub(crate) fn cuMemsetD8_v2(to: u64, value: u8, count: usize) -> i32 {
+pub(crate) fn cuMemsetD8_v2(to: Region, value: u8, count: usize) -> i32 {
     cuMemsetD8Async(to, value, count, Ptr::NULL)
 }
 
-pub(crate) fn cuMemsetD16_v2(to: u64, value: u16, count: usize) -> i32 {
+pub(crate) fn cuMemsetD16_v2(to: Region, value: u16, count: usize) -> i32 {
     cuMemsetD16Async(to, value, count, Ptr::NULL)
 }
 
-pub(crate) fn cuMemsetD32_v2(to: u64, value: u32, count: usize) -> i32 {
+pub(crate) fn cuMemsetD32_v2(to: Region, value: u32, count: usize) -> i32 {
     cuMemsetD32Async(to, value, count, Ptr::NULL)
 }
 

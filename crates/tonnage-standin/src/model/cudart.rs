@@ -6,9 +6,10 @@ use std::cell::Cell;
 
 use std::ffi::CStr;
 
-use crate::ffi::{ByValue, Dim3, InOut, Out, OutArray, OutBytes, Ptr, field};
+use crate::ffi::{ByValue, Dim3, InOut, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{code, machine};
 use crate::recorder::static_text;
+use crate::region::{Copy3D, Region, Regions, Rows, pitched};
 
 pub(crate) use super::device::{
     attribute as cudaDeviceGetAttribute, bus_id as cudaDeviceGetPCIBusId,
@@ -247,60 +248,68 @@ pub(crate) fn cudaMalloc3D(out: OutBytes<32>, extent: ByValue<24>) -> i32 {
     status
 }
 
-pub(crate) fn cudaMemcpyAsync(to: Ptr, from: Ptr, size: usize, _kind: i32, stream: Ptr) -> i32 {
-    super::memory::copy(to, from, size, stream)
+pub(crate) fn cudaMemcpyAsync(
+    to: Region,
+    from: Region,
+    _size: usize,
+    _kind: i32,
+    stream: Ptr,
+) -> i32 {
+    super::memory::copy(to, from, stream)
 }
 
-pub(crate) fn cudaMemcpy(to: Ptr, from: Ptr, size: usize, _kind: i32) -> i32 {
-    super::memory::copy(to, from, size, Ptr::NULL)
+pub(crate) fn cudaMemcpy(to: Region, from: Region, _size: usize, _kind: i32) -> i32 {
+    super::memory::copy(to, from, Ptr::NULL)
 }
 
-pub(crate) fn cudaMemsetAsync(to: Ptr, value: i32, count: usize, stream: Ptr) -> i32 {
-    super::memory::fill(to.0 as u64, &[value as u8], count, stream)
+pub(crate) fn cudaMemsetAsync(to: Region, value: i32, _count: usize, stream: Ptr) -> i32 {
+    super::memory::fill(to, &[value as u8], stream)
 }
 
-pub(crate) fn cudaMemset(to: Ptr, value: i32, count: usize) -> i32 {
+pub(crate) fn cudaMemset(to: Region, value: i32, count: usize) -> i32 {
     cudaMemsetAsync(to, value, count, Ptr::NULL)
 }
 
 pub(crate) fn cudaMemcpyPeerAsync(
-    to: Ptr,
+    to: Region,
     _to_device: i32,
-    from: Ptr,
+    from: Region,
     _from_device: i32,
-    size: usize,
+    _size: usize,
     stream: Ptr,
 ) -> i32 {
-    super::memory::copy(to, from, size, stream)
+    super::memory::copy(to, from, stream)
 }
 
 pub(crate) fn cudaMemcpyPeer(
-    to: Ptr,
+    to: Region,
     _to_device: i32,
-    from: Ptr,
+    from: Region,
     _from_device: i32,
-    size: usize,
+    _size: usize,
 ) -> i32 {
-    super::memory::copy(to, from, size, Ptr::NULL)
+    super::memory::copy(to, from, Ptr::NULL)
 }
 
 pub(crate) fn cudaMemcpy2DAsync(
-    to: Ptr,
+    to: Region,
     to_pitch: usize,
-    from: Ptr,
+    from: Region,
     from_pitch: usize,
     width: usize,
     height: usize,
     _kind: i32,
     stream: Ptr,
 ) -> i32 {
-    super::memory::copy_rows((to, to_pitch), (from, from_pitch), width, height, stream)
+    let rows = |region, pitch| Rows { region, pitch };
+    let (to, from) = (rows(to, to_pitch), rows(from, from_pitch));
+    super::memory::copy_rows(to, from, width, height, stream)
 }
 
 pub(crate) fn cudaMemcpy2D(
-    to: Ptr,
+    to: Region,
     to_pitch: usize,
-    from: Ptr,
+    from: Region,
     from_pitch: usize,
     width: usize,
     height: usize,
@@ -319,25 +328,24 @@ pub(crate) fn cudaMemcpy2D(
 }
 
 /// Copies of volumes are between arrays and pitched memory: rows, slice by slice.
-pub(crate) fn cudaMemcpy3DAsync(parameters: Option<[u8; 160]>, stream: Ptr) -> i32 {
-    let Some(parameters) = parameters else {
+pub(crate) fn cudaMemcpy3DAsync(copy: Option<Copy3D>, stream: Ptr) -> i32 {
+    let Some(copy) = copy else {
         return code::INVALID_VALUE;
     };
-    let word = |at: usize| field::<usize>(&parameters, at).unwrap_or(0);
-    let (from, from_pitch, from_height) = (word(32), word(40), word(56));
-    let (to, to_pitch, to_height) = (word(96), word(104), word(120));
-    let (width, height, depth) = (word(128), word(136), word(144));
-    if from == 0 || to == 0 {
+    let Copy3D { to, from, .. } = copy;
+    if from.region.address().is_null() || to.region.address().is_null() {
         return code::NOT_SUPPORTED;
     }
-    for slice in 0..depth {
-        let status = super::memory::copy_rows(
-            (Ptr(to + slice * to_pitch * to_height), to_pitch),
-            (Ptr(from + slice * from_pitch * from_height), from_pitch),
-            width,
-            height,
-            stream,
-        );
+    for slice in 0..copy.depth {
+        let rows = |all: Rows, slice_bytes: usize| {
+            let length = pitched(all.pitch, copy.width, copy.height);
+            let region = all.region.part(slice.saturating_mul(slice_bytes), length)?;
+            Some(Rows { region, ..all })
+        };
+        let (Some(to), Some(from)) = (rows(to, copy.slices.0), rows(from, copy.slices.1)) else {
+            return code::INVALID_VALUE;
+        };
+        let status = super::memory::copy_rows(to, from, copy.width, copy.height, stream);
         if status != code::SUCCESS {
             return status;
         }
@@ -345,12 +353,12 @@ pub(crate) fn cudaMemcpy3DAsync(parameters: Option<[u8; 160]>, stream: Ptr) -> i
     code::SUCCESS
 }
 
-pub(crate) fn cudaMemcpy3D(parameters: Option<[u8; 160]>) -> i32 {
-    cudaMemcpy3DAsync(parameters, Ptr::NULL)
+pub(crate) fn cudaMemcpy3D(copy: Option<Copy3D>) -> i32 {
+    cudaMemcpy3DAsync(copy, Ptr::NULL)
 }
 
 pub(crate) fn cudaMemset2DAsync(
-    to: Ptr,
+    to: Region,
     pitch: usize,
     value: i32,
     width: usize,
@@ -358,7 +366,10 @@ pub(crate) fn cudaMemset2DAsync(
     stream: Ptr,
 ) -> i32 {
     for row in 0..height {
-        let status = cudaMemsetAsync(Ptr(to.0 + row * pitch), value, width, stream);
+        let Some(row) = to.part(row.saturating_mul(pitch), width) else {
+            return code::INVALID_VALUE;
+        };
+        let status = cudaMemsetAsync(row, value, width, stream);
         if status != code::SUCCESS {
             return status;
         }
@@ -366,24 +377,33 @@ pub(crate) fn cudaMemset2DAsync(
     code::SUCCESS
 }
 
-pub(crate) fn cudaMemset2D(to: Ptr, pitch: usize, value: i32, width: usize, height: usize) -> i32 {
+pub(crate) fn cudaMemset2D(
+    to: Region,
+    pitch: usize,
+    value: i32,
+    width: usize,
+    height: usize,
+) -> i32 {
     cudaMemset2DAsync(to, pitch, value, width, height, Ptr::NULL)
 }
 
 pub(crate) fn cudaMemcpyToSymbolAsync(
     symbol: Ptr,
-    from: Ptr,
+    from: Region,
     size: usize,
     offset: usize,
     _kind: i32,
     stream: Ptr,
 ) -> i32 {
-    super::memory::copy(super::kernel::symbol(symbol, offset), from, size, stream)
+    match super::kernel::symbol(symbol, offset, size) {
+        Ok(to) => super::memory::copy(to, from, stream),
+        Err(status) => status,
+    }
 }
 
 pub(crate) fn cudaMemcpyToSymbol(
     symbol: Ptr,
-    from: Ptr,
+    from: Region,
     size: usize,
     offset: usize,
     kind: i32,
@@ -392,18 +412,21 @@ pub(crate) fn cudaMemcpyToSymbol(
 }
 
 pub(crate) fn cudaMemcpyFromSymbolAsync(
-    to: Ptr,
+    to: Region,
     symbol: Ptr,
     size: usize,
     offset: usize,
     _kind: i32,
     stream: Ptr,
 ) -> i32 {
-    super::memory::copy(to, super::kernel::symbol(symbol, offset), size, stream)
+    match super::kernel::symbol(symbol, offset, size) {
+        Ok(from) => super::memory::copy(to, from, stream),
+        Err(status) => status,
+    }
 }
 
 pub(crate) fn cudaMemcpyFromSymbol(
-    to: Ptr,
+    to: Region,
     symbol: Ptr,
     size: usize,
     offset: usize,
@@ -413,17 +436,17 @@ pub(crate) fn cudaMemcpyFromSymbol(
 }
 
 pub(crate) fn cudaMemcpyBatchAsync(
-    to: &[Ptr],
-    from: &[Ptr],
-    sizes: &[usize],
+    to: Regions<'_>,
+    from: Regions<'_>,
+    _sizes: &[usize],
     _count: usize,
     _attributes: Ptr,
     _indices: Ptr,
     _attribute_count: usize,
     stream: Ptr,
 ) -> i32 {
-    for ((&to, &from), &size) in to.iter().zip(from).zip(sizes) {
-        super::memory::copy(to, from, size, stream);
+    for (to, from) in to.iter().zip(from.iter()) {
+        super::memory::copy(to, from, stream);
     }
     code::SUCCESS
 }
@@ -478,7 +501,10 @@ pub(crate) fn __cudaRegisterManagedVar(
     _global: i32,
 ) {
     super::kernel::register_variable(host.address(), size);
-    host.set(super::kernel::symbol(host.address(), 0));
+    let mut address = 0;
+    // SAFETY: a local variable.
+    super::kernel::symbol_address(unsafe { Out::new(&raw mut address) }, host.address());
+    host.set(Ptr(address as usize));
 }
 
 pub(crate) fn __cudaInitModule(_handle: Ptr) -> i32 {

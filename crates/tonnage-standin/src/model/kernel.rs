@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::ffi::{Dim3, Out, OutBytes, Ptr, field};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
+use crate::region::Region;
 
 use super::images::{self, Image};
 
@@ -98,9 +99,12 @@ pub(crate) fn symbol_size(out: Out<usize>, symbol: Ptr) -> i32 {
     code::SUCCESS
 }
 
-/// The address of a variable plus an offset, for copies to and from it.
-pub(crate) fn symbol(symbol: Ptr, offset: usize) -> Ptr {
-    Ptr(variable(symbol).0 + offset)
+/// A part of a variable, for copies to and from it; an error if the variable is smaller.
+pub(crate) fn symbol(symbol: Ptr, offset: usize, length: usize) -> Answer<Region> {
+    let (address, size) = variable(symbol);
+    // SAFETY: memory of our own of this size, which is kept for good and read and written only by copies.
+    let all = unsafe { Region::new(Ptr(address), size) };
+    all.part(offset, length).ok_or(code::INVALID_VALUE)
 }
 
 /// A variable of a loaded module, by module and name.

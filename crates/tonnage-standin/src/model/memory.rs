@@ -5,11 +5,12 @@
 use tonnage_alloc::{AllocationKind, DeviceAddr};
 use tonnage_capture::log::{CallKind, DriverCall};
 
-use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr, field};
+use crate::ffi::{AttributeTargets, ByValue, Out, OutArray, OutBytes, Ptr, field};
 use crate::machine::{
     self, Answer, Pinned, Pool, books, code, current, machine, status, use_current,
 };
-use crate::{lengths, recorder, values};
+use crate::region::{Region, Rows};
+use crate::{recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
     status(use_current().and_then(|device| {
@@ -276,14 +277,11 @@ pub(crate) fn pointer_attribute(data: OutArray<u8>, attribute: i32, address: u64
 
 pub(crate) fn pointer_attribute_list(
     _count: u32,
-    attributes: &[i32],
-    targets: &[Ptr],
+    _attributes: &[i32],
+    targets: AttributeTargets<'_>,
     address: u64,
 ) -> i32 {
-    for (&attribute, target) in attributes.iter().zip(targets) {
-        let length = lengths::pointer_attribute(attribute);
-        // SAFETY: the interface demands null or memory for this attribute.
-        let data = unsafe { OutArray::new(target.0 as *mut u8, length) };
+    for (attribute, data) in targets.iter() {
         pointer_attribute(data, attribute, address);
     }
     code::SUCCESS
@@ -563,33 +561,44 @@ pub(crate) fn ipc_open_event(out: Out<Ptr>, _handle: ByValue<64>) -> i32 {
 
 // Copies and fills.
 
-/// Copies, unless a graph is being captured: then it would happen at a launch.
-pub(crate) fn copy(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> i32 {
+/// Copies one region to another, unless a graph is being captured: then it would happen at a launch.
+pub(crate) fn copy(to: Region, from: Region, stream: Ptr) -> i32 {
     status(use_current().map(|_| {
         if !super::stream::note_work(stream) {
-            values::copy(to, from, size);
+            copy_now(to, from);
         }
     }))
 }
 
-pub(crate) fn copy_rows(
-    (to, to_pitch): (Ptr, usize),
-    (from, from_pitch): (Ptr, usize),
-    width: usize,
-    height: usize,
-    stream: Ptr,
-) -> i32 {
+fn copy_now(to: Region, from: Region) {
+    let length = to.len().min(from.len());
+    // SAFETY: regions are of a device or may be used by the call.
+    unsafe { values::copy(to.address(), from.address(), length) };
+}
+
+/// Copies `height` rows of `width` bytes.
+pub(crate) fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, stream: Ptr) -> i32 {
     status(use_current().map(|_| {
         if !super::stream::note_work(stream) {
-            values::copy_rows(to, to_pitch, from, from_pitch, width, height);
+            for row in 0..height {
+                let to_row = to.region.part(row.saturating_mul(to.pitch), width);
+                let from_row = from.region.part(row.saturating_mul(from.pitch), width);
+                let (Some(to_row), Some(from_row)) = (to_row, from_row) else {
+                    break;
+                };
+                copy_now(to_row, from_row);
+            }
         }
     }))
 }
 
-pub(crate) fn fill(to: u64, pattern: &[u8], count: usize, stream: Ptr) -> i32 {
+/// Fills a region with a pattern.
+pub(crate) fn fill(to: Region, pattern: &[u8], stream: Ptr) -> i32 {
     status(use_current().map(|_| {
         if !super::stream::note_work(stream) {
-            values::fill(to, pattern, count);
+            let count = to.len() / pattern.len().max(1);
+            // SAFETY: the region is of a device or may be written by the call.
+            unsafe { values::fill(to.address().0 as u64, pattern, count) };
         }
     }))
 }

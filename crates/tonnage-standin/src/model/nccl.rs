@@ -20,6 +20,7 @@ use super::memory;
 use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{current, machine, use_current};
 use crate::recorder::static_text;
+use crate::region::Region;
 use crate::values;
 
 const SUCCESS: i32 = 0;
@@ -381,7 +382,7 @@ pub(crate) fn ncclWinGetUserPtr(_comm: Ptr, window: Ptr, out: Out<Ptr>) -> i32 {
 // Collectives.
 
 /// Bytes of `count` elements of an `ncclDataType_t`.
-fn bytes(count: usize, data_type: i32) -> usize {
+pub(crate) fn bytes(count: usize, data_type: i32) -> usize {
     let element = match data_type {
         0 | 1 | 10 | 11 => 1,
         6 | 9 => 2,
@@ -391,72 +392,81 @@ fn bytes(count: usize, data_type: i32) -> usize {
     count.saturating_mul(element)
 }
 
-fn copy(to: Ptr, from: Ptr, size: usize, stream: Ptr) -> i32 {
-    if to == from || memory::copy(to, from, size, stream) == 0 {
+fn copy(to: Region, from: Region, stream: Ptr) -> i32 {
+    if to.address() == from.address() || memory::copy(to, from, stream) == 0 {
         SUCCESS
     } else {
         UNHANDLED_CUDA_ERROR
     }
 }
 
+/// What arrives here is unknown.
+fn forget(region: Region) {
+    values::forget(region.address().0 as u64, region.len() as u64);
+}
+
+/// How many ranks a communicator has, as far as that is sure: with an unsure
+/// count, writing beyond a buffer is worse than writing too little.
+pub(crate) fn known_ranks(comm: Ptr) -> usize {
+    let comm = of(comm).filter(|comm| comm.sure);
+    comm.map_or(1, |comm| comm.ranks)
+}
+
 /// Copies one block to a place for each rank.
-fn spread(to: Ptr, from: Ptr, size: usize, comm: Ptr, stream: Ptr) -> i32 {
-    let Some(comm) = of(comm) else {
+fn spread(to: Region, from: Region, comm: Ptr, stream: Ptr) -> i32 {
+    if of(comm).is_none() {
         return INVALID_ARGUMENT;
-    };
-    // With an unsure count, writing beyond the buffer is worse than too little.
-    let ranks = if comm.sure { comm.ranks } else { 1 };
+    }
     // Gathering in place is common: the own block lies where it belongs, and
     // must be read before anything is written over it; copies go outwards.
-    (0..ranks)
-        .map(|rank| copy(Ptr(to.0 + rank * size), from, size, stream))
+    (0..known_ranks(comm))
+        .map_while(|rank| to.part(rank * from.len(), from.len()))
+        .map(|place| copy(place, from, stream))
         .find(|&status| status != SUCCESS)
         .unwrap_or(SUCCESS)
 }
 
-/// The block that is this rank's among equal ones.
-fn own(from: Ptr, size: usize, comm: Ptr) -> Ptr {
+/// The block of `size` bytes that is this rank's among equal ones.
+fn own(from: Region, size: usize, comm: Ptr) -> Region {
     let rank = of(comm)
         .filter(|comm| comm.sure)
         .map_or(0, |comm| comm.rank);
-    Ptr(from.0 + rank * size)
+    from.part(rank.saturating_mul(size), size).unwrap_or(from)
 }
 
 pub(crate) fn ncclAllReduce(
-    send: Ptr,
-    receive: Ptr,
-    count: usize,
-    data_type: i32,
+    send: Region,
+    receive: Region,
+    _count: usize,
+    _data_type: i32,
     _op: i32,
     _comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    copy(receive, send, bytes(count, data_type), stream)
+    copy(receive, send, stream)
 }
 
 /// Alone, a broadcast brings what this rank has itself. Many in a group are how
 /// torch gathers: one with each rank as its root.
 pub(crate) fn ncclBroadcast(
-    send: Ptr,
-    receive: Ptr,
-    count: usize,
-    data_type: i32,
+    send: Region,
+    receive: Region,
+    _count: usize,
+    _data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
     let broadcast = Broadcast {
         send,
         receive,
-        size,
         root,
         comm,
         stream,
     };
     GROUP.with_borrow_mut(|group| {
         if group.depth == 0 {
-            return copy(receive, send, size, stream);
+            return copy(receive, send, stream);
         }
         group.broadcasts.push(broadcast);
         SUCCESS
@@ -476,10 +486,10 @@ pub(crate) fn ncclBcast(
 
 #[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
 pub(crate) fn ncclReduce(
-    send: Ptr,
-    receive: Ptr,
-    count: usize,
-    data_type: i32,
+    send: Region,
+    receive: Region,
+    _count: usize,
+    _data_type: i32,
     _op: i32,
     root: i32,
     comm: Ptr,
@@ -488,51 +498,50 @@ pub(crate) fn ncclReduce(
     if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
         return SUCCESS;
     }
-    copy(receive, send, bytes(count, data_type), stream)
+    copy(receive, send, stream)
 }
 
 pub(crate) fn ncclAllGather(
-    send: Ptr,
-    receive: Ptr,
-    count: usize,
-    data_type: i32,
+    send: Region,
+    receive: Region,
+    _count: usize,
+    _data_type: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    spread(receive, send, bytes(count, data_type), comm, stream)
+    spread(receive, send, comm, stream)
 }
 
 pub(crate) fn ncclReduceScatter(
-    send: Ptr,
-    receive: Ptr,
+    send: Region,
+    receive: Region,
     count: usize,
     data_type: i32,
     _op: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
-    copy(receive, own(send, size, comm), size, stream)
+    copy(receive, own(send, bytes(count, data_type), comm), stream)
 }
 
 /// What every rank sends to this one is what this one sends to itself.
 pub(crate) fn ncclAlltoAll(
-    send: Ptr,
-    receive: Ptr,
+    send: Region,
+    receive: Region,
     count: usize,
     data_type: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
-    spread(receive, own(send, size, comm), size, comm, stream)
+    let own = own(send, bytes(count, data_type), comm);
+    spread(receive, own, comm, stream)
 }
 
 pub(crate) fn ncclGather(
-    send: Ptr,
-    receive: Ptr,
-    count: usize,
-    data_type: i32,
+    send: Region,
+    receive: Region,
+    _count: usize,
+    _data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
@@ -540,33 +549,31 @@ pub(crate) fn ncclGather(
     if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
         return SUCCESS;
     }
-    spread(receive, send, bytes(count, data_type), comm, stream)
+    spread(receive, send, comm, stream)
 }
 
 /// Only the root has what is scattered; the others receive something unknown.
 pub(crate) fn ncclScatter(
-    send: Ptr,
-    receive: Ptr,
+    send: Region,
+    receive: Region,
     count: usize,
     data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
     if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
-        values::forget(receive.0 as u64, size as u64);
+        forget(receive);
         return SUCCESS;
     }
-    copy(receive, own(send, size, comm), size, stream)
+    copy(receive, own(send, bytes(count, data_type), comm), stream)
 }
 
 // Messages between two ranks, which meet when the outermost group ends.
 
 #[derive(Clone, Copy)]
 struct Message {
-    buffer: Ptr,
-    size: usize,
+    buffer: Region,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
@@ -574,9 +581,8 @@ struct Message {
 
 #[derive(Clone, Copy)]
 struct Broadcast {
-    send: Ptr,
-    receive: Ptr,
-    size: usize,
+    send: Region,
+    receive: Region,
     root: i32,
     comm: Ptr,
     stream: Ptr,
@@ -606,10 +612,12 @@ fn spread_roots(broadcasts: &[Broadcast]) -> i32 {
     for broadcast in broadcasts {
         let own = of(broadcast.comm).map_or(-1, |comm| comm.rank as i32);
         let mine = broadcasts.iter().find(|mine| {
-            mine.root == own && mine.comm == broadcast.comm && mine.size == broadcast.size
+            mine.root == own
+                && mine.comm == broadcast.comm
+                && mine.send.len() == broadcast.send.len()
         });
         let from = mine.map_or(broadcast.send, |mine| mine.send);
-        let result = copy(broadcast.receive, from, broadcast.size, broadcast.stream);
+        let result = copy(broadcast.receive, from, broadcast.stream);
         status = status.max(result);
     }
     status
@@ -623,17 +631,19 @@ fn deliver(sent: &mut Vec<Message>, awaited: &[Message]) -> i32 {
         let own = of(message.comm).map_or(-1, |comm| comm.rank as i32);
         let fits = |peer: i32| {
             move |sent: &Message| {
-                sent.peer == peer && sent.comm == message.comm && sent.size == message.size
+                sent.peer == peer
+                    && sent.comm == message.comm
+                    && sent.buffer.len() == message.buffer.len()
             }
         };
         let to_self = sent.iter().position(fits(own));
         let found = to_self.or_else(|| sent.iter().position(fits(message.peer)));
         let Some(index) = found else {
-            values::forget(message.buffer.0 as u64, message.size as u64);
+            forget(message.buffer);
             continue;
         };
         let from = sent[index].buffer;
-        let result = copy(message.buffer, from, message.size, message.stream);
+        let result = copy(message.buffer, from, message.stream);
         if message.peer == sent[index].peer {
             sent.remove(index);
         }
@@ -654,17 +664,15 @@ fn post(message: Message, list: impl FnOnce(&mut Group) -> &mut Vec<Message>) ->
 }
 
 pub(crate) fn ncclSend(
-    buffer: Ptr,
-    count: usize,
-    data_type: i32,
+    buffer: Region,
+    _count: usize,
+    _data_type: i32,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
     let message = Message {
         buffer,
-        size,
         peer,
         comm,
         stream,
@@ -673,17 +681,15 @@ pub(crate) fn ncclSend(
 }
 
 pub(crate) fn ncclRecv(
-    buffer: Ptr,
-    count: usize,
-    data_type: i32,
+    buffer: Region,
+    _count: usize,
+    _data_type: i32,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let size = bytes(count, data_type);
     let message = Message {
         buffer,
-        size,
         peer,
         comm,
         stream,
