@@ -31,6 +31,25 @@ const SHARED_LIMIT: u64 = 1 << 20;
 const SHARED_STEP: u64 = 512;
 
 /// What a simulated device is like.
+///
+/// ```
+/// use tonnage_alloc::{Device, DeviceError, SimConfig, SimDevice};
+///
+/// let mut device = SimDevice::new(SimConfig {
+///     context: 300 << 20,
+///     ..SimConfig::with_total(1 << 30)
+/// });
+/// device.open_context()?;
+/// let address = device.malloc(500 << 20)?;
+/// let refused = device.malloc(500 << 20).unwrap_err();
+/// assert_eq!(
+///     refused,
+///     DeviceError::OutOfMemory { requested: 500 << 20, free: 224 << 20 }
+/// );
+/// device.free(address)?;
+/// assert_eq!(device.free_bytes(), 724 << 20);
+/// # Ok::<(), DeviceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimConfig {
     /// Bytes of memory, as the driver reports them.

@@ -144,6 +144,16 @@ pub struct Diff {
 
 impl Diff {
     /// Compares two summaries.
+    ///
+    /// ```
+    /// use tonnage_analysis::diff::{Diff, Summary};
+    ///
+    /// let before = Summary { peak_allocated: 100, ..Summary::default() };
+    /// let after = Summary { peak_allocated: 150, ..Summary::default() };
+    /// let diff = Diff::of(&before, &after);
+    /// assert_eq!(diff.totals[0].delta(), 50);
+    /// assert!(Diff::of(&before, &before).is_empty());
+    /// ```
     pub fn of(before: &Summary, after: &Summary) -> Self {
         let total = |what: &str, before, after| Change {
             what: what.to_owned(),

@@ -193,6 +193,27 @@ pub struct Info {
 }
 
 /// Reads a recording to its end and says what is in it.
+///
+/// ```
+/// use tonnage_analysis::info::info;
+/// use tonnage_trace::{Event, Kind, Trace};
+///
+/// // A recording in which a program asks for 3 MB.
+/// let mut trace = Trace::new("example 1.0");
+/// trace.events.push(Event {
+///     address: 0x7f00_0000_0000,
+///     size: 3_000_320,
+///     requested: 3_000_000,
+///     ..Event::new(Kind::Alloc)
+/// });
+/// let file = trace.write(Vec::new())?;
+///
+/// let info = info(file.as_slice())?;
+/// assert!(info.complete);
+/// let peak = info.devices[0].peak_allocated.as_ref().expect("it has blocks");
+/// assert_eq!(peak.bytes, 3_000_320);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let mut reader = Reader::new(source)?;
     let mut kinds = vec![0_u64; Kind::ALL.len()];

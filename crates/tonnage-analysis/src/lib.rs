@@ -6,7 +6,7 @@
 //! * [`explain`] says why a recording needs what it needs, and what would help;
 //! * [`holdings`] says whose every byte is, at every moment;
 //! * [`info`] says what is in a recording, and how well it is known;
-//! * [`plan`] places the blocks of a recording, whose lives are known now, as low as they can lie;
+//! * [`plan`] places the blocks of a recording, whose lifetimes are known now, as low as they can lie;
 //! * [`replay`] says what another allocator or device would have made of a recording;
 //! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
 //! * [`verdict`] says from a recording whether the run fits, by how much, and

@@ -241,6 +241,27 @@ fn everywhere<T: Sync, R: Send>(
 
 impl Job {
     /// Searches the settings; `progress` hears how many of how many replays are done.
+    ///
+    /// ```
+    /// use tonnage_analysis::replay::{Job, Options};
+    /// use tonnage_analysis::tune::Advice;
+    /// use tonnage_trace::{Event, Kind, Trace};
+    ///
+    /// // A recording in which a program asks for 3 MB.
+    /// let mut trace = Trace::new("example 1.0");
+    /// trace.events.push(Event {
+    ///     address: 0x7f00_0000_0000,
+    ///     size: 3_000_320,
+    ///     requested: 3_000_000,
+    ///     ..Event::new(Kind::Alloc)
+    /// });
+    /// let file = trace.write(Vec::new())?;
+    ///
+    /// let job = Job::load(|| Ok(file.as_slice()), &Options::default())?;
+    /// let tuned = job.tune(1, &|_, _| {});
+    /// assert_eq!(tuned.advice, Advice::KeepIt);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn tune(&self, threads: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Tuned {
         let first = &self.tracks[0];
         let recorded = match first.resolve(&Alloc::Recorded) {

@@ -120,6 +120,20 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 /// Checks a plan against its problem: every promise that can be checked without solving it again.
+///
+/// ```
+/// use tonnage_plan::{Buffer, Fault, Options, Problem, check, plan};
+///
+/// let mut problem = Problem::new();
+/// problem.add(Buffer::new(8, 0..3));
+/// problem.add(Buffer::new(4, 1..4));
+/// let mut plan = plan(&problem, &Options::default())?;
+/// assert_eq!(check(&problem, &plan), Ok(()));
+///
+/// plan.offsets = vec![0, 6];
+/// assert!(matches!(check(&problem, &plan), Err(Fault::Overlap { moment: 1, .. })));
+/// # Ok::<(), tonnage_plan::Invalid>(())
+/// ```
 pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
     let count = problem.len();
     let spaces = problem.spaces();

@@ -79,6 +79,22 @@ impl Switches {
 const MAX_THREADS: usize = 256;
 
 /// How to plan.
+///
+/// ```
+/// use std::time::Duration;
+/// use tonnage_plan::{Buffer, Options, Problem, plan};
+///
+/// let mut problem = Problem::new();
+/// problem.add(Buffer::new(8, 0..3));
+/// let options = Options {
+///     deadline: Some(Duration::from_secs(2)),
+///     threads: 1,
+///     progress: Some(&|progress| println!("peak {}", progress.peak)),
+///     ..Options::default()
+/// };
+/// assert_eq!(plan(&problem, &options)?.peak(), 8);
+/// # Ok::<(), tonnage_plan::Invalid>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
     /// The same seed gives the same plan, as long as no deadline passes and the number of threads is the same.

@@ -47,6 +47,20 @@ impl fmt::Display for BufferId {
 }
 
 /// A buffer: how much, when, and where it may lie.
+///
+/// ```
+/// use tonnage_plan::{Buffer, Options, Problem, plan};
+///
+/// let mut problem = Problem::new();
+/// problem.add(Buffer::new(100, 0..9).aligned(16).with_gap(3..6));
+/// // It fits into the gap, so both take the same bytes.
+/// problem.add(Buffer::new(80, 4..6));
+/// // Something else uses this range all the time.
+/// problem.add(Buffer::new(16, 0..9).fixed_at(112));
+/// let plan = plan(&problem, &Options::default())?;
+/// assert_eq!(plan.offsets, [0, 0, 112]);
+/// # Ok::<(), tonnage_plan::Invalid>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// Bytes.
@@ -109,6 +123,21 @@ impl Buffer {
 }
 
 /// A memory that buffers can be placed in.
+///
+/// ```
+/// use tonnage_plan::{Buffer, Options, Problem, Space, plan};
+///
+/// // A small fast memory, and a large one in which every byte costs more.
+/// let mut problem = Problem::new();
+/// let fast = problem.add_space(Space::of(1024));
+/// let slow = problem.add_space(Space { cost: 10, ..Space::default() });
+/// let small = problem.add(Buffer::new(1000, 0..4));
+/// let large = problem.add(Buffer::new(4000, 0..4));
+/// let plan = plan(&problem, &Options::default())?;
+/// assert_eq!((plan.space(small), plan.space(large)), (fast, slow));
+/// assert_eq!(plan.cost, 40_000);
+/// # Ok::<(), tonnage_plan::Invalid>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// How much it has; `None` asks for the least peak.
@@ -205,6 +234,19 @@ impl Problem {
 
     /// Demands that two buffers start at the same byte, whether they live at the same time or not: for results that
     /// are computed in place, and for values that are handed on.
+    ///
+    /// ```
+    /// use tonnage_plan::{Buffer, Options, Problem, plan};
+    ///
+    /// let mut problem = Problem::new();
+    /// let input = problem.add(Buffer::new(64, 0..2));
+    /// let output = problem.add(Buffer::new(64, 1..3));
+    /// problem.alias(input, output);
+    /// let plan = plan(&problem, &Options::default())?;
+    /// assert_eq!(plan.offset(input), plan.offset(output));
+    /// assert_eq!(plan.peak(), 64);
+    /// # Ok::<(), tonnage_plan::Invalid>(())
+    /// ```
     pub fn alias(&mut self, one: BufferId, other: BufferId) {
         self.aliases.push((one, other));
     }

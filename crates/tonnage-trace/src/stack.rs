@@ -92,6 +92,20 @@ impl Node {
 }
 
 /// Texts, frames and stacks of a recording, each held once.
+///
+/// ```
+/// use tonnage_trace::StackTable;
+///
+/// let mut table = StackTable::new();
+/// let (main, step, file) = (table.intern("main"), table.intern("step"), table.intern("train.py"));
+/// let outer = table.frame(main, file, 40);
+/// let inner = table.frame(step, file, 12);
+/// let stack = table.push_stack(&[inner, outer]).expect("it has frames");
+/// // The same frames are the same stack.
+/// assert_eq!(table.push_stack(&[inner, outer]), Some(stack));
+/// let lines: Vec<u64> = table.frames(stack).map(|frame| frame.line).collect();
+/// assert_eq!(lines, [12, 40]);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct StackTable {
     texts: Vec<Arc<str>>,

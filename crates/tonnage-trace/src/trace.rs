@@ -9,6 +9,24 @@ use std::io::{Read, Write};
 use crate::{Ending, Event, Meta, ReadError, Reader, StackTable, WriteError, Writer, meta};
 
 /// A recording: facts, stacks and events.
+///
+/// ```
+/// use tonnage_trace::{Event, Kind, Meta, Trace, meta};
+///
+/// let mut trace = Trace::new("example 1.0");
+/// trace.meta.push(Meta {
+///     process: 0,
+///     name: meta::TORCH_VERSION.to_owned(),
+///     text: "2.15.0".to_owned(),
+/// });
+/// trace.events.push(Event::new(Kind::Alloc));
+/// let file = trace.write(Vec::new())?;
+///
+/// let again = Trace::read(file.as_slice())?;
+/// assert_eq!(again.fact(0, meta::TORCH_VERSION), Some("2.15.0"));
+/// assert_eq!(again.events, trace.events);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// The program that wrote it.

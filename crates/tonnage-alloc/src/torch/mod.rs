@@ -102,6 +102,25 @@ struct Lane {
 }
 
 /// PyTorch's caching allocator for one device.
+///
+/// ```
+/// use tonnage_alloc::torch::{Allocator, Error, Settings};
+/// use tonnage_alloc::{SimConfig, SimDevice, StreamId};
+///
+/// let settings: Settings = "max_split_size_mb:128".parse()?;
+/// let device = SimDevice::new(SimConfig::with_total(1 << 30));
+/// let mut allocator = Allocator::new(device, settings);
+/// let block = allocator.malloc(3_000_000, StreamId(0))?;
+/// // A block is a multiple of 512 bytes, in a segment of 20 MiB.
+/// assert_eq!(allocator.size_of(block), Some(3_000_320));
+/// assert_eq!(allocator.reserved(), 20 << 20);
+/// // A freed block stays in the cache.
+/// allocator.free(block)?;
+/// assert_eq!(allocator.reserved(), 20 << 20);
+/// allocator.empty_cache()?;
+/// assert_eq!(allocator.reserved(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Allocator<D, S = ()> {
     device: D,

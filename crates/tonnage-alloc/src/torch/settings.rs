@@ -52,6 +52,17 @@ impl Reserve {
 }
 
 /// Every setting that moves device memory. Sizes are in bytes.
+///
+/// ```
+/// use tonnage_alloc::torch::Settings;
+///
+/// // The value of PYTORCH_CUDA_ALLOC_CONF.
+/// let settings: Settings = "expandable_segments:True,garbage_collection_threshold:0.8".parse()?;
+/// assert!(settings.expandable_segments);
+/// // What PyTorch refuses is refused here.
+/// assert!("garbage_collection_threshold:2".parse::<Settings>().is_err());
+/// # Ok::<(), tonnage_alloc::torch::SettingsError>(())
+/// ```
 #[expect(
     clippy::struct_excessive_bools,
     reason = "torch's settings are what they are"

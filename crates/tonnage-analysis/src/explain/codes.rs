@@ -67,6 +67,14 @@ pub const ALL: &[Code] = &[
 ];
 
 /// The code with this name.
+///
+/// ```
+/// use tonnage_analysis::explain::codes;
+///
+/// let code = codes::find("tn101").expect("it is one of them");
+/// assert_eq!(code.code, "TN101");
+/// assert!(code.page.contains("What helps:"));
+/// ```
 pub fn find(code: &str) -> Option<&'static Code> {
     ALL.iter()
         .find(|known| known.code.eq_ignore_ascii_case(code))

@@ -42,6 +42,30 @@ pub enum HoldingsError {
 }
 
 /// Reads all of a recording.
+///
+/// ```
+/// use tonnage_analysis::{explain, holdings};
+/// use tonnage_trace::{Event, Kind, Trace};
+///
+/// // A recording in which a program asks for 3 MB.
+/// let mut trace = Trace::new("example 1.0");
+/// trace.events.push(Event {
+///     address: 0x7f00_0000_0000,
+///     size: 3_000_320,
+///     requested: 3_000_000,
+///     ..Event::new(Kind::Alloc)
+/// });
+/// let file = trace.write(Vec::new())?;
+///
+/// let recording = holdings::read(file.as_slice())?;
+/// let track = recording.worst().expect("it has blocks");
+/// assert_eq!(track.peak_allocated, 3_000_320);
+/// assert_eq!(track.alive_at(track.peak_row).count(), 1);
+///
+/// let explanation = explain::explain(&recording, None, None).expect("it has blocks");
+/// assert_eq!(explanation.device, 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn read<R: Read>(source: R) -> Result<Recording, HoldingsError> {
     read_from(Reader::new(source)?)
 }

@@ -9,6 +9,16 @@ use thiserror::Error;
 use tonnage_alloc::torch::{Settings, SettingsError};
 
 /// An allocator to replay.
+///
+/// ```
+/// use tonnage_analysis::replay::{Alloc, AllocError, Fidelity};
+///
+/// let alloc: Alloc = "torch:expandable_segments:True".parse()?;
+/// assert_eq!(alloc, Alloc::expandable());
+/// assert_eq!(alloc.fidelity(), Fidelity::Exact);
+/// assert!("malloc".parse::<Alloc>().is_err());
+/// # Ok::<(), AllocError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Alloc {
     /// The one of the recording, with its setting.

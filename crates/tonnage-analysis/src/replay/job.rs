@@ -14,6 +14,29 @@ use super::requests::Builder;
 use super::track::Track;
 
 /// A recording, ready to be replayed any number of times, by many threads at once.
+///
+/// ```
+/// use tonnage_analysis::replay::{Alloc, Job, Options};
+/// use tonnage_trace::{Event, Kind, Trace};
+///
+/// // A recording in which a program asks for 3 MB.
+/// let mut trace = Trace::new("example 1.0");
+/// trace.events.push(Event {
+///     address: 0x7f00_0000_0000,
+///     size: 3_000_320,
+///     requested: 3_000_000,
+///     ..Event::new(Kind::Alloc)
+/// });
+/// let file = trace.write(Vec::new())?;
+///
+/// let job = Job::load(|| Ok(file.as_slice()), &Options::default())?;
+/// let report = job.replay(&[Alloc::torch("")?, Alloc::Bfc], false);
+/// let torch = &report.tracks[0].allocators[0];
+/// assert!(torch.completes());
+/// // PyTorch obtains a segment of 20 MiB for it.
+/// assert_eq!(torch.peak_reserved, 20 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Job {
     pub(crate) tracks: Vec<Track>,

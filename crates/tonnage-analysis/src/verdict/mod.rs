@@ -294,6 +294,18 @@ pub fn verdict_of_whole<R: Read>(
 }
 
 /// Judges the recording that `open` opens.
+///
+/// ```
+/// use tonnage_analysis::verdict::verdict;
+/// use tonnage_trace::Trace;
+///
+/// let trace = Trace::new("example 1.0");
+/// let file = trace.write(Vec::new())?;
+/// let verdict = verdict(|| Ok(file.as_slice()))?;
+/// // Nothing used a GPU.
+/// assert!(verdict.devices.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, VerdictError> {
     let rows = Rows::read(open()?)?;
     let facts = Facts::read(&rows.reader);

@@ -48,6 +48,21 @@ pub struct DevicePeak {
 }
 
 /// What every process has on every device. `T` is what the reader notes down beside each live block.
+///
+/// ```
+/// use tonnage_trace::account::Rounding;
+/// use tonnage_trace::{Account, Event, Kind, StackTable};
+///
+/// let (mut account, stacks) = (Account::<()>::new(Rounding::PyTorch), StackTable::new());
+/// let rows = [(Kind::Alloc, 4096, 1000), (Kind::Alloc, 8192, 3000), (Kind::FreeRequested, 4096, 1000)];
+/// for (row, (kind, address, requested)) in (0..).zip(rows) {
+///     let event = Event { address, requested, ..Event::new(kind) };
+///     account.apply(&event, row, &stacks);
+/// }
+/// let device = account.get(0, 0).expect("it has blocks");
+/// // 1000 and 3000 bytes take 1024 and 3072.
+/// assert_eq!(device.peak_allocated().bytes, 4096);
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Account<T = ()> {
     rounding: Rounding,
