@@ -91,7 +91,7 @@ fn a_dimension_with_a_name_is_asked_for_and_taken() {
         error.to_string(),
         "dimension 0 of `conv1` is `batch`, which has no value"
     );
-    assert_eq!(error.hint(), "say --dim batch=8, or what it is");
+    assert_eq!(error.hint(), "use --dim batch=8, or whatever its value is");
     for batch in [1, 2, 64] {
         let dims = [("batch".to_owned(), batch)];
         let problems = onnx::problem(SYMBOLIC, &wanted, &dims).unwrap();

@@ -133,7 +133,7 @@ impl Losses {
             "blocks at the end have their request, rounded up to 512 bytes, as size",
         );
         note(
-            found.homeless,
+            found.unplaced,
             "block at the end lies in no segment and is left out there",
             "blocks at the end lie in no segment and are left out there",
         );

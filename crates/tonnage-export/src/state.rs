@@ -24,7 +24,7 @@ pub(crate) struct Found {
     /// Blocks whose size is the rounded request.
     pub(crate) rounded: u64,
     /// Blocks that lie in no segment, or in another block.
-    pub(crate) homeless: u64,
+    pub(crate) unplaced: u64,
 }
 
 impl Found {
@@ -32,7 +32,7 @@ impl Found {
         self.derived += other.derived;
         self.laid_around += other.laid_around;
         self.rounded += other.rounded;
-        self.homeless += other.homeless;
+        self.unplaced += other.unplaced;
     }
 }
 
@@ -125,14 +125,14 @@ pub(crate) fn at_the_end(
         found.laid_around = segments.len() as u64;
         segments
     };
-    let mut homed = 0;
+    let mut placed = 0;
     let mut filled = Vec::with_capacity(segments.len());
     for segment in segments {
         let (segment, count) = fill(segment, account, &mut found.rounded);
         filled.push(segment);
-        homed += count;
+        placed += count;
     }
-    found.homeless = account.blocks().count() as u64 - homed;
+    found.unplaced = account.blocks().count() as u64 - placed;
     (filled, found)
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn is_bare(event: &Event) -> bool {
 
 /// Puts the blocks of a segment into it, with free blocks between them; returns how many found room.
 fn fill(mut segment: Segment, account: &DeviceAccount, rounded: &mut u64) -> (FinalSegment, u64) {
-    let (mut next, end, mut homed) = (segment.address, segment.end(), 0);
+    let (mut next, end, mut placed) = (segment.address, segment.end(), 0);
     let gap = |from: u64, to: u64| Block {
         address: from,
         bytes: to - from,
@@ -173,13 +173,13 @@ fn fill(mut segment: Segment, account: &DeviceAccount, rounded: &mut u64) -> (Fi
         });
         segment.requested = segment.requested.saturating_add(requested);
         next = block.address + bytes;
-        homed += 1;
+        placed += 1;
         *rounded += u64::from(!block.size_known);
     }
     if next < end {
         blocks.push(gap(next, end));
     }
-    (FinalSegment { segment, blocks }, homed)
+    (FinalSegment { segment, blocks }, placed)
 }
 
 #[cfg(test)]
@@ -243,7 +243,7 @@ mod tests {
             ]
         );
         assert_eq!(active_and_allocated(&segments[0]), (1536, 1024));
-        assert_eq!((found.rounded, found.homeless), (1, 0));
+        assert_eq!((found.rounded, found.unplaced), (1, 0));
     }
 
     #[test]
@@ -301,6 +301,6 @@ mod tests {
             .map(|s| (s.segment.address, s.segment.bytes))
             .collect();
         assert_eq!(runs, [(100, 20), (120, 50)]);
-        assert_eq!(found.homeless, 2);
+        assert_eq!(found.unplaced, 2);
     }
 }

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use tonnage_analysis::verdict::{Outcome, Verdict, VerdictError, verdict, verdict_of_whole};
@@ -15,36 +14,11 @@ use tonnage_trace::second_recording;
 
 use crate::collect::Collected;
 use crate::error::RunError;
+use crate::observer::{JobEnd, Observer};
 use crate::options::{Attempt, Job, Options};
 use crate::python::Torch;
 use crate::run_dir::RunDir;
-use crate::watch::{self, JobEnd, Progress, Watching};
-
-/// Is told what happens during a dry run, on the thread that called [`dry_run`].
-pub trait Observer {
-    /// The job is about to be started.
-    fn started(&mut self, attempt: Attempt) {
-        let _ = attempt;
-    }
-
-    /// About ten times a second while the job runs. `Break` ends it: it is interrupted, then terminated, then killed,
-    /// and what it recorded until then is judged.
-    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
-        let _ = progress;
-        ControlFlow::Continue(())
-    }
-
-    /// The job has ended.
-    fn ended(&mut self, attempt: Attempt, end: &JobEnd) {
-        let _ = (attempt, end);
-    }
-}
-
-/// An observer that ignores everything.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quiet;
-
-impl Observer for Quiet {}
+use crate::watch::{self, Watching};
 
 /// One run of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]

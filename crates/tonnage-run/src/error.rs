@@ -8,7 +8,6 @@ use thiserror::Error;
 use tonnage_analysis::verdict::VerdictError;
 
 use crate::collect::CollectError;
-use crate::options::Options;
 
 /// Why a dry run could not be done.
 #[derive(Debug, Error)]
@@ -73,7 +72,7 @@ pub enum RunError {
     /// No machine has so many GPUs.
     #[error(
         "{gpus} GPUs cannot be simulated: a machine has 1 to {}",
-        Options::MAX_GPUS
+        tonnage_capture::ledger::DEVICES
     )]
     GpuCount {
         /// How many were wanted.

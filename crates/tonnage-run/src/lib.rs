@@ -32,6 +32,7 @@
 pub mod collect;
 mod dry_run;
 mod error;
+mod observer;
 mod options;
 mod python;
 mod run_dir;
@@ -39,12 +40,12 @@ mod signals;
 mod standin;
 mod watch;
 
-pub use dry_run::{DryRun, Observer, Quiet, Run, dry_run, judge};
+pub use dry_run::{DryRun, Run, dry_run, judge};
 pub use error::RunError;
+pub use observer::{Ending, JobEnd, Observer, Progress, Quiet};
 pub use options::{AddressOrder, Attempt, Job, JobOutput, Options};
 pub use python::Torch;
 pub use run_dir::RunDir;
-pub use watch::{Ending, JobEnd, Progress};
 
 /// What tonnage calls itself in the files it writes.
 pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));

@@ -119,7 +119,7 @@ pub struct Options {
 
 impl Options {
     /// How many GPUs a machine can have.
-    pub const MAX_GPUS: u8 = 16;
+    pub const MAX_GPUS: u8 = tonnage_capture::ledger::DEVICES as u8;
 
     /// One GPU as the catalogue has it.
     pub fn new(gpu: Gpu) -> Self {

@@ -21,10 +21,10 @@ use tonnage_trace::{WriteError, Writer, meta};
 use crate::PRODUCER;
 use crate::collect::{CollectError, Collected, collect};
 use crate::error::RunError;
+use crate::observer::JobEnd;
 use crate::options::{Attempt, Job, JobOutput, Options};
 use crate::python::Torch;
 use crate::standin;
-use crate::watch::JobEnd;
 
 /// The Python hook: files that run inside every Python process of the job.
 const HOOK_FILES: [(&str, &str); 3] = [

@@ -3,19 +3,17 @@
 //!
 //! The job keeps the terminal: its output does not pass through here.
 
-use std::fmt;
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use tonnage_capture::LEDGER_FILE;
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWord};
 
-use crate::dry_run::Observer;
 use crate::error::RunError;
+use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
 use crate::run_dir::RunDir;
 use crate::signals::{Forwarding, Termination};
@@ -24,124 +22,37 @@ const TICK: Duration = Duration::from_millis(100);
 /// The first look comes sooner, so that a short command is not waited for.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
-/// How a process ended.
-///
-/// ```
-/// assert_eq!(tonnage_run::Ending::Exit(0).to_string(), "exit 0");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Ending {
-    /// By itself, with this exit code.
-    Exit(i32),
-    /// By this signal.
-    Signal(i32),
-    /// In a way the system does not tell.
-    Unknown,
-}
-
-impl From<ExitStatus> for Ending {
-    fn from(status: ExitStatus) -> Self {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Self::Exit(code),
-            (None, Some(signal)) => Self::Signal(signal),
-            (None, None) => Self::Unknown,
-        }
-    }
-}
-
-/// As recordings have it: `exit 0`, `signal 9`.
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exit(code) => write!(f, "exit {code}"),
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Unknown => f.write_str("unknown"),
-        }
-    }
-}
-
-/// How one run of a job ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct JobEnd {
-    /// How its first process ended.
-    pub ending: Ending,
-    /// Why it was ended because it went on without a new peak, if it was.
-    pub stopped: Option<String>,
-    /// Whether it was interrupted: by a signal to this process, or by the observer.
-    pub interrupted: bool,
-    /// How long it took.
-    pub elapsed: Duration,
-}
-
-impl JobEnd {
-    /// A job that came to this end by itself.
-    pub fn new(ending: Ending, elapsed: Duration) -> Self {
-        Self {
-            ending,
-            stopped: None,
-            interrupted: false,
-            elapsed,
-        }
-    }
-}
-
-/// Live figures of a running job: those of the device with the most memory in use, all processes together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Progress {
-    /// How long the job has run.
-    pub elapsed: Duration,
-    /// Number of the device.
-    pub device: usize,
-    /// Bytes of its memory.
-    pub capacity: u64,
-    /// Bytes in use of it.
-    pub used: u64,
-    /// Bytes that PyTorch's allocator handed out.
-    pub allocated: u64,
-    /// Bytes that PyTorch's allocator holds from the driver.
-    pub reserved: u64,
-    /// Events recorded by now.
-    pub events: u64,
-    /// The largest use so far, summed over all devices.
-    pub peak: u64,
-}
-
-impl Progress {
-    /// Reads the figures that the processes keep in the ledger.
-    fn read(folder: &Path) -> Self {
-        let ledger = std::fs::read(folder.join(LEDGER_FILE))
-            .ok()
-            .and_then(|bytes| Ledger::from_bytes(&bytes));
-        let Some(ledger) = ledger else {
-            return Self::default();
-        };
-        let slots = 0..ledger.slots();
-        let sum = |device: usize, word| -> u64 {
-            slots
-                .clone()
-                .map(|slot| ledger.device(slot, device, word))
-                .sum()
-        };
-        let used = |device: usize| ledger.shared(device, SharedWord::InUse);
-        let fullest = (0..DEVICES).max_by_key(|&device| (used(device), DEVICES - device));
-        let device = fullest.unwrap_or(0);
-        Self {
-            device,
-            used: used(device),
-            allocated: sum(device, DeviceWord::Allocated),
-            reserved: sum(device, DeviceWord::Reserved),
-            events: slots
-                .clone()
-                .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
-                .sum(),
-            peak: (0..DEVICES)
-                .map(|device| ledger.shared(device, SharedWord::PeakInUse))
-                .sum(),
-            ..Self::default()
-        }
+/// Reads the figures that the processes keep in the ledger.
+fn read_progress(folder: &Path) -> Progress {
+    let ledger = std::fs::read(folder.join(LEDGER_FILE))
+        .ok()
+        .and_then(|bytes| Ledger::from_bytes(&bytes));
+    let Some(ledger) = ledger else {
+        return Progress::default();
+    };
+    let slots = 0..ledger.slots();
+    let sum = |device: usize, word| -> u64 {
+        slots
+            .clone()
+            .map(|slot| ledger.device(slot, device, word))
+            .sum()
+    };
+    let used = |device: usize| ledger.shared(device, SharedWord::InUse);
+    let fullest = (0..DEVICES).max_by_key(|&device| (used(device), DEVICES - device));
+    let device = fullest.unwrap_or(0);
+    Progress {
+        device,
+        used: used(device),
+        allocated: sum(device, DeviceWord::Allocated),
+        reserved: sum(device, DeviceWord::Reserved),
+        events: slots
+            .clone()
+            .map(|slot| ledger.process(slot, ProcessWord::TorchEvents))
+            .sum(),
+        peak: (0..DEVICES)
+            .map(|device| ledger.shared(device, SharedWord::PeakInUse))
+            .sum(),
+        ..Progress::default()
     }
 }
 
@@ -198,7 +109,7 @@ pub(crate) fn watch(
         let progress = Progress {
             elapsed: started.elapsed(),
             capacity: run_dir.capacity(),
-            ..Progress::read(run_dir.path())
+            ..read_progress(run_dir.path())
         };
         if progress.peak > last_peak.0 {
             last_peak = (progress.peak, Instant::now());

@@ -29,7 +29,7 @@ pub enum Alloc {
     CudaMallocAsync,
     /// Best fit with coalescing, as TensorFlow and JAX do, as an approximation.
     Bfc,
-    /// No allocator: the placement of someone who knew all lives beforehand.
+    /// No allocator: an offline placement that knows every lifetime in advance.
     Plan,
 }
 
@@ -134,7 +134,7 @@ impl fmt::Display for Alloc {
 pub enum AllocError {
     /// No such name.
     #[error(
-        "no allocator is called `{0}`; say recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or plan"
+        "no allocator is called `{0}`; use recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or plan"
     )]
     Unknown(String),
     /// PyTorch would refuse the settings.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The offline placement beside the allocators: what the requests would take if their lives had been known.
+//! The offline placement beside the allocators: what the requests would take if their lifetimes had been
+//! known in advance.
 //!
 //! No allocator ran, and none can do better than the bound: it is what an allocator is to be measured by. Each pool
 //! is planned on its own, since pools do not share memory, and takes its peak from the start. The time is bounded by

@@ -391,7 +391,7 @@ impl Picture<'_> {
     ) -> Rest {
         let subject = &self.subject;
         let mut places: HashMap<u32, &Place> = HashMap::with_capacity(chosen.kept.len());
-        places.extend(chosen.kept.iter().map(|block| (*block, NOWHERE)));
+        places.extend(chosen.kept.iter().map(|block| (*block, UNPLANNED)));
         let mut others: Vec<&Place> = Vec::new();
         for place in &packing.places {
             let mine = place.block.and_then(|block| places.get_mut(&block));
@@ -400,7 +400,7 @@ impl Picture<'_> {
                 None => others.push(place),
             }
         }
-        let place = |block: &u32| places.get(block).copied().unwrap_or(NOWHERE);
+        let place = |block: &u32| places.get(block).copied().unwrap_or(UNPLANNED);
         let kept = || chosen.kept.iter().map(place);
         columns.plain(
             "plan_life",
@@ -434,7 +434,7 @@ impl Picture<'_> {
 }
 
 /// The place of a block that was not planned.
-const NOWHERE: &Place = &Place {
+const UNPLANNED: &Place = &Place {
     block: None,
     from: 0,
     until: 0,

@@ -103,7 +103,7 @@ impl OnnxError {
                 "write the model anew with onnx.shape_inference.infer_shapes, with fixed shapes of its inputs"
                     .to_owned()
             }
-            Self::Symbolic { dimension, .. } => format!("say --dim {dimension}=8, or what it is"),
+            Self::Symbolic { dimension, .. } => format!("use --dim {dimension}=8, or whatever its value is"),
             Self::Type { .. } => "only tensors of numbers can be planned".to_owned(),
             Self::TooLarge { .. } => "check its shape, and the values of --dim".to_owned(),
         }
