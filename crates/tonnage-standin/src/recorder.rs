@@ -21,7 +21,7 @@ use tonnage_capture::log::{DriverCall, Record, Start, encode, encode_call};
 use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig};
 
 use crate::exports::NAMES;
-use crate::ffi::{UNMODELLED, guard};
+use crate::ffi::{UNMODELLED, guard, input_array};
 use crate::files::OwnFile;
 use crate::ledger::{Ledger, folder, ledger, slot_owner, taken_slot};
 use crate::{fork, machine};
@@ -409,12 +409,8 @@ extern "C" fn write_counts() {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, length: usize) {
     guard((), || {
-        let bytes = if bytes.is_null() || length == 0 {
-            &[]
-        } else {
-            // SAFETY: promised by the caller.
-            unsafe { std::slice::from_raw_parts(bytes, length) }
-        };
+        // SAFETY: promised by the caller.
+        let bytes = unsafe { input_array(bytes, length) };
         remark(&encode(&if tag == 3 {
             Record::Torch(bytes)
         } else {

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_capture::blocks::{Block, NoteKind};
 
-use crate::ffi::guard;
+use crate::ffi::{guard, input_array};
 use crate::{fork, holders, machine, recorder, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
@@ -175,12 +175,12 @@ pub(crate) extern "C" fn tonnage_census_due(percent: u64) -> bool {
 /// A census begins.
 ///
 /// # Safety
-/// `reason` points to `length` readable bytes.
+/// `reason` points to `length` readable bytes, or is null.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_census_begin(reason: *const u8, length: usize) {
     guard((), || {
         // SAFETY: promised by the caller.
-        let reason = unsafe { std::slice::from_raw_parts(reason, length) };
+        let reason = unsafe { input_array(reason, length) };
         let device = LAST_DEVICE.load(Ordering::Relaxed);
         holders::begin(&String::from_utf8_lossy(reason), device);
     });
@@ -189,12 +189,12 @@ pub(crate) unsafe extern "C" fn tonnage_census_begin(reason: *const u8, length: 
 /// A census ends; `graphs` says whether autograd's graphs were walked.
 ///
 /// # Safety
-/// `reason` points to `length` readable bytes.
+/// `reason` points to `length` readable bytes, or is null.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_census_end(reason: *const u8, length: usize, graphs: bool) {
     guard((), || {
         // SAFETY: promised by the caller.
-        let reason = unsafe { std::slice::from_raw_parts(reason, length) };
+        let reason = unsafe { input_array(reason, length) };
         let device = LAST_DEVICE.load(Ordering::Relaxed);
         holders::end(&String::from_utf8_lossy(reason), device, graphs);
     });
@@ -256,7 +256,7 @@ pub(crate) fn own_workspace(address: u64, library: &str) {
 /// [`NoteKind`], the block it speaks of or 0, and a text.
 ///
 /// # Safety
-/// `text` points to `length` readable bytes.
+/// `text` points to `length` readable bytes, or is null.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn tonnage_note(
     kind: u8,
@@ -266,7 +266,7 @@ pub(crate) unsafe extern "C" fn tonnage_note(
 ) {
     guard((), || {
         // SAFETY: promised by the caller.
-        let text = unsafe { std::slice::from_raw_parts(text, length) };
+        let text = unsafe { input_array(text, length) };
         let text = String::from_utf8_lossy(text);
         match NoteKind::from_number(kind) {
             Some(NoteKind::Owner) => own(address, &text),

@@ -72,6 +72,11 @@ pub(crate) fn map_range(base: u64, span: u64) {
         )
     };
     if mapped as u64 != base {
+        if mapped != libc::MAP_FAILED {
+            // A kernel that does not know NOREPLACE takes the address for a wish.
+            // SAFETY: the mapping just made, of which nobody knows.
+            unsafe { libc::munmap(mapped, span as usize) };
+        }
         return;
     }
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTDUMP] {

@@ -256,6 +256,13 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Keeps the thread's device for a later pop. A thread that ends keeps none any more.
+fn push_current() -> Result<(), i32> {
+    STACK
+        .try_with(|stack| stack.borrow_mut().push(current()))
+        .map_err(|_| code::INVALID_CONTEXT)
+}
+
 fn enter(device: usize) -> Result<(), i32> {
     machine()?.physical(device as i32)?;
     set_current(device);
@@ -317,7 +324,7 @@ pub(crate) fn cuCtxGetDevice_v2(out: Out<i32>, context: Ptr) -> i32 {
 
 pub(crate) fn cuCtxPushCurrent(context: Ptr) -> i32 {
     status(device_of(context).and_then(|device| {
-        STACK.with_borrow_mut(|stack| stack.push(current()));
+        push_current()?;
         enter(device)
     }))
 }
@@ -326,7 +333,8 @@ pub(crate) use cuCtxPushCurrent as cuCtxPushCurrent_v2;
 
 pub(crate) fn cuCtxPopCurrent(out: Out<Ptr>) -> i32 {
     out.set(context_of(current() as i32));
-    let Some(before) = STACK.with_borrow_mut(Vec::pop) else {
+    let before = STACK.try_with(|stack| stack.borrow_mut().pop());
+    let Some(before) = before.ok().flatten() else {
         return code::INVALID_CONTEXT;
     };
     set_current(before);
@@ -336,9 +344,10 @@ pub(crate) fn cuCtxPopCurrent(out: Out<Ptr>) -> i32 {
 pub(crate) use cuCtxPopCurrent as cuCtxPopCurrent_v2;
 
 pub(crate) fn cuCtxCreate(out: Out<Ptr>, _flags: u32, device: i32) -> i32 {
-    status(enter(device.max(0) as usize).map(|()| {
-        STACK.with_borrow_mut(|stack| stack.push(current()));
+    status(enter(device.max(0) as usize).and_then(|()| {
+        push_current()?;
         out.set(context_of(device));
+        Ok(())
     }))
 }
 

@@ -47,8 +47,11 @@ thread_local! {
 }
 
 pub(crate) fn push_configuration(grid: Dim3, block: Dim3, shared: usize, stream: Ptr) -> u32 {
-    CONFIGURATIONS.with_borrow_mut(|stack| stack.push((grid, block, shared, stream)));
-    0
+    // A thread that ends keeps none any more: an error, which stops the launch.
+    let kept = CONFIGURATIONS.try_with(|stack| {
+        stack.borrow_mut().push((grid, block, shared, stream));
+    });
+    u32::from(kept.is_err())
 }
 
 pub(crate) fn pop_configuration(
@@ -57,7 +60,8 @@ pub(crate) fn pop_configuration(
     shared: Out<usize>,
     stream: Out<Ptr>,
 ) -> i32 {
-    let Some(top) = CONFIGURATIONS.with_borrow_mut(Vec::pop) else {
+    let top = CONFIGURATIONS.try_with(|stack| stack.borrow_mut().pop());
+    let Some(top) = top.ok().flatten() else {
         return code::INVALID_VALUE;
     };
     for (out, extent) in [(grid, top.0), (block, top.1)] {

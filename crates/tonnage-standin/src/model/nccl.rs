@@ -25,6 +25,7 @@ use crate::values;
 
 const SUCCESS: i32 = 0;
 const UNHANDLED_CUDA_ERROR: i32 = 1;
+const INTERNAL_ERROR: i32 = 3;
 const INVALID_ARGUMENT: i32 = 4;
 
 #[derive(Clone, Copy)]
@@ -464,7 +465,7 @@ pub(crate) fn ncclBroadcast(
         comm,
         stream,
     };
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         if group.depth == 0 {
             return copy(receive, send, stream);
         }
@@ -606,6 +607,12 @@ thread_local! {
     };
 }
 
+/// Does `act` with this thread's group. A thread that ends has none any more, and gets an error.
+fn with_group(act: impl FnOnce(&mut Group) -> i32) -> i32 {
+    let result = GROUP.try_with(|group| act(&mut group.borrow_mut()));
+    result.unwrap_or(INTERNAL_ERROR)
+}
+
 /// Other roots send what this rank sends as a root, where it is of the same size.
 fn spread_roots(broadcasts: &[Broadcast]) -> i32 {
     let mut status = SUCCESS;
@@ -653,7 +660,7 @@ fn deliver(sent: &mut Vec<Message>, awaited: &[Message]) -> i32 {
 }
 
 fn post(message: Message, list: impl FnOnce(&mut Group) -> &mut Vec<Message>) -> i32 {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         list(group).push(message);
         if group.depth > 0 {
             return SUCCESS;
@@ -698,12 +705,14 @@ pub(crate) fn ncclRecv(
 }
 
 pub(crate) fn ncclGroupStart() -> i32 {
-    GROUP.with_borrow_mut(|group| group.depth += 1);
-    SUCCESS
+    with_group(|group| {
+        group.depth += 1;
+        SUCCESS
+    })
 }
 
 pub(crate) fn ncclGroupEnd() -> i32 {
-    GROUP.with_borrow_mut(|group| {
+    with_group(|group| {
         group.depth = group.depth.saturating_sub(1);
         if group.depth > 0 {
             return SUCCESS;

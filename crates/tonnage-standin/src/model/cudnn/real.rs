@@ -20,9 +20,15 @@ pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
         }
         // SAFETY: the handle was just given to us.
         let address = unsafe { libc::dlsym(library, symbol.as_ptr()) };
-        // The link map begins with the address at which the library lies.
-        // SAFETY: a handle of `dlopen` is such a map; it lives while loaded.
-        let base = unsafe { *library.cast::<usize>() };
+        let mut map: *const usize = std::ptr::null();
+        // SAFETY: writes the address of the library's link map to `map`.
+        let answer = unsafe { libc::dlinfo(library, libc::RTLD_DI_LINKMAP, (&raw mut map).cast()) };
+        if answer != 0 || map.is_null() {
+            return None;
+        }
+        // SAFETY: a link map begins with the address at which the library lies, and is there as long
+        // as the library.
+        let base = unsafe { *map };
         let mut about = libc::Dl_info {
             dli_fname: std::ptr::null(),
             dli_fbase: std::ptr::null_mut(),
