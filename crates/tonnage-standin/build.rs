@@ -87,7 +87,7 @@ fn main() {
     );
     let _ = writeln!(
         code,
-        "/// The driver's functions, for whoever asks for them by name.\n\
+        "/// The driver's functions, to be found by name.\n\
          pub(crate) static DRIVER: &[Symbol] = &[\n{driver}];"
     );
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Which devices a dry run plays.
+//! Which devices a dry run simulates.
 
 use serde::{Deserialize, Serialize};
 

@@ -11,11 +11,11 @@
 //! first. So it can be counted again from the slots after a process was killed
 //! in the middle.
 //!
-//! Whether the process of a slot is alive is told by a lock on the file, the
+//! Whether the process of a slot is alive is known by a lock on the file, the
 //! byte [`slot_byte`]: the kernel gives it up at exit, at exec and at a kill,
 //! also of a process nobody has waited for yet, and a process id that was given
 //! out again means nothing to it. Slots of dead processes are taken again only
-//! when no fresh one is left; a process is told from another by its number
+//! when no fresh one is left; processes are distinguished by their number
 //! ([`ProcessWord::Number`]), which is never given out twice.
 //!
 //! This module only knows where each word is, so that the one side which maps

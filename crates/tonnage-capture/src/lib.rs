@@ -6,7 +6,7 @@
 //! makes and the processes find through the environment variable
 //! [`RUN_VARIABLE`]:
 //!
-//! * [`RunConfig`], one JSON file: which devices to play;
+//! * [`RunConfig`], one JSON file: which devices to simulate;
 //! * the [`ledger`], one small file mapped by all processes: what each holds on
 //!   each device this moment. It makes several processes share a device's
 //!   memory, and it is what live progress is read from;

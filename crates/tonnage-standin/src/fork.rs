@@ -2,10 +2,10 @@
 //! What happens to our state when the program forks.
 //!
 //! A fork copies the memory as it is at that moment, and only the thread that
-//! forks. A lock held by another thread would stay held in the child for ever,
-//! so the thread that forks takes all of them first. If it cannot get them in
-//! good time (it may be inside of us, in a handler of a signal) it goes on
-//! without, and the child records nothing and has no device.
+//! forks. A lock held by another thread would stay held in the child forever,
+//! so the thread that forks takes all of them first. If it cannot get them
+//! before a timeout (it may be inside this library, in a signal handler), it
+//! goes on without, and the child records nothing and has no device.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 
 use crate::{ffi, holders, ledger, machine, recorder, torch, values};
 
-/// How long a fork waits for the other threads.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a fork waits for the locks of other threads.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Set in a child whose copy of our state cannot be used.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// Every lock that another thread may hold, in the order in which they are taken.
 struct Held {
-    _books: machine::Held,
+    _accounts: machine::Held,
     _owners: torch::Held,
     _holders: holders::Held,
     _recorder: recorder::Held,
@@ -34,23 +34,23 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Whether this process was forked off at a moment that left nothing usable.
+/// Whether this process was forked without the locks, so that its state cannot be used.
 pub(crate) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// Sees to it that forks find our state in order; at the first use of anything that has some.
+/// Registers the fork handlers; called at the first use of anything that has state.
 pub(crate) fn prepare_for_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: the handlers take and give locks, and end in good time.
+        // SAFETY: the handlers take and release locks, and end after a timeout at the latest.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
 extern "C" fn before() {
     ffi::guard((), || {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         let held = hold(deadline);
         let _ = HELD.try_with(|slot| *slot.borrow_mut() = held);
     });
@@ -87,7 +87,7 @@ pub(crate) fn try_lock<T>(mutex: &'static Mutex<T>) -> Option<MutexGuard<'static
     }
 }
 
-/// Tries until it works or the time is over.
+/// Tries until it works or the deadline has passed.
 fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         if let Some(held) = attempt() {
@@ -105,7 +105,7 @@ fn hold(deadline: Instant) -> Option<Held> {
         (!ledger::is_opening() && !machine::is_opening()).then_some(())
     })?;
     Some(Held {
-        _books: until(deadline, machine::try_hold)?,
+        _accounts: until(deadline, machine::try_hold)?,
         _owners: until(deadline, torch::try_hold)?,
         _holders: until(deadline, holders::try_hold)?,
         _recorder: until(deadline, recorder::try_hold)?,

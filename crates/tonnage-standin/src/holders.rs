@@ -14,16 +14,16 @@ use tonnage_capture::blocks::NoteKind;
 
 use crate::{fork, recorder};
 
-/// Below this nobody asks what holds the memory.
-const LEAST: u64 = 64 << 20;
-/// ... nor, in the midst of a program, below this part of the device.
-const LEAST_PART: u64 = 16;
-/// A level is new if it is a quarter above the last one, or this part of the device.
-const NEW_PART: u64 = 12;
-/// Blocks known at a time: beyond that the census would cost more than it tells.
-const MOST_BLOCKS: usize = 1 << 20;
+/// Below this many allocated bytes there is no census.
+const MIN_ALLOCATED: u64 = 64 << 20;
+/// Nor, while the program runs, below the capacity divided by this.
+const MIN_SHARE: u64 = 16;
+/// A level is new if it is a quarter above the last one, or by the capacity divided by this.
+const NEW_SHARE: u64 = 12;
+/// Maximum number of live blocks that are followed: a census of more would take too long.
+const MAX_BLOCKS: usize = 1 << 20;
 
-/// What is said of a block that no object of Python refers to.
+/// The holder of a block that no Python object refers to.
 const NOTHING: &str = "nothing\t\t";
 
 /// A block that torch's allocator has handed out.
@@ -31,7 +31,7 @@ struct Live {
     size: u64,
     device: usize,
     holder: Option<String>,
-    /// Number of the census that spoke of it last.
+    /// Number of the last census that named a holder.
     census: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn changed(
 ) -> bool {
     let mut known = known();
     match u64::try_from(change) {
-        Ok(size) if known.live.len() < MOST_BLOCKS => {
+        Ok(size) if known.live.len() < MAX_BLOCKS => {
             let live = Live {
                 size,
                 device,
@@ -92,8 +92,8 @@ pub(crate) fn changed(
     }
     let (now, last) = &mut known.levels[device];
     *now = allocated;
-    let least = LEAST.max(capacity / LEAST_PART);
-    let more = (*last / 4).min((capacity / NEW_PART).max(LEAST));
+    let least = MIN_ALLOCATED.max(capacity / MIN_SHARE);
+    let more = (*last / 4).min((capacity / NEW_SHARE).max(MIN_ALLOCATED));
     let due = allocated >= least && allocated > last.saturating_add(more);
     let ask = due && !known.pending;
     known.pending |= due;
@@ -103,7 +103,7 @@ pub(crate) fn changed(
 /// Whether a device holds this many hundredths of what it held at the last census, and not little.
 pub(crate) fn due(percent: u64) -> bool {
     known().levels.iter().any(|&(now, last)| {
-        now >= LEAST && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
+        now >= MIN_ALLOCATED && u128::from(now) * 100 >= u128::from(last) * u128::from(percent)
     })
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn begin(reason: &str, device: usize) {
     recorder::note(NoteKind::Moment, device, 0, &format!("census\t{reason}"));
 }
 
-/// Python says what holds the block in which `address` lies.
+/// Records what holds the block that contains `address`, as found by Python.
 pub(crate) fn hold(address: u64, text: &str) {
     let mut known = known();
     let census = known.censuses;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The ledger between processes: who is there, and what each device has charged to all.
 //!
-//! A device is changed under its lock in the ledger, together with the books of
+//! A device is changed under its lock in the ledger, together with the accounts of
 //! this process. So a request is decided on what all processes hold at that
-//! moment, whatever the books make of it (rounding, shared pieces, pools), and
+//! moment, whatever the accounts make of it (rounding, shared pieces, pools), and
 //! the figures after it are exact without a clock.
 //!
 //! A process that is killed may hold a lock or memory. Whoever meets a lock

@@ -3,8 +3,8 @@
 //!
 //! Loaded in front of the real libraries, it answers the calls of an unmodified
 //! program as a machine with the chosen GPUs would, as far as memory can tell.
-//! The books of each device are kept by `tonnage_alloc::SimDevice`; this crate
-//! only translates between C and those books.
+//! The accounts of each device are kept by `tonnage_alloc::SimDevice`; this crate
+//! only translates between C and those accounts.
 //!
 //! * `api/*.api` hold one line for each foreign function; `build.rs` makes the
 //!   exported functions of them, in [`exports`];
@@ -13,15 +13,15 @@
 //!   says how long host memory is where it takes more than one argument to know;
 //!   [`region`] is memory that is copied or filled, of a device or of the host;
 //! * `model` holds what the modelled functions do, a file for each library;
-//! * `machine` is the state of the process, `values` the little data that is
-//!   kept, `torch` what torch's allocator is asked to tell us, `holders` what
-//!   Python is asked;
-//! * `ledger` is what processes share, `recorder` what is told to `tonnage
-//!   run`, through `files` that cannot hurt the program; `fork` keeps all of it
-//!   in order when the program forks.
+//! * `machine` is the state of the process, `values` the device data that is
+//!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
+//!   holds them by Python's answers;
+//! * `ledger` is the state that processes share, `recorder` what is written for
+//!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
+//!   all of it consistent when the program forks.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
-//! plays a machine without a GPU, writes nothing and starts nothing.
+//! behaves like a machine without a GPU, writes nothing and starts nothing.
 #![expect(
     unsafe_code,
     reason = "a C interface: exported symbols, out-parameters, mapped memory"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The machine a process believes to run on: its devices and their books.
+//! The simulated machine of a process: its devices and their accounts.
 //!
 //! Made at the first CUDA call, from the configuration that `tonnage run`
 //! wrote. One lock guards all of it: calls that move memory are few, and those
@@ -63,6 +63,12 @@ const ADDRESS_SPAN: u64 = if cfg!(tonnage_sanitizer = "thread") {
 } else {
     64 << 40
 };
+/// A device gets at most this, so that addresses do not depend on how many there are.
+const MAX_DEVICE_SPAN: u64 = if cfg!(tonnage_sanitizer = "thread") {
+    ADDRESS_SPAN / 2
+} else {
+    ADDRESS_SPAN / 8
+};
 
 /// A memory pool for `cudaMallocAsync`, of the device with this number.
 pub(crate) struct Pool {
@@ -87,7 +93,7 @@ pub(crate) struct Pinned {
 }
 
 /// What is behind the lock.
-pub(crate) struct Books {
+pub(crate) struct Accounts {
     /// All devices of the machine, by their physical number.
     devices: Vec<DeviceState>,
     pub(crate) pools: BTreeMap<Ptr, Pool>,
@@ -103,7 +109,7 @@ pub(crate) struct Machine {
     /// Physical numbers of the devices that programs see.
     pub(crate) visible: Vec<usize>,
     span: u64,
-    books: Mutex<Books>,
+    accounts: Mutex<Accounts>,
 }
 
 static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
@@ -127,11 +133,11 @@ pub(crate) fn note_fork() {
 }
 
 /// The lock of this file, for a fork.
-pub(crate) type Held = Option<MutexGuard<'static, Books>>;
+pub(crate) type Held = Option<MutexGuard<'static, Accounts>>;
 
 pub(crate) fn try_hold() -> Option<Held> {
     match MACHINE.get().and_then(Option::as_ref) {
-        Some(machine) => fork::try_lock(&machine.books).map(Some),
+        Some(machine) => fork::try_lock(&machine.accounts).map(Some),
         None => Some(None),
     }
 }
@@ -156,11 +162,14 @@ pub(crate) fn machine() -> Answer<&'static Machine> {
         .ok_or(code::NO_DEVICE)
 }
 
-/// The machine, with its books.
-pub(crate) fn books() -> Answer<(&'static Machine, MutexGuard<'static, Books>)> {
+/// The machine, with its accounts.
+pub(crate) fn accounts() -> Answer<(&'static Machine, MutexGuard<'static, Accounts>)> {
     let machine = machine()?;
-    let books = machine.books.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok((machine, books))
+    let accounts = machine
+        .accounts
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    Ok((machine, accounts))
 }
 
 /// The visible number of this thread's device.
@@ -178,8 +187,8 @@ pub(crate) fn use_current() -> Answer<usize> {
     let machine = machine()?;
     let device = machine.physical(CURRENT.get() as i32)?;
     if CONTEXTS.load(Ordering::Relaxed) & (1 << device) == 0 {
-        let (_, mut books) = books()?;
-        books.open_context(device)?;
+        let (_, mut accounts) = accounts()?;
+        accounts.open_context(device)?;
     }
     Ok(device)
 }
@@ -261,7 +270,7 @@ impl Machine {
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
         let visible = visible_devices(config.devices.len(), visible.as_deref());
         let count = config.devices.len().max(1) as u64;
-        let span = (ADDRESS_SPAN / count).min(ADDRESS_SPAN / 8) & !((1 << 30) - 1);
+        let span = (ADDRESS_SPAN / count).min(MAX_DEVICE_SPAN) & !((1 << 30) - 1);
         let order = match config.address_order {
             AddressOrderName::Descending => AddressOrder::Descending,
             AddressOrderName::Ascending => AddressOrder::Ascending,
@@ -301,7 +310,7 @@ impl Machine {
             config,
             visible,
             span,
-            books: Mutex::new(Books {
+            accounts: Mutex::new(Accounts {
                 devices,
                 pools,
                 pinned: BTreeMap::new(),
@@ -361,7 +370,7 @@ struct Report<'a, T> {
     describe: &'a dyn Fn(&T) -> (u64, u64),
 }
 
-/// Does `act` with the books of a device while no other process of the run can change it, and reports
+/// Does `act` with the accounts of a device while no other process of the run can change it, and reports
 /// the call with what it left charged; a refusal becomes a status.
 fn settle<T>(
     device: usize,
@@ -397,7 +406,7 @@ fn settle<T>(
     }
 }
 
-/// Does `act` with the books of a device, which know what other processes hold on it and are the only
+/// Does `act` with the accounts of a device, which know what other processes hold on it and are the only
 /// ones that change meanwhile.
 fn alone<T>(
     device: usize,
@@ -417,8 +426,8 @@ fn whole_pieces(size: u64) -> u64 {
     round_up(size, tonnage_alloc::GRANULARITY).unwrap_or(size)
 }
 
-impl Books {
-    /// The books of a device as far as this process alone is concerned.
+impl Accounts {
+    /// The accounts of a device as far as this process alone is concerned.
     pub(crate) fn device(&self, device: usize) -> &SimDevice {
         &self.devices[device].sim
     }

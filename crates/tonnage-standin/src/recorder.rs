@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a process tells `tonnage run`: its log, its blocks, its words in the ledger.
+//! What a process records for `tonnage run`: its log, its blocks, its words in the ledger.
 //!
 //! Recording never changes the outcome of the user's run. What cannot be
 //! written is not written, the call it belongs to goes on, and the ledger,

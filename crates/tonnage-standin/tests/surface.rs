@@ -342,7 +342,7 @@ fn a_policy_cannot_tell_the_simulated_device_from_the_drivers_calls() {
     let (base, span) = if cfg!(tonnage_sanitizer = "address") {
         (0x1100_0000_0000, 8 << 40)
     } else if cfg!(tonnage_sanitizer = "thread") {
-        (0x0010_0000_0000, 56 << 30)
+        (0x0010_0000_0000, 224 << 30)
     } else {
         (0x1000_0000_0000, 8 << 40)
     };

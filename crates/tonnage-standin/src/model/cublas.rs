@@ -4,7 +4,7 @@
 //! No product is computed. Torch hands cuBLAS its workspace, so nothing is
 //! charged here. What a function writes to host memory (a dot product in
 //! pointer mode 0, a matrix fetched from the device) is written, as zero or as
-//! the little that is known, so that no caller reads its own stack.
+//! the values that are kept, so that no caller reads uninitialised memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ use crate::torch::own_workspace;
 pub(super) const SUCCESS: i32 = 0;
 const EXECUTION_FAILED: i32 = 13;
 
-/// What a handle was told. A handle we have not made answers as a new one.
+/// Settings of a handle. A handle that was not created here has the defaults.
 #[derive(Clone, Copy, Default)]
 struct Settings {
     stream: Ptr,
@@ -67,7 +67,7 @@ pub(crate) fn cublasSetWorkspace_v2(_handle: Ptr, workspace: Ptr, _bytes: usize)
 }
 
 /// The version of the library that is loaded behind us, else that of the CUDA
-/// version this run plays: first, second and third number.
+/// version that is simulated: first, second and third number.
 fn version(part: i32) -> i32 {
     let names = [c"libcublas.so.13", c"libcublas.so.12", c"libcublas.so.11"];
     real::property(&names, c"cublasGetProperty", part).unwrap_or_else(|| cuda_part(part))

@@ -2,7 +2,7 @@
 //! cuBLASLt: one algorithm that always works and needs no workspace of its own.
 //!
 //! Torch allocates the workspace it offers before it asks, so what the
-//! algorithm would use of it changes nothing in the books.
+//! algorithm would use of it changes nothing in the accounts.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //! The driver: its names for what the other files do, contexts, and functions
 //! by name.
 //!
-//! Each device has one context, its primary one; whoever makes another gets
+//! Each device has one context, its primary one; a program that creates another gets
 //! that. A context's handle is a number that gives back the device.
 
 use std::cell::RefCell;
@@ -164,7 +164,7 @@ pub(crate) fn cuGetProcAddress(
     code::SUCCESS
 }
 
-/// The driver's undocumented tables are not served, to anyone.
+/// The driver's undocumented tables are not supported.
 pub(crate) fn cuGetExportTable(_table: Out<Ptr>, _id: Ptr) -> i32 {
     code::NOT_FOUND
 }

@@ -55,8 +55,8 @@ pub(crate) fn cufftDestroy(_plan: i32) -> i32 {
 fn version(part: i32) -> i32 {
     let names = [c"libcufft.so.12", c"libcufft.so.11"];
     // The library's first number is one behind CUDA's.
-    let played = || cuda_part(part) - i32::from(part == 0);
-    real::property(&names, c"cufftGetProperty", part).unwrap_or_else(played)
+    let simulated = || cuda_part(part) - i32::from(part == 0);
+    real::property(&names, c"cufftGetProperty", part).unwrap_or_else(simulated)
 }
 
 pub(crate) fn cufftGetProperty(kind: i32, value: Out<i32>) -> i32 {

@@ -27,8 +27,8 @@ pub(crate) fn cusparseLtGetErrorName(status: i32) -> Ptr {
 pub(crate) use cusparseLtGetErrorName as cusparseLtGetErrorString;
 
 fn version(part: i32) -> i32 {
-    let played = [0, 8, 0].get(part as usize).copied().unwrap_or(0);
-    real::property(&NAMES, c"cusparseLtGetProperty", part).unwrap_or(played)
+    let simulated = [0, 8, 0].get(part as usize).copied().unwrap_or(0);
+    real::property(&NAMES, c"cusparseLtGetProperty", part).unwrap_or(simulated)
 }
 
 pub(crate) fn cusparseLtGetProperty(kind: i32, value: Out<i32>) -> i32 {
@@ -72,7 +72,7 @@ pub(crate) fn cusparseLtSpMMACompressedSize2(
     let bytes = (rows as usize)
         .saturating_mul(columns as usize)
         .saturating_mul(element);
-    // Torch reckons the same way: nine sixteenths, or ten for single bytes.
+    // Torch computes the same: nine sixteenths, or ten for single bytes.
     let sixteenths = if element == 1 { 10 } else { 9 };
     size.set(bytes.saturating_mul(sixteenths) / 16);
     SUCCESS

@@ -7,7 +7,9 @@ use tonnage_capture::DeviceProfile;
 use std::ffi::CStr;
 
 use crate::ffi::{Out, OutBytes, OutText};
-use crate::machine::{self, Answer, Machine, books, code, current, machine, set_current, status};
+use crate::machine::{
+    self, Answer, Machine, accounts, code, current, machine, set_current, status,
+};
 
 pub(crate) fn count(count: Out<i32>) -> i32 {
     status(machine().and_then(|machine| {
@@ -37,8 +39,8 @@ pub(crate) fn use_device(device: i32) -> i32 {
 
 pub(crate) fn memory_info(free: Out<usize>, total: Out<usize>) -> i32 {
     status(machine::use_current().and_then(|device| {
-        let (_, mut books) = books()?;
-        let (free_bytes, total_bytes) = books.memory(device);
+        let (_, mut accounts) = accounts()?;
+        let (free_bytes, total_bytes) = accounts.memory(device);
         free.set(free_bytes as usize);
         total.set(total_bytes as usize);
         Ok(())
@@ -177,7 +179,7 @@ fn attribute_of(profile: &DeviceProfile, physical: usize, attribute: i32) -> i32
 ///
 /// Torch sizes the addresses of an expandable segment by it, once and for all. On a device without a limit they must
 /// reach further than the device; programs that do not use such segments are told the truth.
-fn told_total(machine: &Machine, total: u64) -> u64 {
+fn reported_total(machine: &Machine, total: u64) -> u64 {
     let conf = |name| std::env::var(name).unwrap_or_default();
     let confs = [conf("PYTORCH_ALLOC_CONF"), conf("PYTORCH_CUDA_ALLOC_CONF")];
     if machine.config.unlimited && confs.iter().any(|conf| segments_expand(conf)) {
@@ -189,10 +191,10 @@ fn told_total(machine: &Machine, total: u64) -> u64 {
 
 /// How far the addresses of one segment reach: far beyond the device, and short enough for several segments.
 fn reach(total: u64) -> u64 {
-    total.saturating_mul(8).min(MOST_REACH).max(total)
+    total.saturating_mul(8).min(MAX_REPORTED_TOTAL).max(total)
 }
 
-const MOST_REACH: u64 = 512 << 30;
+const MAX_REPORTED_TOTAL: u64 = 512 << 30;
 
 /// Whether the settings of torch's allocator turn expandable segments on.
 fn segments_expand(conf: &str) -> bool {
@@ -211,7 +213,10 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
     let two = |thirteen: usize, twelve: usize| Place(Some(thirteen), Some(twelve));
     put(at(0), profile.name.as_bytes());
     put(at(256), &machine::uuid(physical));
-    put(at(288), &told_total(machine, profile.total).to_ne_bytes());
+    put(
+        at(288),
+        &reported_total(machine, profile.total).to_ne_bytes(),
+    );
     put(at(296), &(profile.shared_per_block as u64).to_ne_bytes());
     put(at(304), &profile.registers.to_ne_bytes());
     put(at(308), &32_i32.to_ne_bytes()); // warp

@@ -13,7 +13,7 @@ use crate::region::Region;
 
 use super::images::{self, Image};
 
-/// What every kernel is said to use: enough for full occupancy.
+/// What every kernel is reported to use: little enough for full occupancy.
 const REGISTERS: i32 = 32;
 const THREADS: i32 = 1024;
 

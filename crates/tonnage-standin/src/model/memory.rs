@@ -7,7 +7,7 @@ use tonnage_capture::log::{CallKind, DriverCall};
 
 use crate::ffi::{AttributeTargets, ByValue, Out, OutArray, OutBytes, Ptr, field};
 use crate::machine::{
-    self, Answer, Pinned, Pool, books, code, current, machine, status, use_current,
+    self, Answer, Pinned, Pool, accounts, code, current, machine, status, use_current,
 };
 use crate::region::{Region, Rows};
 use crate::{recorder, values};
@@ -18,8 +18,8 @@ pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
             return Err(code::INVALID_VALUE);
         }
         if size > 0 {
-            let (_, mut books) = books()?;
-            out.set(books.malloc(device, size as u64)?);
+            let (_, mut accounts) = accounts()?;
+            out.set(accounts.malloc(device, size as u64)?);
         }
         Ok(())
     }))
@@ -38,8 +38,8 @@ pub(crate) fn malloc_managed(out: Out<u64>, size: usize, _flags: u32) -> i32 {
         if out.is_null() || size == 0 {
             return Err(code::INVALID_VALUE);
         }
-        let (_, mut books) = books()?;
-        out.set(books.malloc_managed(device, size as u64)?);
+        let (_, mut accounts) = accounts()?;
+        out.set(accounts.malloc_managed(device, size as u64)?);
         Ok(())
     }))
 }
@@ -58,12 +58,12 @@ pub(crate) fn free(address: u64) -> i32 {
         return status(use_current().map(|_| ()));
     }
     status(use_current().and_then(|_| {
-        let (machine, mut books) = books()?;
-        if books.pool_block(address).is_some() {
-            return books.pool_free(address, Ptr::NULL);
+        let (machine, mut accounts) = accounts()?;
+        if accounts.pool_block(address).is_some() {
+            return accounts.pool_free(address, Ptr::NULL);
         }
         let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
-        books.free(device, address)
+        accounts.free(device, address)
     }))
 }
 
@@ -87,12 +87,12 @@ pub(crate) fn host_alloc(out: Out<Ptr>, size: usize, _flags: u32) -> i32 {
         if address == libc::MAP_FAILED {
             return Err(code::OUT_OF_MEMORY);
         }
-        let (_, mut books) = books()?;
+        let (_, mut accounts) = accounts()?;
         let pinned = Pinned {
             size,
             mapped: Some(length),
         };
-        books.pinned.insert(address as usize, pinned);
+        accounts.pinned.insert(address as usize, pinned);
         out.set(Ptr(address as usize));
         pinned_call(CallKind::HostAlloc, size);
         Ok(())
@@ -121,15 +121,15 @@ pub(crate) fn host_free(address: Ptr) -> i32 {
     if address.is_null() {
         return code::SUCCESS;
     }
-    status(books().and_then(|(_, mut books)| {
+    status(accounts().and_then(|(_, mut accounts)| {
         let Some(&Pinned {
             size,
             mapped: Some(length),
-        }) = books.pinned.get(&address.0)
+        }) = accounts.pinned.get(&address.0)
         else {
             return Err(code::INVALID_VALUE);
         };
-        books.pinned.remove(&address.0);
+        accounts.pinned.remove(&address.0);
         // SAFETY: exactly a mapping made by `host_alloc`.
         unsafe { libc::munmap(address.0 as *mut libc::c_void, length) };
         pinned_call(CallKind::HostFree, size);
@@ -139,11 +139,11 @@ pub(crate) fn host_free(address: Ptr) -> i32 {
 
 pub(crate) fn host_register(address: Ptr, size: usize, _flags: u32) -> i32 {
     status(use_current().and_then(|_| {
-        let (_, mut books) = books()?;
+        let (_, mut accounts) = accounts()?;
         if address.is_null() || size == 0 {
             return Err(code::INVALID_VALUE);
         }
-        books
+        accounts
             .pinned
             .insert(address.0, Pinned { size, mapped: None });
         pinned_call(CallKind::HostAlloc, size);
@@ -152,11 +152,11 @@ pub(crate) fn host_register(address: Ptr, size: usize, _flags: u32) -> i32 {
 }
 
 pub(crate) fn host_unregister(address: Ptr) -> i32 {
-    status(books().and_then(|(_, mut books)| {
-        let Some(&Pinned { size, mapped: None }) = books.pinned.get(&address.0) else {
+    status(accounts().and_then(|(_, mut accounts)| {
+        let Some(&Pinned { size, mapped: None }) = accounts.pinned.get(&address.0) else {
             return Err(code::INVALID_VALUE);
         };
-        books.pinned.remove(&address.0);
+        accounts.pinned.remove(&address.0);
         pinned_call(CallKind::HostFree, size);
         Ok(())
     }))
@@ -168,15 +168,15 @@ pub(crate) fn host_device_pointer(out: Out<u64>, host: Ptr, _flags: u32) -> i32 
 }
 
 pub(crate) fn host_flags(flags: Out<u32>, host: Ptr) -> i32 {
-    status(books().and_then(|(_, books)| {
-        pinned_range(&books, host.0).ok_or(code::INVALID_VALUE)?;
+    status(accounts().and_then(|(_, accounts)| {
+        pinned_range(&accounts, host.0).ok_or(code::INVALID_VALUE)?;
         flags.set(1);
         Ok(())
     }))
 }
 
-fn pinned_range(books: &machine::Books, address: usize) -> Option<(usize, usize)> {
-    let (&start, pinned) = books.pinned.range(..=address).next_back()?;
+fn pinned_range(accounts: &machine::Accounts, address: usize) -> Option<(usize, usize)> {
+    let (&start, pinned) = accounts.pinned.range(..=address).next_back()?;
     let length = pinned.mapped.unwrap_or(pinned.size);
     (address - start < length).then_some((start, length))
 }
@@ -193,13 +193,13 @@ enum Place {
 }
 
 fn place(address: u64) -> Answer<Place> {
-    let (machine, books) = books()?;
+    let (machine, accounts) = accounts()?;
     if let Some(device) = machine.device_of(address) {
         let visible = machine.visible_number(device);
-        if let Some(size) = books.pool_block(address) {
+        if let Some(size) = accounts.pool_block(address) {
             return Ok(Place::Device(visible, address, size));
         }
-        let found = books.device(device).find(DeviceAddr(address));
+        let found = accounts.device(device).find(DeviceAddr(address));
         return Ok(found.map_or(Place::Unknown, |found| {
             let place = if found.kind == AllocationKind::Managed {
                 Place::Managed
@@ -210,7 +210,7 @@ fn place(address: u64) -> Answer<Place> {
         }));
     }
     Ok(
-        pinned_range(&books, address as usize).map_or(Place::Unknown, |(start, length)| {
+        pinned_range(&accounts, address as usize).map_or(Place::Unknown, |(start, length)| {
             Place::Pinned(start, length)
         }),
     )
@@ -300,25 +300,25 @@ pub(crate) fn address_range(base: Out<u64>, size: Out<usize>, address: u64) -> i
 
 // Virtual memory.
 
-pub(crate) fn reserve(out: Out<u64>, size: usize, _align: usize, _wish: u64, _flags: u64) -> i32 {
+pub(crate) fn reserve(out: Out<u64>, size: usize, _align: usize, _hint: u64, _flags: u64) -> i32 {
     status(use_current().and_then(|device| {
-        let (_, mut books) = books()?;
-        out.set(books.reserve(device, size as u64)?);
+        let (_, mut accounts) = accounts()?;
+        out.set(accounts.reserve(device, size as u64)?);
         Ok(())
     }))
 }
 
-/// Does `act` with the books of the device that `address` belongs to.
-fn at_device(address: u64, act: impl FnOnce(&mut machine::Books, usize) -> Answer) -> i32 {
-    status(books().and_then(|(machine, mut books)| {
+/// Does `act` with the accounts of the device that `address` belongs to.
+fn at_device(address: u64, act: impl FnOnce(&mut machine::Accounts, usize) -> Answer) -> i32 {
+    status(accounts().and_then(|(machine, mut accounts)| {
         let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
-        act(&mut books, device)
+        act(&mut accounts, device)
     }))
 }
 
 pub(crate) fn unreserve(address: u64, size: usize) -> i32 {
-    at_device(address, |books, device| {
-        books.unreserve(device, address, size as u64)
+    at_device(address, |accounts, device| {
+        accounts.unreserve(device, address, size as u64)
     })
 }
 
@@ -337,37 +337,37 @@ fn located(properties: Option<[u8; 16]>) -> Answer<usize> {
 pub(crate) fn create(out: Out<Ptr>, size: usize, properties: Option<[u8; 16]>, _flags: u64) -> i32 {
     status(located(properties).and_then(|device| {
         use_current()?;
-        let (_, mut books) = books()?;
-        let handle = books.create(device, size as u64)?;
+        let (_, mut accounts) = accounts()?;
+        let handle = accounts.create(device, size as u64)?;
         out.set(Ptr(handle as usize));
         Ok(())
     }))
 }
 
 pub(crate) fn release(handle: u64) -> i32 {
-    status(books().and_then(|(_, mut books)| books.release(handle)))
+    status(accounts().and_then(|(_, mut accounts)| accounts.release(handle)))
 }
 
 pub(crate) fn map(address: u64, size: usize, offset: usize, handle: u64, _flags: u64) -> i32 {
-    status(books().and_then(|(_, mut books)| {
-        let (device, memory) = books.physical(handle)?;
-        let whole = books.device(device).physical_size(memory);
+    status(accounts().and_then(|(_, mut accounts)| {
+        let (device, memory) = accounts.physical(handle)?;
+        let whole = accounts.device(device).physical_size(memory);
         if offset != 0 || whole != Some(size as u64) {
             return Err(code::INVALID_VALUE);
         }
-        books.map(address, handle)
+        accounts.map(address, handle)
     }))
 }
 
 pub(crate) fn unmap(address: u64, size: usize) -> i32 {
-    at_device(address, |books, device| {
-        books.unmap(device, address, size as u64)
+    at_device(address, |accounts, device| {
+        accounts.unmap(device, address, size as u64)
     })
 }
 
 pub(crate) fn set_access(address: u64, _size: usize, _who: Ptr, _count: usize) -> i32 {
-    at_device(address, |books, device| {
-        let mapped = books.device(device).mapped_at(DeviceAddr(address));
+    at_device(address, |accounts, device| {
+        let mapped = accounts.device(device).mapped_at(DeviceAddr(address));
         mapped.map(|_| ()).ok_or(code::INVALID_VALUE)
     })
 }
@@ -383,15 +383,15 @@ pub(crate) fn granularity(out: Out<usize>, _properties: Ptr, _option: i32) -> i3
 }
 
 pub(crate) fn retain_handle(out: Out<u64>, address: Ptr) -> i32 {
-    at_device(address.0 as u64, |books, device| {
-        out.set(books.retain_at(device, address.0 as u64)?);
+    at_device(address.0 as u64, |accounts, device| {
+        out.set(accounts.retain_at(device, address.0 as u64)?);
         Ok(())
     })
 }
 
 pub(crate) fn physical_properties(out: OutBytes<32>, handle: u64) -> i32 {
-    status(books().and_then(|(machine, books)| {
-        let (device, _) = books.physical(handle)?;
+    status(accounts().and_then(|(machine, accounts)| {
+        let (device, _) = accounts.physical(handle)?;
         out.put_i32(0, 1);
         out.put_i32(8, 1);
         out.put_i32(12, machine.visible_number(device));
@@ -411,10 +411,10 @@ pub(crate) fn import_handle(_out: Out<Ptr>, _from: Ptr, _kind: i32) -> i32 {
 
 pub(crate) fn malloc_async(out: Out<u64>, size: usize, stream: Ptr) -> i32 {
     status(use_current().and_then(|device| {
-        let (_, mut books) = books()?;
-        let pool = books.current_pool(device);
+        let (_, mut accounts) = accounts()?;
+        let pool = accounts.current_pool(device);
         if size > 0 {
-            out.set(books.pool_malloc(pool, size as u64, stream)?);
+            out.set(accounts.pool_malloc(pool, size as u64, stream)?);
         }
         Ok(())
     }))
@@ -422,8 +422,8 @@ pub(crate) fn malloc_async(out: Out<u64>, size: usize, stream: Ptr) -> i32 {
 
 pub(crate) fn malloc_from_pool(out: Out<u64>, size: usize, pool: Ptr, stream: Ptr) -> i32 {
     status(use_current().and_then(|_| {
-        let (_, mut books) = books()?;
-        out.set(books.pool_malloc(pool, size as u64, stream)?);
+        let (_, mut accounts) = accounts()?;
+        out.set(accounts.pool_malloc(pool, size as u64, stream)?);
         Ok(())
     }))
 }
@@ -432,7 +432,7 @@ pub(crate) fn free_async(address: u64, stream: Ptr) -> i32 {
     if address == 0 {
         return code::SUCCESS;
     }
-    status(books().and_then(|(_, mut books)| books.pool_free(address, stream)))
+    status(accounts().and_then(|(_, mut accounts)| accounts.pool_free(address, stream)))
 }
 
 pub(crate) fn free_async_ptr(address: Ptr, stream: Ptr) -> i32 {
@@ -440,36 +440,34 @@ pub(crate) fn free_async_ptr(address: Ptr, stream: Ptr) -> i32 {
 }
 
 pub(crate) fn default_pool(out: Out<Ptr>, device: i32) -> i32 {
-    status(books().and_then(|(machine, books)| {
-        out.set(books.default_pool(machine.physical(device)?));
+    status(accounts().and_then(|(machine, accounts)| {
+        out.set(accounts.default_pool(machine.physical(device)?));
         Ok(())
     }))
 }
 
 pub(crate) fn current_pool(out: Out<Ptr>, device: i32) -> i32 {
-    status(books().and_then(|(machine, books)| {
-        out.set(books.current_pool(machine.physical(device)?));
+    status(accounts().and_then(|(machine, accounts)| {
+        out.set(accounts.current_pool(machine.physical(device)?));
         Ok(())
     }))
 }
 
 pub(crate) fn set_current_pool(device: i32, pool: Ptr) -> i32 {
-    status(
-        books().and_then(|(machine, mut books)| {
-            books.set_current_pool(machine.physical(device)?, pool)
-        }),
-    )
+    status(accounts().and_then(|(machine, mut accounts)| {
+        accounts.set_current_pool(machine.physical(device)?, pool)
+    }))
 }
 
 pub(crate) fn create_pool(out: Out<Ptr>, properties: Option<[u8; 16]>) -> i32 {
     status(located(properties).and_then(|device| {
-        let (_, mut books) = books()?;
+        let (_, mut accounts) = accounts()?;
         let handle = Ptr::fresh();
         let pool = Pool {
             device,
             pool: tonnage_alloc::StreamPool::default(),
         };
-        books.pools.insert(handle, pool);
+        accounts.pools.insert(handle, pool);
         out.set(handle);
         Ok(())
     }))
@@ -477,18 +475,18 @@ pub(crate) fn create_pool(out: Out<Ptr>, properties: Option<[u8; 16]>) -> i32 {
 
 pub(crate) fn destroy_pool(pool: Ptr) -> i32 {
     // What is still handed out keeps its chunks, as the driver does.
-    status(books().and_then(|(_, mut books)| books.pool_trim(pool, 0)))
+    status(accounts().and_then(|(_, mut accounts)| accounts.pool_trim(pool, 0)))
 }
 
 pub(crate) fn trim_pool(pool: Ptr, keep: usize) -> i32 {
-    status(books().and_then(|(_, mut books)| books.pool_trim(pool, keep as u64)))
+    status(accounts().and_then(|(_, mut accounts)| accounts.pool_trim(pool, keep as u64)))
 }
 
 /// Attributes 1 to 3 are reuse policies (32 bits); then the release threshold,
 /// and what is reserved and used, now and at most (64 bits).
 pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: OutArray<u8>) -> i32 {
-    status(books().and_then(|(_, books)| {
-        let pool = &books.pools.get(&pool).ok_or(code::INVALID_VALUE)?.pool;
+    status(accounts().and_then(|(_, accounts)| {
+        let pool = &accounts.pools.get(&pool).ok_or(code::INVALID_VALUE)?.pool;
         match attribute {
             1..=3 => value.put(0, 1_i32),
             4 => value.put(0, pool.release_threshold),
@@ -503,8 +501,8 @@ pub(crate) fn pool_attribute(pool: Ptr, attribute: i32, value: OutArray<u8>) -> 
 }
 
 pub(crate) fn set_pool_attribute(pool: Ptr, attribute: i32, value: &[u8]) -> i32 {
-    status(books().and_then(|(_, mut books)| {
-        let pool = books.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
+    status(accounts().and_then(|(_, mut accounts)| {
+        let pool = accounts.pools.get_mut(&pool).ok_or(code::INVALID_VALUE)?;
         if attribute == 4 {
             pool.pool.release_threshold = field(value, 0).ok_or(code::INVALID_VALUE)?;
         }

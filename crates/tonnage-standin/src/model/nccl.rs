@@ -169,13 +169,13 @@ pub(crate) fn ncclCommInitAll(comms: OutArray<Ptr>, count: i32, devices: &[i32])
 }
 
 /// How long a split waits for the other ranks.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SPLIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What all ranks want of a split, by their rank: colour and key.
+/// What each rank requests of a split, by rank: colour and key.
 ///
 /// They meet in the run's folder, a file for each, as the real library meets
 /// over the network. Ranks that do not come are missed once, then no more.
-fn gather_wishes(parent: &Communicator, colour: i32, key: i32) -> Option<Vec<(i32, i32)>> {
+fn gather_requests(parent: &Communicator, colour: i32, key: i32) -> Option<Vec<(i32, i32)>> {
     static MISSED: AtomicBool = AtomicBool::new(false);
     let folder = PathBuf::from(std::env::var_os(RUN_VARIABLE)?);
     let path = |rank: usize| {
@@ -189,29 +189,29 @@ fn gather_wishes(parent: &Communicator, colour: i32, key: i32) -> Option<Vec<(i3
     std::fs::write(&draft, format!("{colour} {key}")).ok()?;
     std::fs::rename(&draft, path(parent.rank)).ok()?;
     let begin = Instant::now();
-    let mut wishes = Vec::with_capacity(parent.ranks);
-    while wishes.len() < parent.ranks {
-        if let Ok(text) = std::fs::read_to_string(path(wishes.len())) {
+    let mut requests = Vec::with_capacity(parent.ranks);
+    while requests.len() < parent.ranks {
+        if let Ok(text) = std::fs::read_to_string(path(requests.len())) {
             let (colour, key) = text.split_once(' ')?;
-            wishes.push((colour.parse().ok()?, key.parse().ok()?));
-        } else if MISSED.load(Ordering::Relaxed) || begin.elapsed() > PATIENCE {
+            requests.push((colour.parse().ok()?, key.parse().ok()?));
+        } else if MISSED.load(Ordering::Relaxed) || begin.elapsed() > SPLIT_TIMEOUT {
             MISSED.store(true, Ordering::Relaxed);
             return None;
         } else {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    Some(wishes)
+    Some(requests)
 }
 
-/// The part of `parent` that wants what this rank wants, in the order of keys.
-fn part(parent: &Communicator, wishes: &[(i32, i32)]) -> Option<Communicator> {
-    let (colour, _) = wishes.get(parent.rank).copied()?;
-    let mut ranks: Vec<(i32, usize)> = wishes
+/// The ranks of `parent` with the same colour as this one, in the order of their keys.
+fn part(parent: &Communicator, requests: &[(i32, i32)]) -> Option<Communicator> {
+    let (colour, _) = requests.get(parent.rank).copied()?;
+    let mut ranks: Vec<(i32, usize)> = requests
         .iter()
         .enumerate()
-        .filter(|(_, wish)| wish.0 == colour)
-        .map(|(rank, wish)| (wish.1, rank))
+        .filter(|(_, request)| request.0 == colour)
+        .map(|(rank, request)| (request.1, rank))
         .collect();
     ranks.sort_unstable();
     let rank = ranks.iter().position(|&(_, rank)| rank == parent.rank)?;
@@ -231,13 +231,13 @@ pub(crate) fn ncclCommSplit(comm: Ptr, colour: i32, key: i32, out: Out<Ptr>, _co
     if let Some(parent) = communicators().get_mut(&comm) {
         parent.splits += 1;
     }
-    let wishes = if parent.ranks == 1 {
+    let requests = if parent.ranks == 1 {
         Some(vec![(colour, key)])
     } else {
-        gather_wishes(&parent, colour, key).filter(|_| parent.sure)
+        gather_requests(&parent, colour, key).filter(|_| parent.sure)
     };
     if colour >= 0 {
-        let child = wishes.and_then(|wishes| part(&parent, &wishes));
+        let child = requests.and_then(|requests| part(&parent, &requests));
         let mut child = child.unwrap_or(Communicator {
             sure: false,
             ..parent
@@ -737,8 +737,8 @@ mod tests {
             splits: 0,
             sure: true,
         };
-        let wishes = [(0, 9), (1, 0), (0, 3), (-1, 0)];
-        let part = part(&parent, &wishes).expect("rank 2 asked for colour 0");
+        let requests = [(0, 9), (1, 0), (0, 3), (-1, 0)];
+        let part = part(&parent, &requests).expect("rank 2 asked for colour 0");
         assert_eq!((part.ranks, part.rank), (2, 0), "key 3 comes before key 9");
     }
 

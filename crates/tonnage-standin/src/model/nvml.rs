@@ -10,7 +10,7 @@ use tonnage_capture::DeviceProfile;
 use std::ffi::CStr;
 
 use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Plain, Ptr};
-use crate::machine::{self, books, machine};
+use crate::machine::{self, accounts, machine};
 use crate::recorder;
 
 const SUCCESS: i32 = 0;
@@ -172,13 +172,17 @@ pub(crate) fn nvmlDeviceGetSerial(_handle: Ptr, _serial: OutText, _length: u32) 
     NOT_SUPPORTED
 }
 
-/// Writes one fact about a device.
-fn tell<T: Plain>(handle: Ptr, out: &Out<T>, fact: impl FnOnce(usize, &DeviceProfile) -> T) -> i32 {
+/// Writes one property of a device.
+fn report<T: Plain>(
+    handle: Ptr,
+    out: &Out<T>,
+    fact: impl FnOnce(usize, &DeviceProfile) -> T,
+) -> i32 {
     status(device(handle).map(|(number, profile)| out.set(fact(number, profile))))
 }
 
 pub(crate) fn nvmlDeviceGetIndex(handle: Ptr, index: Out<u32>) -> i32 {
-    tell(handle, &index, |number, _| number as u32)
+    report(handle, &index, |number, _| number as u32)
 }
 
 pub(crate) use nvmlDeviceGetIndex as nvmlDeviceGetMinorNumber;
@@ -197,13 +201,13 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
     major: Out<i32>,
     minor: Out<i32>,
 ) -> i32 {
-    tell(handle, &minor, |_, profile| profile.minor);
-    tell(handle, &major, |_, profile| profile.major)
+    report(handle, &minor, |_, profile| profile.minor);
+    report(handle, &major, |_, profile| profile.major)
 }
 
 /// NVML's number for the architecture.
 pub(crate) fn nvmlDeviceGetArchitecture(handle: Ptr, out: Out<u32>) -> i32 {
-    tell(handle, &out, |_, profile| {
+    report(handle, &out, |_, profile| {
         match (profile.major, profile.minor) {
             (7, 0..=2) => 5,
             (7, _) => 6,
@@ -217,7 +221,7 @@ pub(crate) fn nvmlDeviceGetArchitecture(handle: Ptr, out: Out<u32>) -> i32 {
 }
 
 pub(crate) fn nvmlDeviceGetBrand(handle: Ptr, out: Out<i32>) -> i32 {
-    tell(handle, &out, |_, profile| {
+    report(handle, &out, |_, profile| {
         if profile.name.contains("GeForce") {
             5
         } else {
@@ -228,7 +232,7 @@ pub(crate) fn nvmlDeviceGetBrand(handle: Ptr, out: Out<i32>) -> i32 {
 
 /// Arithmetic units, by the number that the architecture has in a multiprocessor.
 pub(crate) fn nvmlDeviceGetNumGpuCores(handle: Ptr, out: Out<u32>) -> i32 {
-    tell(handle, &out, |_, profile| {
+    report(handle, &out, |_, profile| {
         let each = match (profile.major, profile.minor) {
             (7, _) | (8, 0) => 64,
             _ => 128,
@@ -238,7 +242,7 @@ pub(crate) fn nvmlDeviceGetNumGpuCores(handle: Ptr, out: Out<u32>) -> i32 {
 }
 
 pub(crate) fn nvmlDeviceGetMemoryBusWidth(handle: Ptr, out: Out<u32>) -> i32 {
-    tell(handle, &out, |_, profile| profile.bus_width as u32)
+    report(handle, &out, |_, profile| profile.bus_width as u32)
 }
 
 pub(crate) fn nvmlDeviceGetAttributes_v2(_handle: Ptr, _out: OutBytes<40>) -> i32 {
@@ -248,8 +252,8 @@ pub(crate) fn nvmlDeviceGetAttributes_v2(_handle: Ptr, _out: OutBytes<40>) -> i3
 /// Total and free bytes of a device.
 fn memory(handle: Ptr) -> Answer<(u64, u64)> {
     let (number, _) = device(handle)?;
-    let (_, mut books) = books().map_err(|_| DRIVER_NOT_LOADED)?;
-    let (free, total) = books.memory(number);
+    let (_, mut accounts) = accounts().map_err(|_| DRIVER_NOT_LOADED)?;
+    let (free, total) = accounts.memory(number);
     Ok((total, free))
 }
 

@@ -14,9 +14,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
-/// What the time between two events is said to be. A kernel takes no time
+/// Time that is reported between two events. A kernel takes no time
 /// here; a whole millisecond keeps programs that repeat until enough time has
-/// passed from repeating for ever.
+/// passed from repeating forever.
 const ELAPSED_MS: f32 = 1.0;
 
 #[derive(Clone, Copy, Default)]
@@ -85,7 +85,7 @@ impl Held {
         recorded.is_none_or(|(stream, number)| self.streams[stream].done >= *number)
     }
 
-    /// Whoever waits for an event has waited for all before it on its stream.
+    /// Waiting for an event is waiting for all events before it on its stream.
     fn wait(&mut self, event: Ptr) {
         if let Some(&(stream, number)) = self.events.get(&event)
             && let Some(on) = self.streams.get_mut(&stream)

@@ -6,11 +6,11 @@
 //! description of one ("deviceless ahead-of-time compilation" in its manual).
 //! So graphs are built by the user's own library, which is loaded behind us:
 //! wherever the program names its handle, which only exists here, the
-//! description of the played device is put instead. Nothing is executed.
+//! description of the simulated device is passed instead. Nothing is executed.
 //!
-//! Without such a library descriptors only remember what they were told, the
-//! heuristics find one engine, and its plan needs no workspace; then the user is
-//! told.
+//! Without such a library descriptors only remember what was set, the
+//! heuristics find one engine, and its plan needs no workspace; the verdict
+//! then names the function.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -84,11 +84,13 @@ static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 /// The descriptor of each visible device that was needed so far.
 static DEVICES: Mutex<BTreeMap<usize, Ptr>> = Mutex::new(BTreeMap::new());
 
-/// Descriptors that want to know the device before they are finalised.
-static WANT_DEVICE: Mutex<BTreeMap<Ptr, i32>> = Mutex::new(BTreeMap::new());
+/// Descriptors whose device must be set before they are finalised, with the attribute.
+static AWAITING_DEVICE: Mutex<BTreeMap<Ptr, i32>> = Mutex::new(BTreeMap::new());
 
-fn want_device() -> MutexGuard<'static, BTreeMap<Ptr, i32>> {
-    WANT_DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
+fn awaiting_device() -> MutexGuard<'static, BTreeMap<Ptr, i32>> {
+    AWAITING_DEVICE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The user's library, if it can do without a device.
@@ -185,7 +187,7 @@ impl Library {
         Some(device)
     }
 
-    /// Tells a descriptor which device it is for.
+    /// Sets the device of a descriptor.
     fn set_device(&self, descriptor: Ptr, name: i32) -> i32 {
         let device = self.device().unwrap_or_default();
         let at = (&raw const device).cast();
@@ -209,7 +211,7 @@ pub(crate) fn cudnnBackendCreateDescriptor(of_kind: i32, out: Out<Ptr>) -> i32 {
     if let Some(name) = name
         && status == SUCCESS
     {
-        want_device().insert(descriptor, name);
+        awaiting_device().insert(descriptor, name);
     }
     out.set(descriptor);
     status
@@ -219,7 +221,7 @@ pub(crate) fn cudnnBackendDestroyDescriptor(descriptor: Ptr) -> i32 {
     let Some(library) = library() else {
         return stub::destroy(descriptor);
     };
-    want_device().remove(&descriptor);
+    awaiting_device().remove(&descriptor);
     // SAFETY: a descriptor of this library, as the interface demands.
     unsafe { (library.destroy)(descriptor) }
 }
@@ -290,7 +292,7 @@ pub(crate) fn cudnnBackendFinalize(descriptor: Ptr) -> i32 {
     let Some(library) = library() else {
         return SUCCESS;
     };
-    let wants = want_device().remove(&descriptor);
+    let wants = awaiting_device().remove(&descriptor);
     if let Some(name) = wants {
         library.set_device(descriptor, name);
     }

@@ -59,12 +59,12 @@ pub(crate) fn cudnnGetCudartVersion() -> usize {
 
 pub(crate) fn cudnnGetProperty(kind: i32, value: Out<i32>) -> i32 {
     let version = cudnnGetVersion() as i32;
-    let played = match kind {
+    let simulated = match kind {
         0 => version / 10000,
         1 => version % 10000 / 100,
         _ => version % 100,
     };
-    value.set(real::property(&NAMES, c"cudnnGetProperty", kind).unwrap_or(played));
+    value.set(real::property(&NAMES, c"cudnnGetProperty", kind).unwrap_or(simulated));
     SUCCESS
 }
 

@@ -10,7 +10,7 @@ use std::ffi::CStr;
 /// An address inside the library with one of these names, if it is loaded.
 ///
 /// Only what the library itself defines counts: what its dependencies define
-/// may be the stand-in under another name, which would call itself for ever.
+/// may be the stand-in under another name, which would call itself forever.
 pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
     names.iter().find_map(|name| {
         // SAFETY: asks for a library that is loaded already; loads nothing.
