@@ -319,7 +319,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
             .collect(),
         devices,
         totals: totals(&account, origin),
-        unknown: facts.unknown(),
+        unknown: unknown(facts.0),
         source: facts.run(meta::SOURCE),
     })
 }
@@ -388,18 +388,18 @@ impl Facts<'_> {
             command: self.of(process, facts::PROCESS_COMMAND),
         }
     }
+}
 
-    /// What is not known, each sentence once.
-    fn unknown(&self) -> Vec<String> {
-        let prefix = format!("{}.", meta::UNKNOWN);
-        let mut sentences = Vec::new();
-        for fact in self.0.iter().filter(|fact| fact.name.starts_with(&prefix)) {
-            if sentences.len() < MOST && !sentences.contains(&fact.text) {
-                sentences.push(fact.text.clone());
-            }
+/// What facts say is not known, each sentence once.
+pub fn unknown(facts: &[Meta]) -> Vec<String> {
+    let prefix = format!("{}.", meta::UNKNOWN);
+    let mut sentences = Vec::new();
+    for fact in facts.iter().filter(|fact| fact.name.starts_with(&prefix)) {
+        if sentences.len() < MOST && !sentences.contains(&fact.text) {
+            sentences.push(fact.text.clone());
         }
-        sentences
     }
+    sentences
 }
 
 /// What occurs in the rows of one process on one device.

@@ -526,16 +526,22 @@ fn set_segment(
     let view = values.view(value);
     match values.words.of(key) {
         Word::Device => segment.device = device_of(view)?,
-        Word::Address => segment.address = shape::address(view, "the address of a segment")?,
-        Word::TotalSize => segment.total_size = shape::bytes(view, "total_size of a segment")?,
+        Word::Address => {
+            segment.address = shape::address(value, values, "the address of a segment")?;
+        }
+        Word::TotalSize => {
+            segment.total_size = shape::bytes(value, values, "total_size of a segment")?;
+        }
         Word::AllocatedSize => {
-            segment.allocated_size = shape::bytes(view, "allocated_size of a segment")?;
+            segment.allocated_size = shape::bytes(value, values, "allocated_size of a segment")?;
         }
-        Word::ActiveSize => segment.active_size = shape::bytes(view, "active_size of a segment")?,
+        Word::ActiveSize => {
+            segment.active_size = shape::bytes(value, values, "active_size of a segment")?;
+        }
         Word::RequestedSize => {
-            segment.requested_size = shape::bytes(view, "requested_size of a segment")?;
+            segment.requested_size = shape::bytes(value, values, "requested_size of a segment")?;
         }
-        Word::Stream => segment.stream = shape::address(view, "the stream of a segment")?,
+        Word::Stream => segment.stream = shape::address(value, values, "the stream of a segment")?,
         Word::SegmentType => segment.is_large = values.words.of(value) == Word::Large,
         Word::SegmentPoolId => segment.pool = shape::pool(value, values)?,
         Word::IsExpandable => segment.is_expandable = view == View::Bool(true),
@@ -657,7 +663,8 @@ fn annotations_of(values: &mut Values<'_>, list: Value) -> Result<Vec<Event>, Im
                 Word::Device => mark.device = device_of(values.view(*value))?,
                 Word::TimeUs => {
                     mark.time = Some(shape::nanoseconds(
-                        values.view(*value),
+                        *value,
+                        values,
                         "the time of an annotation",
                     )?);
                 }

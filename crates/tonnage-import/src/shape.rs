@@ -145,14 +145,14 @@ impl Entry {
         values.seen |= 1 << (word as u8);
         match word {
             Word::Action => self.action = value.as_text(),
-            Word::Addr => self.address = address(values.view(value), "the address of an event")?,
+            Word::Addr => self.address = address(value, values, "the address of an event")?,
             Word::DeviceFree => {
-                self.address = bytes(values.view(value), "device_free of an event")?;
+                self.address = bytes(value, values, "device_free of an event")?;
             }
-            Word::Size => self.size = bytes(values.view(value), "the size of an event")?,
-            Word::Stream => self.stream = address(values.view(value), "the stream of an event")?,
+            Word::Size => self.size = bytes(value, values, "the size of an event")?,
+            Word::Stream => self.stream = address(value, values, "the stream of an event")?,
             Word::TimeUs => {
-                self.time = nanoseconds(values.view(value), "the time of an event")?;
+                self.time = nanoseconds(value, values, "the time of an event")?;
                 self.has_time = true;
             }
             Word::CompileContext => self.context = told(value, values),
@@ -258,10 +258,10 @@ impl Block {
         values: &mut Values<'_>,
     ) -> Result<(), ImportError> {
         match values.words.of(key) {
-            Word::Address => self.address = address(values.view(value), "the address of a block")?,
-            Word::Size => self.size = bytes(values.view(value), "the size of a block")?,
+            Word::Address => self.address = address(value, values, "the address of a block")?,
+            Word::Size => self.size = bytes(value, values, "the size of a block")?,
             Word::RequestedSize => {
-                self.requested_size = bytes(values.view(value), "the requested size of a block")?;
+                self.requested_size = bytes(value, values, "the requested size of a block")?;
             }
             Word::State => self.state = state(value, values)?,
             Word::Frames => self.stack = values.stack(value)?,
@@ -306,8 +306,14 @@ fn impossible(what: &str, value: String) -> ImportError {
 }
 
 /// A byte count.
-pub(crate) fn bytes(view: View, what: &str) -> Result<u64, ImportError> {
-    match view {
+#[inline]
+pub(crate) fn bytes(value: Value, values: &Values<'_>, what: &str) -> Result<u64, ImportError> {
+    if let Some(number) = value.as_int()
+        && number >= 0
+    {
+        return Ok(number.cast_unsigned());
+    }
+    match values.view(value) {
         View::Int(number) => {
             u64::try_from(number).map_err(|_| impossible(what, number.to_string()))
         }
@@ -316,8 +322,12 @@ pub(crate) fn bytes(view: View, what: &str) -> Result<u64, ImportError> {
 }
 
 /// An address or handle; PyTorch's C++ writer stores them signed.
-pub(crate) fn address(view: View, what: &str) -> Result<u64, ImportError> {
-    match view {
+#[inline]
+pub(crate) fn address(value: Value, values: &Values<'_>, what: &str) -> Result<u64, ImportError> {
+    if let Some(number) = value.as_int() {
+        return Ok(number.cast_unsigned());
+    }
+    match values.view(value) {
         View::Int(number) => match (u64::try_from(number), i64::try_from(number)) {
             (Ok(number), _) => Ok(number),
             (_, Ok(number)) => Ok(number as u64),
@@ -329,8 +339,16 @@ pub(crate) fn address(view: View, what: &str) -> Result<u64, ImportError> {
 }
 
 /// Microseconds as nanoseconds.
-pub(crate) fn nanoseconds(view: View, what: &str) -> Result<i64, ImportError> {
-    match view {
+#[inline]
+pub(crate) fn nanoseconds(
+    value: Value,
+    values: &Values<'_>,
+    what: &str,
+) -> Result<i64, ImportError> {
+    if let Some(time) = value.as_int().and_then(|number| number.checked_mul(1000)) {
+        return Ok(time);
+    }
+    match values.view(value) {
         View::Int(number) => number
             .checked_mul(1000)
             .and_then(|number| i64::try_from(number).ok())

@@ -100,6 +100,16 @@ impl Value {
         (self.0 >> TAG_BITS) as u32
     }
 
+    /// An integer that fits the word, which nearly all do.
+    #[inline]
+    pub(crate) const fn as_int(self) -> Option<i64> {
+        if self.tag() == TAG_INT {
+            Some(self.0 as i64 >> TAG_BITS)
+        } else {
+            None
+        }
+    }
+
     /// The id of a text.
     #[inline]
     pub(crate) fn as_text(self) -> Option<TextId> {

@@ -41,12 +41,14 @@
 #![forbid(unsafe_code)]
 
 pub mod account;
+mod encoder;
 mod error;
 mod event;
 mod kind;
 mod message;
 pub mod meta;
 mod reader;
+mod rows;
 mod schema;
 mod stack;
 mod trace;

@@ -2,6 +2,7 @@
 //! The file as a whole: round trips, determinism, torn files and hostile bytes.
 
 use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tonnage_trace::{
@@ -182,6 +183,88 @@ fn long_recordings_have_full_batches_and_stream() {
     assert!(sizes.iter().copied().eq(0..rows as u64));
     assert_eq!(reader.rows(), rows as u64);
     assert_eq!(reader.ending(), Some(Ending::Complete));
+}
+
+#[test]
+fn what_is_flushed_is_there_and_rows_of_all_sorts_keep_their_order_over_many_batches() {
+    let sample = sample();
+    let mut writer = Writer::with_stacks(Vec::new(), "test 0", sample.stacks.clone()).unwrap();
+    let mut expected = Vec::new();
+    for (index, event) in sample
+        .events
+        .iter()
+        .cycle()
+        .enumerate()
+        .take(4 * BATCH_ROWS)
+    {
+        let event = Event {
+            size: index as u64,
+            ..*event
+        };
+        writer.event(&event).unwrap();
+        expected.push(event);
+        if index % 10_000 == 0 {
+            let fact = (index / 10_000).to_string();
+            writer.meta(1, &fact, "later").unwrap();
+        }
+    }
+    assert_eq!(writer.events(), expected.len() as u64);
+    assert_eq!(writer.facts().len(), 7);
+    let file = writer.finish().unwrap();
+    let read = Trace::read(file.as_slice()).unwrap();
+    assert_eq!(read.meta.len(), 7);
+    let sizes = |events: &[Event]| events.iter().map(|e| (e.kind, e.size)).collect::<Vec<_>>();
+    assert_eq!(sizes(&read.events), sizes(&expected));
+    let expected = Trace {
+        events: expected,
+        ..sample
+    };
+    assert_eq!(resolved(&read), resolved(&expected));
+}
+
+#[test]
+fn a_flush_waits_for_the_batches_before_it() {
+    let (file, flushed) = (Shared::default(), BATCH_ROWS as u64 * 3 + 7);
+    let mut writer = Writer::new(file.clone(), "test 0").unwrap();
+    for _ in 0..flushed {
+        writer.event(&Event::new(Kind::Mark)).unwrap();
+    }
+    writer.flush().unwrap();
+    let written = file.0.lock().unwrap().clone();
+    let mut reader = Reader::new(written.as_slice()).unwrap();
+    assert_eq!(reader.by_ref().flatten().count() as u64, flushed);
+    // A writer that is dropped leaves its thread behind, and no panic.
+    drop(writer);
+}
+
+/// A file that can be looked at while it is written.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file = self.0.lock().expect("no panic");
+        file.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_behind_the_encoder_is_reported_and_leaves_whole_batches() {
+    let mut writer = Writer::new(Full(60_000), "test 0").unwrap();
+    let failed = (0..100 * BATCH_ROWS as u64).find_map(|index| {
+        let event = Event {
+            address: index.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            ..Event::new(Kind::Alloc)
+        };
+        writer.event(&event).err()
+    });
+    assert!(matches!(failed, Some(WriteError::Io(_))), "{failed:?}");
+    assert!(matches!(writer.finish(), Err(WriteError::Stopped)));
 }
 
 #[test]

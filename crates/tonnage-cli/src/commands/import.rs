@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage import`: a recording of another tool becomes one of tonnage.
 
-use std::io::Write as _;
+use std::io::{Seek as _, Write as _};
 
 use anyhow::{Context as _, Result};
-use tonnage_analysis::info::info;
 
 use crate::arguments::ImportOptions;
-use crate::commands::recording::{
-    Input, Output, Recording, derived, named, tell_notes, unreadable_trace, words,
-};
+use crate::commands::recording::{Input, Output, derived, import_to, named, tell_notes, words};
 use crate::output::{Answer, Reply, bytes, count, hinted, print_err};
 
 pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
@@ -24,21 +21,27 @@ pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
     let target = options.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".tonnage"));
     let output = Output::create(&target, options.force)?;
-    let recording = Recording::of(input)?;
-    let info = info(recording.trace()?).map_err(|error| unreadable_trace(path, &error))?;
-    let mut destination = output.writer()?;
-    let copied = std::io::copy(&mut recording.trace()?, &mut destination);
-    copied
-        .and_then(|_| destination.flush())
-        .with_context(|| format!("cannot write {}", target.display()))?;
+    let imported = if let Some(file) = output.file() {
+        import_to(&input, file)?.1
+    } else {
+        // What goes to a pipe cannot be taken back: nothing does before all of it was read.
+        let kept = tempfile::tempfile().context("cannot make a temporary file")?;
+        let (mut kept, imported) = import_to(&input, kept)?;
+        let mut destination = output.writer()?;
+        kept.rewind()
+            .and_then(|()| std::io::copy(&mut kept, &mut destination))
+            .and_then(|_| destination.flush())
+            .with_context(|| format!("cannot write {}", target.display()))?;
+        imported
+    };
     let size = output.finish()?;
     let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
     print_err(&format!(
         "wrote {} ({} rows{size}) from a {}",
         target.display(),
-        count(info.events),
+        count(imported.events),
         words(format)
     ));
-    tell_notes("not known", &info.unknown);
+    tell_notes("not known", &imported.unknown);
     Ok(Reply::silent(Answer::Yes))
 }

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
+use tonnage_analysis::info::unknown;
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
-use tonnage_trace::{ReadError, Writer, second_recording};
+use tonnage_trace::{ReadError, WriteError, Writer, second_recording};
 
 use crate::PRODUCER;
 use crate::output::{hinted, print_err};
@@ -172,14 +173,30 @@ impl Recording {
 
 fn import(input: &Input) -> Result<NamedTempFile> {
     let file = NamedTempFile::new().context("cannot make a temporary file")?;
-    let mut writer =
-        Writer::new(file, PRODUCER).map_err(|error| explained(&error, error.hint()))?;
+    import_to(input, file).map(|(file, _)| file)
+}
+
+/// What came of an import.
+pub(crate) struct Imported {
+    /// Rows that are events or parts of a state.
+    pub(crate) events: u64,
+    /// What the recording cannot say.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Writes a foreign recording as a trace.
+pub(crate) fn import_to<W: Write>(input: &Input, destination: W) -> Result<(W, Imported)> {
+    let failed = |error: &WriteError| explained(error, error.hint());
+    let mut writer = Writer::new(destination, PRODUCER).map_err(|error| failed(&error))?;
     let source = Reading::new(input.open()?)?;
     tonnage_import::import(source, 0, &mut writer)
         .map_err(|error| unreadable(&input.path, &error))?;
-    writer
-        .finish()
-        .map_err(|error| explained(&error, error.hint()))
+    let imported = Imported {
+        events: writer.events(),
+        unknown: unknown(writer.facts()),
+    };
+    let destination = writer.finish().map_err(|error| failed(&error))?;
+    Ok((destination, imported))
 }
 
 /// Opens a file, or says why not.
@@ -307,6 +324,14 @@ impl Output {
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::File { temporary, .. } => Some(temporary.path()),
+            Self::Stdout | Self::Direct(_) => None,
+        }
+    }
+
+    /// The same, to be written to.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match self {
+            Self::File { temporary, .. } => Some(temporary.as_file()),
             Self::Stdout | Self::Direct(_) => None,
         }
     }
