@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // One process on one device: its data, what is looked at of it, and the panels that show it and keep in step.
 
+import type { PaneContext } from "./context";
 import { Blocks, type Moment, type Timeline } from "./data";
 import { palette, type Palette } from "./dom";
 import { group, type Group } from "./groups";
@@ -13,22 +14,6 @@ import { TimelinePanel } from "./panels/timeline";
 import { unknownPanel } from "./panels/unknown";
 import { Tip } from "./tip";
 import { View, type Change } from "./view";
-
-/** What a panel knows of the pane it belongs to. */
-export interface PaneContext {
-  readonly timeline: Timeline;
-  readonly view: View;
-  readonly tip: Tip;
-  readonly colors: () => Palette;
-  /** Moments, those of note before those of steps. */
-  readonly moments: Moment[];
-  /** An id of its own for an element of this pane. */
-  id(name: string): string;
-  pickBlock(block: number, row: number): void;
-  pickPlanned(block: number, row: number): void;
-  pickGroup(group: Group): void;
-  pickMembers(title: string, text: string, members: number[]): void;
-}
 
 export interface PaneOptions {
   /** Its number on the page. */

@@ -2,11 +2,11 @@
 // The address space with its tables: where blocks lay, where holes were, and which blocks keep the holes.
 
 import { AddressPicture } from "../addresses";
+import type { PaneContext } from "../context";
 import { upperBound, type Blocks } from "../data";
 import { el } from "../dom";
 import { bytes, exact, plural } from "../format";
 import { alive } from "../groups";
-import type { PaneContext } from "../pane";
 import { button, folded, how, section } from "../parts";
 import { Table, type Cell } from "../table";
 import type { Change } from "../view";

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What other allocators would have held for the same requests, folded away until it is asked for.
 
+import type { PaneContext } from "../context";
 import { plural } from "../format";
-import type { PaneContext } from "../pane";
 import { folded, foldedSection, how } from "../parts";
 import { allocatorBars, AllocatorLines, allocatorTable } from "../allocators";
 import type { Change } from "../view";

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // Who holds the bytes at the chosen moment: first as a list with equal blocks merged, then as a picture of the parts.
 
+import type { PaneContext } from "../context";
 import type { Blocks, Levels } from "../data";
 import { el } from "../dom";
 import { bytes, count, exact, plural, share } from "../format";
 import { alive, group, type Group, groupLabel, groupPlace } from "../groups";
 import { Icicle, parts, sorted, type Part } from "../icicle";
-import type { PaneContext } from "../pane";
 import { folded, how, section } from "../parts";
 import { Table, type Cell } from "../table";
 import { GROUPINGS, type Change, type Grouping } from "../view";

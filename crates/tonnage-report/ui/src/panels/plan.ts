@@ -2,10 +2,10 @@
 // What the blocks would take if their lifetimes had been known beforehand, folded away until it is asked for.
 
 import { AddressPicture } from "../addresses";
+import type { PaneContext } from "../context";
 import type { Blocks } from "../data";
 import { el } from "../dom";
 import { bytes, plural } from "../format";
-import type { PaneContext } from "../pane";
 import { button, foldedSection, how } from "../parts";
 import { planBars, planFigures } from "../plan";
 import { OwnBand, type Change } from "../view";

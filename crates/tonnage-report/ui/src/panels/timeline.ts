@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // The timeline with its legend, and the moments worth looking at as a table.
 
+import type { PaneContext } from "../context";
 import type { Moment } from "../data";
 import { el } from "../dom";
 import { bytes, count } from "../format";
-import type { PaneContext } from "../pane";
 import { button, folded, how, section } from "../parts";
 import { Table, type Cell } from "../table";
 import { TimelinePicture } from "../timeline";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 // What the recording cannot say, and what the page leaves out.
 
+import type { PaneContext } from "../context";
 import { el } from "../dom";
 import { plural } from "../format";
-import type { PaneContext } from "../pane";
 import { section } from "../parts";
 
 export function unknownPanel(pane: PaneContext): HTMLElement | null {
