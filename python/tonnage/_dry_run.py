@@ -26,6 +26,9 @@ def dry_run(
     output: PathLike | None = None,
     force: bool = False,
     stop_at_oom: bool = False,
+    values: bool = True,
+    assume: str | None = None,
+    stop_after: str | None = None,
     capture: bool | None = None,
     progress: bool = True,
     allow_real_gpu: bool = False,
@@ -38,6 +41,8 @@ def dry_run(
     and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
     temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. A job
     that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
+    Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` says
+    how much an unknown mask selects. `stop_after="3steps"` or `"90s"` ends the job early.
     `capture=True` keeps what the job prints for `verdict.output`; by
     default it is shown.
 
@@ -61,6 +66,9 @@ def dry_run(
         output=path,
         force=force or output is None,
         stop_at_oom=stop_at_oom,
+        values=None if values else "off",
+        assume=assume,
+        stop_after=stop_after,
         no_progress=piped or not progress,
         allow_real_gpu=allow_real_gpu,
     )

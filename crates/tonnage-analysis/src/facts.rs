@@ -21,6 +21,10 @@ pub const ENDING: &str = "run.ending";
 pub const STOPPED: &str = "run.stopped";
 /// Set if the user interrupted the run.
 pub const INTERRUPTED: &str = "run.interrupted";
+/// Which values a process read that were not computed, and which sizes depended on such values, as JSON.
+pub const VALUES: &str = "process.values";
+/// When a process was stopped before its end, as was asked for.
+pub const ENDED_EARLY: &str = "process.ended_early";
 /// The uncaught exception of a process, as JSON.
 pub const EXCEPTION: &str = "process.exception";
 /// The devices a process saw, by their number on the machine, with commas.

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use tonnage_run::StopAfter;
 
 /// What a job does to GPU memory, without a GPU.
 #[derive(Debug, Parser)]
@@ -165,6 +166,16 @@ pub(crate) struct RunOptions {
     /// Do not run a job that ran out of memory again to find out how much it needs.
     #[arg(long)]
     pub(crate) stop_at_oom: bool,
+    /// Whether small values are computed, so that what the script reads back is true.
+    #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN")]
+    pub(crate) values: Values,
+    /// What to assume where a size depends on values that nobody computed, e.g. mask=30%: an unknown mask selects
+    /// that part of its elements [default: mask=100%, the most there can be].
+    #[arg(long, value_name = "WHAT", value_parser = parse_assumption)]
+    pub(crate) assume: Option<u8>,
+    /// End the job early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
+    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
+    pub(crate) stop_after: Option<StopAfter>,
     /// Print the verdict as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -179,6 +190,41 @@ pub(crate) struct RunOptions {
     /// script may stand for itself.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Values {
+    /// Small operators are computed on the CPU beside the simulated GPU.
+    On,
+    /// Nothing is computed: what was not copied to the device reads as zero.
+    Off,
+}
+
+/// `mask=30%`.
+fn parse_assumption(text: &str) -> Result<u8, String> {
+    let percent = text
+        .strip_prefix("mask=")
+        .and_then(|part| part.strip_suffix('%'))
+        .and_then(|part| part.trim().parse::<u8>().ok())
+        .filter(|percent| *percent <= 100);
+    percent.ok_or_else(|| {
+        "write mask= and a percentage from 0 to 100, for example mask=30%".to_owned()
+    })
+}
+
+/// `3steps`, `90s`, `5min`.
+fn parse_stop_after(text: &str) -> Result<StopAfter, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse::<u64>().ok().filter(|number| *number > 0);
+    match (number, unit.trim()) {
+        (Some(steps), "step" | "steps") => Ok(StopAfter::Steps(steps)),
+        (Some(seconds), "s" | "sec" | "seconds") => Ok(StopAfter::Seconds(seconds)),
+        (Some(minutes), "min" | "minutes") => Ok(StopAfter::Seconds(minutes.saturating_mul(60))),
+        _ => Err("write a number of steps or a time: 3steps, 90s, 5min".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

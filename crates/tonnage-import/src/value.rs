@@ -30,6 +30,8 @@ const RECENT_FIRST: usize = 1 << 8;
 const RECENT_LAST: usize = 1 << 18;
 
 /// Keys that make a dictionary a frame.
+/// The file that frames of tonnage's own Python hook are in. They are left out: a stack is that of the program.
+const RECORDER: &str = "<tonnage>";
 const FRAME: u32 = Word::Name.bit() | Word::Filename.bit() | Word::Line.bit();
 /// Keys that make a dictionary a block.
 const BLOCK: u32 = Word::Address.bit() | Word::Size.bit() | Word::State.bit();
@@ -132,6 +134,8 @@ enum Dict {
     Entry(u32),
     /// An index into `Values::blocks`.
     Block(u32),
+    /// A frame of the recorder itself, which no stack shows.
+    RecorderFrame,
 }
 
 /// A list or tuple.
@@ -396,7 +400,7 @@ impl<'a> Values<'a> {
         match dict {
             Dict::Entry(entry) => return self.set_entry(entry, pairs),
             Dict::Block(block) => return self.set_block(block, pairs),
-            Dict::Frame(_) => {
+            Dict::Frame(_) | Dict::RecorderFrame => {
                 self.dropped.frame_keys += pairs.len() as u64;
                 return Ok(());
             }
@@ -445,7 +449,7 @@ impl<'a> Values<'a> {
         if found & FRAME == FRAME {
             let frame = self.make_frame(pairs);
             if let Some(frame) = frame {
-                self.dicts[id as usize] = Dict::Frame(frame);
+                self.dicts[id as usize] = frame;
             }
             return Ok(frame.is_some());
         }
@@ -459,7 +463,7 @@ impl<'a> Values<'a> {
         Ok(false)
     }
 
-    fn make_frame(&mut self, pairs: &[[Value; 2]]) -> Option<FrameId> {
+    fn make_frame(&mut self, pairs: &[[Value; 2]]) -> Option<Dict> {
         let (mut function, mut file, mut line) = (None, None, 0);
         for [key, value] in pairs {
             match (self.words.of(*key), self.view(*value)) {
@@ -470,7 +474,11 @@ impl<'a> Values<'a> {
                 _ => self.dropped.frame_keys += 1,
             }
         }
-        Some(self.stacks.frame(function?, file?, line))
+        let (function, file) = (function?, file?);
+        if self.stacks.text(file) == RECORDER {
+            return Some(Dict::RecorderFrame);
+        }
+        Some(Dict::Frame(self.stacks.frame(function, file, line)))
     }
 
     fn set_entry(&mut self, entry: u32, pairs: &[[Value; 2]]) -> Result<(), ImportError> {
@@ -506,6 +514,7 @@ impl<'a> Values<'a> {
         for item in &items {
             match self.view(*item) {
                 View::Dict(dict) => match self.dicts[dict as usize] {
+                    Dict::RecorderFrame => {}
                     Dict::Frame(frame) => self.frames.push(frame),
                     _ => self.dropped.frames += 1,
                 },

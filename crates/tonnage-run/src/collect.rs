@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tonnage_analysis::facts;
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
@@ -81,6 +81,19 @@ struct Note {
     trouble: Option<String>,
     unnamed: Option<String>,
     exception: Option<serde_json::Value>,
+    values: Option<Values>,
+    stopped: Option<String>,
+}
+
+/// What the hook tells of values that nobody computed.
+#[derive(Deserialize, Serialize)]
+struct Values {
+    /// Reads of them: file, line, function, whether the script decides by it, how often.
+    reads: Vec<(String, u64, String, bool, u64)>,
+    /// Results whose size depends on them: file, line, function, how many.
+    sizes: Vec<(String, u64, String, u64)>,
+    /// The part of a mask, in percent, that is taken to be true.
+    assumed_mask: u8,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -432,6 +445,46 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(exception) = note.exception {
             self.fact(facts::EXCEPTION, &exception.to_string())?;
+        }
+        if let Some(values) = note.values {
+            self.values(&values)?;
+        }
+        if let Some(stopped) = note.stopped {
+            self.fact(facts::ENDED_EARLY, &stopped)?;
+        }
+        Ok(())
+    }
+
+    /// Names what the program asked and nobody could know.
+    fn values(&mut self, values: &Values) -> Result<(), CollectError> {
+        let text = serde_json::to_string(values).unwrap_or_default();
+        self.fact(facts::VALUES, &text)?;
+        let place = |file: &str, line: u64| {
+            let name = Path::new(file).file_name().unwrap_or_default();
+            format!("{}:{line}", name.to_string_lossy())
+        };
+        let sizes: u64 = values.sizes.iter().map(|size| size.3).sum();
+        if let Some((file, line, ..)) = values.sizes.first() {
+            let results = if sizes == 1 {
+                "the size of a result that depends".to_owned()
+            } else {
+                format!("the sizes of {sizes} results that depend")
+            };
+            self.gap(&format!(
+                "{results} on values nobody computed, first at {}; \
+                 an unknown mask is taken to select {} % of its elements",
+                place(file, *line),
+                values.assumed_mask,
+            ))?;
+        }
+        let decisions = || values.reads.iter().filter(|read| read.3);
+        let count: u64 = decisions().map(|read| read.4).sum();
+        if let Some((file, line, ..)) = decisions().next() {
+            let values = if count == 1 { "value" } else { "values" };
+            self.gap(&format!(
+                "{count} {values} that the script decides by and nobody computed, first read at {}",
+                place(file, *line),
+            ))?;
         }
         Ok(())
     }

@@ -69,6 +69,12 @@ pub enum RunError {
         /// Why not.
         reason: String,
     },
+    /// A part of a mask is at most the whole.
+    #[error("an assumed mask has at most 100 %, not {percent} %")]
+    AssumedMask {
+        /// What was asked for.
+        percent: u8,
+    },
     /// No machine has so many GPUs.
     #[error(
         "{gpus} GPUs cannot be simulated: a machine has 1 to {}",

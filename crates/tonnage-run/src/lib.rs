@@ -43,7 +43,7 @@ mod watch;
 pub use dry_run::{DryRun, Run, dry_run, judge};
 pub use error::RunError;
 pub use observer::{Ending, JobEnd, Observer, Progress, Quiet};
-pub use options::{AddressOrder, Attempt, Job, JobOutput, Options};
+pub use options::{AddressOrder, Attempt, Job, JobOutput, Options, StopAfter};
 pub use python::Torch;
 pub use run_dir::RunDir;
 

@@ -95,6 +95,10 @@ pub enum JobOutput {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of its own, and all combinations make sense"
+)]
 pub struct Options {
     /// The GPU to simulate.
     pub gpu: Gpu,
@@ -108,6 +112,12 @@ pub struct Options {
     pub address_order: AddressOrder,
     /// Do not run a job that ran out of memory a second time to find out how much it needs.
     pub stop_at_oom: bool,
+    /// Compute small values, so that what a script reads back is true: flags, counters, masks, sizes.
+    pub values: bool,
+    /// The part of a mask that nobody knows, in percent, that is taken to be true.
+    pub assumed_mask: u8,
+    /// End the job before it ends by itself.
+    pub stop_after: Option<StopAfter>,
     /// Run even where a real NVIDIA device is present.
     pub allow_real_gpu: bool,
     /// Handle SIGINT, SIGTERM and SIGHUP while the job runs: they are for the job, and what it recorded until then is
@@ -130,6 +140,9 @@ impl Options {
             context: None,
             address_order: AddressOrder::default(),
             stop_at_oom: false,
+            values: true,
+            assumed_mask: 100,
+            stop_after: None,
             allow_real_gpu: false,
             forward_signals: false,
             standin: None,
@@ -150,6 +163,11 @@ impl Options {
                 reason: self.gpu.reason.clone().unwrap_or("unknown".to_owned()),
             });
         }
+        if self.assumed_mask > 100 {
+            return Err(RunError::AssumedMask {
+                percent: self.assumed_mask,
+            });
+        }
         if !(1..=Self::MAX_GPUS).contains(&self.gpus) {
             return Err(RunError::GpuCount { gpus: self.gpus });
         }
@@ -165,6 +183,15 @@ impl Options {
     pub(crate) fn context(&self) -> u64 {
         self.context.unwrap_or(self.gpu.context.value)
     }
+}
+
+/// When a job is ended before it ends by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopAfter {
+    /// After this many steps of an optimizer.
+    Steps(u64),
+    /// This many seconds after CUDA was first used.
+    Seconds(u64),
 }
 
 /// Which run of a job it is.

@@ -22,17 +22,20 @@ use crate::PRODUCER;
 use crate::collect::{CollectError, Collected, collect};
 use crate::error::RunError;
 use crate::observer::JobEnd;
-use crate::options::{Attempt, Job, JobOutput, Options};
+use crate::options::{Attempt, Job, JobOutput, Options, StopAfter};
 use crate::python::Torch;
 use crate::standin;
 
 /// The Python hook: files that run inside every Python process of the job.
-const HOOK_FILES: [(&str, &str); 3] = [
+const HOOK_FILES: [(&str, &str); 4] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
+    ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),
 ];
 const HOOK_FOLDER: &str = "python";
+/// What the hook is told of the options.
+const HOOK_SETTINGS: &str = "tonnage.json";
 const LIBRARY_FOLDER: &str = "lib";
 /// The file names under which the driver and NVML are searched.
 const DRIVER_NAMES: [&str; 4] = [
@@ -220,6 +223,19 @@ fn fill(
     fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
     fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;
     fs::create_dir(folder.join(HOOK_FOLDER))?;
+    let (steps, seconds) = match options.stop_after {
+        None => (None, None),
+        Some(StopAfter::Steps(steps)) => (Some(steps), None),
+        Some(StopAfter::Seconds(seconds)) => (None, Some(seconds)),
+    };
+    let settings = serde_json::json!({
+        "values": options.values,
+        "assumed_mask": options.assumed_mask,
+        "stop_after_steps": steps,
+        "stop_after_seconds": seconds,
+    });
+    let file = folder.join(HOOK_FOLDER).join(HOOK_SETTINGS);
+    fs::write(file, settings.to_string())?;
     for (name, source) in HOOK_FILES {
         fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
     }

@@ -7,8 +7,9 @@
 //! are allocated and reserved now. From it come the live figures, the moment to
 //! drain torch's history, and the knowledge that an address was handed out anew.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -47,23 +48,127 @@ static EVENTS: AtomicU64 = AtomicU64::new(0);
 /// The device of the last block: a note without an address belongs there.
 static LAST_DEVICE: AtomicUsize = AtomicUsize::new(0);
 
+/// A function of torch's library `libc10.so`, by its mangled name.
+fn torch_function(name: &CStr) -> Option<*mut c_void> {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: looks a library up that is loaded already; both names are zero-terminated.
+    let address = unsafe {
+        let library = libc::dlopen(c"libc10.so".as_ptr(), flags);
+        if library.is_null() {
+            return None;
+        }
+        libc::dlsym(library, name.as_ptr())
+    };
+    (!address.is_null()).then_some(address)
+}
+
 /// The function that this one stands before, in torch's own library.
 fn real() -> Option<Report> {
     static REAL: OnceLock<Option<Report>> = OnceLock::new();
     *REAL.get_or_init(|| {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: looks a library up that is loaded already; both names are
-        // zero-terminated, and the symbol has this type in every torch since 1.10.
+        let address = torch_function(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
+        // SAFETY: the symbol has this type in every torch since 1.10.
+        Some(unsafe { std::mem::transmute::<*mut c_void, Report>(address) })
+    })
+}
+
+thread_local! {
+    /// How often the hook's own dispatch mode is on this thread's stack of modes.
+    static OWN_MODES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The hook's dispatch mode was entered on this thread (1) or left (-1).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_mode(change: i64) {
+    OWN_MODES.set(OWN_MODES.get() + change);
+}
+
+/// Stands before `c10::impl::dispatch_mode_enabled`: passes the address that it returns to on to [`mode_enabled`].
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) extern "C" fn _ZN3c104impl21dispatch_mode_enabledEv() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!("mov rdi, [rsp]", "jmp {}", sym mode_enabled);
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!("mov x0, x30", "b {}", sym mode_enabled);
+}
+
+/// Whether a dispatch mode is on this thread's stack, as torch's operators see it: the hook's own mode does not count.
+///
+/// Operators that are made of others take a way of their own under a mode, for
+/// the sake of tensors that only pretend to have memory: `linear` adds its bias
+/// to a copy. With the real tensors here that would be other memory than
+/// without the hook. Torch's Python bindings call the mode and must see it.
+extern "C" fn mode_enabled(caller: usize) -> bool {
+    type Functions = (
+        unsafe extern "C" fn() -> bool,
+        unsafe extern "C" fn() -> i64,
+        (usize, usize),
+    );
+    static REAL: OnceLock<Option<Functions>> = OnceLock::new();
+    guard(false, || {
+        let real = REAL.get_or_init(|| {
+            let enabled = torch_function(c"_ZN3c104impl21dispatch_mode_enabledEv")?;
+            let count = torch_function(c"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv")?;
+            // SAFETY: the symbols have these types in every torch that has both.
+            Some(unsafe {
+                (
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> bool>(enabled),
+                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> i64>(count),
+                    addresses_of(c"libtorch_cpu.so"),
+                )
+            })
+        });
+        let Some((enabled, count, (start, end))) = real else {
+            return false;
+        };
+        // SAFETY: both only read variables of this thread.
         unsafe {
-            let library = libc::dlopen(c"libc10.so".as_ptr(), flags);
-            if library.is_null() {
-                return None;
-            }
-            let name = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-            let address = libc::dlsym(library, name.as_ptr());
-            (!address.is_null()).then(|| std::mem::transmute::<*mut c_void, Report>(address))
+            let own = OWN_MODES.get();
+            let hidden = own > 0 && (*start..*end).contains(&caller) && count() <= own;
+            enabled() && !hidden
         }
     })
+}
+
+/// Where a loaded library lies.
+fn addresses_of(library: &CStr) -> (usize, usize) {
+    struct Search<'a> {
+        name: &'a [u8],
+        found: (usize, usize),
+    }
+    unsafe extern "C" fn look(
+        info: *mut libc::dl_phdr_info,
+        _size: usize,
+        search: *mut c_void,
+    ) -> i32 {
+        // SAFETY: the loader's description of a library, and the search passed below.
+        let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_>>()) };
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        // SAFETY: a zero-terminated path of the loader.
+        let path = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+        if !path.ends_with(search.name) {
+            return 0;
+        }
+        for at in 0..usize::from(info.dlpi_phnum) {
+            // SAFETY: the loader gives as many headers as it says.
+            let header = unsafe { &*info.dlpi_phdr.add(at) };
+            if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
+                let start = info.dlpi_addr as usize + header.p_vaddr as usize;
+                search.found = (start, start + header.p_memsz as usize);
+            }
+        }
+        1
+    }
+    let mut search = Search {
+        name: library.to_bytes(),
+        found: (0, 0),
+    };
+    // SAFETY: `look` gets the search back, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    search.found
 }
 
 /// Stands before `c10::reportMemoryUsageToProfiler` and passes the call on.

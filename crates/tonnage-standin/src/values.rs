@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The little data a dry run keeps.
+//! The values that a dry run keeps, and which of them are known.
 //!
 //! Device memory is a range of addresses without memory behind it: pages come
-//! into being only where something small is written. A copy of up to the limit
+//! into being only where something is written. A copy of up to the limit
 //! (64 KiB unless told otherwise) carries its bytes, so that what a program
-//! puts on the device it can read back; everything else is unknown and reads as
-//! zero. What is known at an address is forgotten when torch hands the address
-//! out anew, when something large is written over it, or when it is freed.
+//! puts on the device it can read back. Beyond that, the Python hook computes
+//! small operators and writes their results here. What nobody wrote reads as
+//! zero.
 //!
-//! Known hole: a kernel that changes a value in place leaves the old one here,
-//! because what kernels write is not known.
+//! Each range has a [`State`]. Known bytes are what a GPU would hold. Drawn ones
+//! are only an answer: something that was computed from unknown values, or that
+//! a kernel has changed since. What is known at an address is forgotten when
+//! torch hands the address out anew, when something large is written over it,
+//! or when it is freed.
+//!
+//! Known hole: a kernel that no operator of torch started (Triton, CUDA C) and
+//! that changes a value in place leaves the old one here.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ffi::Ptr;
-use crate::{fork, machine};
+use crate::ffi::{Ptr, guard};
+use crate::{fork, machine, model};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -24,17 +31,49 @@ const LARGE: usize = 1 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(64 << 10);
 
+/// Host memory for values: beyond this the oldest are forgotten.
+const MAX_PAGES: usize = (1 << 30) / PAGE as usize;
+
+/// What is known of a range of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// Nothing: it reads as zero.
+    Unknown,
+    /// It has bytes that an answer may be made of, but they are not those of a GPU.
+    Drawn,
+    /// It has the bytes that a GPU would have.
+    Known,
+}
+
+struct Range {
+    end: u64,
+    state: State,
+    /// When it was written: the oldest are forgotten first.
+    written: u64,
+}
+
 pub(crate) struct Known {
     /// Ranges of device addresses that are mapped, as start and end.
-    ranges: Vec<(u64, u64)>,
+    mapped: Vec<(u64, u64)>,
     /// Numbers of the pages that something was written to.
     pages: BTreeSet<u64>,
+    /// By their start; they do not overlap, and none is unknown.
+    ranges: BTreeMap<u64, Range>,
+    writes: u64,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
-    ranges: Vec::new(),
+    mapped: Vec::new(),
     pages: BTreeSet::new(),
+    ranges: BTreeMap::new(),
+    writes: 0,
 });
+
+thread_local! {
+    /// What small reads of unknown memory are answered, in their order: set
+    /// while an operator of torch runs that reads a count back.
+    static ANSWERS: RefCell<VecDeque<u64>> = const { RefCell::new(VecDeque::new()) };
+}
 
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,13 +122,13 @@ pub(crate) fn map_range(base: u64, span: u64) {
         // SAFETY: advice about the mapping just made.
         unsafe { libc::madvise(mapped, span as usize, advice) };
     }
-    known().ranges.push((base, base + span));
+    known().mapped.push((base, base + span));
 }
 
 impl Known {
-    fn is_mapped(&self, address: u64, size: usize) -> bool {
-        let end = address.saturating_add(size as u64);
-        self.ranges
+    fn is_mapped(&self, address: u64, size: u64) -> bool {
+        let end = address.saturating_add(size);
+        self.mapped
             .iter()
             .any(|&(start, stop)| start <= address && end <= stop)
     }
@@ -98,17 +137,125 @@ impl Known {
         address / PAGE..address.saturating_add(size).div_ceil(PAGE)
     }
 
-    fn mark(&mut self, address: u64, size: usize) {
-        self.pages.extend(Self::pages(address, size as u64));
+    /// Whether anything was written to the pages of this range.
+    fn any_page(&self, address: u64, size: u64) -> bool {
+        let pages = Self::pages(address, size);
+        self.pages.range(pages).next().is_some()
     }
 
-    fn any(&self, address: u64, size: usize) -> bool {
-        let pages = Self::pages(address, size as u64);
-        self.pages.range(pages).next().is_some()
+    /// The least that is known of any byte of a range.
+    fn state(&self, address: u64, size: u64) -> State {
+        let end = address.saturating_add(size);
+        let mut least = State::Known;
+        let mut at = address;
+        let first = self.ranges.range(..=address).next_back();
+        let rest = self.ranges.range(address + 1..end.max(address + 1));
+        for (&start, range) in first.into_iter().chain(rest) {
+            if range.end <= at {
+                continue;
+            }
+            if start > at {
+                return State::Unknown;
+            }
+            least = least.min(range.state);
+            at = range.end;
+            if at >= end {
+                return least;
+            }
+        }
+        State::Unknown
+    }
+
+    /// Takes a range out of the map of states, cutting what reaches beyond it.
+    fn cut(&mut self, address: u64, end: u64) {
+        if let Some((_, range)) = self.ranges.range_mut(..address).next_back()
+            && range.end > address
+        {
+            let (old_end, state, written) = (range.end, range.state, range.written);
+            range.end = address;
+            if old_end > end {
+                let tail = Range {
+                    end: old_end,
+                    state,
+                    written,
+                };
+                self.ranges.insert(end, tail);
+            }
+        }
+        while let Some((&start, _)) = self.ranges.range(address..end).next() {
+            let Some(range) = self.ranges.remove(&start) else {
+                break;
+            };
+            if range.end > end {
+                self.ranges.insert(end, range);
+            }
+        }
+    }
+
+    /// Sets what is known of a range.
+    fn set(&mut self, address: u64, size: u64, state: State) {
+        let end = address.saturating_add(size);
+        if size == 0 {
+            return;
+        }
+        self.cut(address, end);
+        if state != State::Unknown {
+            self.writes += 1;
+            let written = self.writes;
+            let range = Range {
+                end,
+                state,
+                written,
+            };
+            self.ranges.insert(address, range);
+        }
+    }
+
+    /// Bytes were written to a range.
+    fn write(&mut self, address: u64, size: u64, state: State) {
+        self.pages.extend(Self::pages(address, size));
+        self.set(address, size, state);
+        if self.pages.len() > MAX_PAGES {
+            self.forget_oldest();
+        }
+    }
+
+    /// Makes room: forgets the oldest ranges until a quarter of the pages is gone.
+    fn forget_oldest(&mut self) {
+        let mut oldest: Vec<(u64, u64, u64)> = self
+            .ranges
+            .iter()
+            .map(|(&start, range)| (range.written, start, range.end))
+            .collect();
+        oldest.sort_unstable();
+        for (_, start, end) in oldest {
+            if self.pages.len() <= MAX_PAGES / 4 * 3 {
+                break;
+            }
+            self.forget(start, end - start);
+        }
+    }
+
+    /// A kernel has changed a range in a way that nobody computed: the bytes stay as an answer.
+    fn doubt(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        let mut inside: Vec<(u64, u64)> = Vec::new();
+        if let Some((_, range)) = self.ranges.range(..address).next_back() {
+            inside.push((address, range.end.min(end)));
+        }
+        for (&start, range) in self.ranges.range(address..end) {
+            inside.push((start, range.end.min(end)));
+        }
+        for (start, stop) in inside {
+            if start < stop && self.state(start, stop - start) == State::Known {
+                self.set(start, stop - start, State::Drawn);
+            }
+        }
     }
 
     fn forget(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
+        self.cut(address, end);
         let touched: Vec<u64> = self
             .pages
             .range(Self::pages(address, size))
@@ -131,6 +278,42 @@ impl Known {
                 // SAFETY: inside a page that is marked, hence mapped.
                 unsafe { std::ptr::write_bytes(start as *mut u8, 0, (stop - start) as usize) };
             }
+        }
+    }
+
+    /// Copies between two ranges of device memory.
+    fn copy_on_device(&mut self, to: u64, from: u64, size: u64, small: bool) {
+        let state = self.state(from, size);
+        let zeros = !self.any_page(from, size);
+        if !self.is_mapped(to, size) || !self.is_mapped(from, size) {
+            self.forget(to, size);
+        } else if zeros {
+            self.forget(to, size);
+            self.set(to, size, state);
+        } else if small {
+            // Bytes of unknown memory are zero, so copying them does no harm.
+            // SAFETY: both are our own mapping; they may overlap.
+            unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size as usize) };
+            self.write(to, size, state);
+        } else {
+            self.forget(to, size);
+        }
+    }
+
+    /// Copies a range of device memory to the host, where it has been zeroed: only pages that have bytes are read.
+    fn copy_pages_to_host(&self, to: u64, from: u64, size: u64) {
+        let end = from + size;
+        for &page in self.pages.range(Self::pages(from, size)) {
+            let (start, stop) = ((page * PAGE).max(from), ((page + 1) * PAGE).min(end));
+            // SAFETY: the source is a page of our own mapping, the target inside
+            // the host memory that the caller gave us to write.
+            unsafe {
+                std::ptr::copy(
+                    start as *const u8,
+                    (to + (start - from)) as *mut u8,
+                    (stop - start) as usize,
+                );
+            };
         }
     }
 }
@@ -156,26 +339,30 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
     let small = size <= LIMIT.load(Ordering::Relaxed);
     let mut known = known();
     match (is_device(to), is_device(from)) {
-        (true, from_device) => {
-            let source_known = !from_device || known.any(from, size);
-            if small && source_known && known.is_mapped(to, size) {
-                known.mark(to, size);
-                // SAFETY: the target is our own mapping; the source is either
-                // that too or host memory the caller gave us to read.
+        (true, true) => known.copy_on_device(to, from, size as u64, small),
+        (true, false) => {
+            if small && known.is_mapped(to, size as u64) {
+                // SAFETY: the target is our own mapping, the source host memory
+                // the caller gave us to read.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
+                known.write(to, size as u64, State::Known);
             } else {
                 known.forget(to, size as u64);
             }
         }
         (false, true) => {
-            if small && known.any(from, size) && known.is_mapped(from, size) {
-                // SAFETY: the source is our own mapping, the target host memory
-                // the caller gave us to write.
-                unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
-            } else {
-                drop(known);
-                zero_host(to, size);
+            if size <= 8
+                && known.state(from, size as u64) == State::Unknown
+                && let Some(answer) = next_answer(size)
+            {
+                // SAFETY: host memory of this size that the caller gave us to write.
+                unsafe {
+                    std::ptr::copy(answer.to_le_bytes().as_ptr(), to as *mut u8, size);
+                };
+                return;
             }
+            zero_host(to, size);
+            known.copy_pages_to_host(to, from, size as u64);
         }
         (false, false) => {
             drop(known);
@@ -183,6 +370,22 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
         }
     }
+}
+
+/// What a small read of unknown memory is answered by this thread, if anything was prepared.
+///
+/// A byte is a check ("are all of them finite?") that comes before the count, and it is true.
+fn next_answer(size: usize) -> Option<u64> {
+    // A thread that ends may copy after its variables are gone.
+    let next = ANSWERS.try_with(|answers| {
+        let mut answers = answers.borrow_mut();
+        if size == 1 {
+            answers.front().map(|_| 1)
+        } else {
+            answers.pop_front()
+        }
+    });
+    next.ok().flatten()
 }
 
 /// Fills `count` elements of device memory with `pattern`.
@@ -195,13 +398,16 @@ pub(crate) unsafe fn fill(to: u64, pattern: &[u8], count: usize) {
     };
     let mut known = known();
     let zero = pattern.iter().all(|&byte| byte == 0);
-    let device = is_device(to);
-    if device && (zero || size > LIMIT.load(Ordering::Relaxed) || !known.is_mapped(to, size)) {
-        known.forget(to, size as u64);
-        return;
-    }
-    if device {
-        known.mark(to, size);
+    if is_device(to) {
+        let mapped = known.is_mapped(to, size as u64);
+        if zero || !mapped || size > LIMIT.load(Ordering::Relaxed) {
+            known.forget(to, size as u64);
+            if zero && mapped {
+                known.set(to, size as u64, State::Known);
+            }
+            return;
+        }
+        known.write(to, size as u64, State::Known);
     }
     for element in 0..count {
         let at = to as usize + element * pattern.len();
@@ -244,5 +450,148 @@ fn zero_host(address: u64, size: usize) {
             }
         }
         at += length as u64;
+    }
+}
+
+// What the Python hook asks and tells.
+
+/// What is known of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
+/// be kept, because the range is not mapped or a graph is being captured.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_state(address: u64, size: u64) -> u8 {
+    guard(3, || {
+        let known = known();
+        if model::capturing() || !known.is_mapped(address, size) {
+            return 3;
+        }
+        known.state(address, size) as u8
+    })
+}
+
+/// The hook has written to a range (1 drawn, 2 known), a kernel has changed it
+/// unseen (0), or it was set to zero (3).
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_mark(address: u64, size: u64, state: u8) {
+    guard((), || {
+        let mut known = known();
+        if !known.is_mapped(address, size) {
+            return;
+        }
+        match state {
+            0 => known.doubt(address, size),
+            1 => known.write(address, size, State::Drawn),
+            2 => known.write(address, size, State::Known),
+            _ => {
+                known.forget(address, size);
+                known.set(address, size, State::Known);
+            }
+        }
+    });
+}
+
+/// The mapped range that an address is in: its start, and its size in `size`; 0 if there is none.
+///
+/// # Safety
+/// `size` points to a writable number.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_values_range(address: u64, size: *mut u64) -> u64 {
+    guard(0, || {
+        let known = known();
+        let range = known
+            .mapped
+            .iter()
+            .find(|&&(start, end)| (start..end).contains(&address));
+        let Some(&(start, end)) = range else {
+            return 0;
+        };
+        // SAFETY: promised by the caller.
+        unsafe { *size = end - start };
+        start
+    })
+}
+
+/// The next small reads of unknown memory by this thread get these answers. How many earlier ones were not asked for.
+///
+/// # Safety
+/// `answers` points to `count` readable numbers, or `count` is 0.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_values_answer(answers: *const u64, count: usize) -> usize {
+    guard(0, || {
+        let next: VecDeque<u64> = (0..count)
+            // SAFETY: promised by the caller.
+            .map(|index| unsafe { answers.add(index).read_unaligned() })
+            .collect();
+        ANSWERS
+            .try_with(|answers| answers.replace(next).len())
+            .unwrap_or(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing() -> Known {
+        Known {
+            mapped: Vec::new(),
+            pages: BTreeSet::new(),
+            ranges: BTreeMap::new(),
+            writes: 0,
+        }
+    }
+
+    #[test]
+    fn a_range_is_known_as_far_as_its_least_known_byte() {
+        let mut known = nothing();
+        known.set(100, 50, State::Known);
+        known.set(150, 50, State::Drawn);
+        assert_eq!(known.state(100, 50), State::Known);
+        assert_eq!(known.state(120, 60), State::Drawn);
+        assert_eq!(known.state(120, 81), State::Unknown);
+        assert_eq!(known.state(99, 2), State::Unknown);
+        known.doubt(90, 30);
+        assert_eq!(known.state(100, 20), State::Drawn);
+        assert_eq!(known.state(120, 30), State::Known);
+    }
+
+    #[test]
+    fn states_are_those_of_every_byte_by_itself() {
+        const SIZE: u64 = 64;
+        let mut known = nothing();
+        let mut bytes = [State::Unknown; SIZE as usize];
+        let mut seed = 1_u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let start = (seed >> 33) % SIZE;
+            let size = 1 + (seed >> 41) % (SIZE - start);
+            let part = &mut bytes[start as usize..(start + size) as usize];
+            match (seed >> 57) % 4 {
+                0 => {
+                    known.cut(start, start + size);
+                    part.fill(State::Unknown);
+                }
+                1 => {
+                    known.doubt(start, size);
+                    for byte in part {
+                        *byte = (*byte).min(State::Drawn);
+                    }
+                }
+                2 => {
+                    known.set(start, size, State::Drawn);
+                    part.fill(State::Drawn);
+                }
+                _ => {
+                    known.set(start, size, State::Known);
+                    part.fill(State::Known);
+                }
+            }
+            let expected = bytes[start as usize..].iter().min().copied();
+            assert_eq!(Some(known.state(start, SIZE - start)), expected);
+            let mut end = 0;
+            for (&at, range) in &known.ranges {
+                assert!(end <= at && at < range.end, "ranges do not overlap");
+                end = range.end;
+            }
+        }
     }
 }

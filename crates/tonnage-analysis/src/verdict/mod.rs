@@ -10,6 +10,7 @@ mod margin;
 mod need;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -28,6 +29,7 @@ pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
 pub use need::{Above, Need};
+pub use values::UnknownValues;
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -247,6 +249,10 @@ pub struct Verdict {
     pub exceptions: Vec<Exception>,
     /// Functions that were called and are not modelled.
     pub unmodelled: Vec<Unmodelled>,
+    /// Values that were read and that nobody computed; none if there were no such reads.
+    pub unknown_values: Option<UnknownValues>,
+    /// When the job was stopped before its end, as was asked for: `after 3 steps`.
+    pub stopped: Option<String>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
     /// Rows of the recording.
@@ -342,6 +348,8 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
                 calls,
             })
             .collect(),
+        unknown_values: values::find(&facts),
+        stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         unknown: unknown(&facts, outcome),
         events: rows.count,
     })
@@ -352,6 +360,11 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome) -> Vec<String> {
     let mut unknown = facts.unknown.clone();
     if outcome == Outcome::Fits && facts.any(facts::INTERRUPTED).is_some() {
         unknown.push("what would have come after the interrupt".to_owned());
+    }
+    if let Some(stopped) = facts.any(facts::ENDED_EARLY) {
+        unknown.push(format!(
+            "what comes later: the job was stopped {stopped}, as was asked for"
+        ));
     }
     unknown
 }

@@ -103,23 +103,27 @@ class _Calls:
 
 
 class Owners:
-    def __init__(self, torch, library, holders):
+    def __init__(self, torch, library, holders, values):
         import ctypes
 
         self.torch = torch
         self.holders = holders
+        self.values = values
         self.tell = library.tonnage_note
         self.tell.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
         self.tell.restype = None
         # The path of every module in its model, and the models.
         self.paths = weakref.WeakKeyDictionary()
-        self.roots = weakref.WeakSet()
+        # In the order in which they were met: that of a set would differ from run to run.
+        self.roots = weakref.WeakKeyDictionary()
         self.optimizers = weakref.WeakSet()
         # Modules that keep tensors called a cache among their plain attributes.
         self.cache_keepers = weakref.WeakKeyDictionary()
         self.local = threading.local()
         self.backwards = 0
         self.steps = 0
+        # Called with the number of steps that are done.
+        self.after_step = lambda steps: None
         self.installed = False
         # Now, before anything is compiled; it tells nothing before CUDA is used.
         self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
@@ -175,6 +179,12 @@ class Owners:
             name = _plain(name)
             self.own("kv_cache" if "cache" in name else "buffers", name, buffer)
 
+    def _forget_gradients(self, root):
+        """A backward pass has changed them, and nothing was computed there."""
+        if self.values is not None:
+            for parameter in root.parameters():
+                self.values.forget(parameter.grad)
+
     def ask_optimizer(self, optimizer):
         names = {}
         for root in self.roots:
@@ -217,7 +227,7 @@ class Owners:
     def _meet(self, root):
         if root in self.roots:
             return
-        self.roots.add(root)
+        self.roots[root] = None
         for name, module in root.named_modules():
             self.paths[module] = _plain(name) or type(module).__name__
         keepers = []
@@ -258,9 +268,18 @@ class Owners:
             self.local.depth = depth + 1
             if depth == 0:
                 self._begin_pass(module)
+                self.local.entered = self._enter_values()
             self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
         except Exception:
             pass
+
+    def _enter_values(self):
+        """Values are computed in a forward pass that a backward pass or a step asks for. Whether they were not before."""
+        values = self.values
+        if values is None or values.is_active() or not (self.backwards or getattr(self.local, "stepping", 0)):
+            return False
+        values.resume(True)
+        return True
 
     def _begin_pass(self, module):
         self._end_failed_step()
@@ -279,6 +298,9 @@ class Owners:
         try:
             self._note(_END, f"module\t{self.paths.get(module) or type(module).__name__}")
             depth = self.local.depth = max(0, getattr(self.local, "depth", 1) - 1)
+            if depth == 0 and self.local.entered:
+                self.local.entered = False
+                self.values.pause()
             if depth == 0 and not self.backwards:
                 phase, self.local.phase = getattr(self.local, "phase", None), None
                 if phase:
@@ -309,6 +331,7 @@ class Owners:
         while self.local.stepping:
             self.local.stepping -= 1
             self._note(_END, "phase\tstep")
+        self._resume_after_step()
 
     def in_backward(self):
         """Whether the engine may be at work: then it frees what graphs have saved."""
@@ -326,16 +349,29 @@ class Owners:
         self._ask_holders()
         self.optimizers.add(optimizer)
         self.local.stepping = getattr(self.local, "stepping", 0) + 1
+        if self.values is not None and self.values.pause():
+            self.local.paused = True
         self._note(_START, "phase\tstep")
+
+    def _resume_after_step(self):
+        if getattr(self.local, "paused", False):
+            self.local.paused = False
+            self.values.resume(True)
 
     def _after_step(self, optimizer, _arguments, _options):
         if self.torch.compiler.is_compiling() or not getattr(self.local, "stepping", 0):
             return
         self.ask_optimizer(optimizer)
         self.local.stepping -= 1
+        if self.values is not None:
+            self._resume_after_step()
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self.values.forget(parameter)
         self._note(_END, "phase\tstep")
         self._note(_MOMENT, f"step\t{self.steps}")
         self.steps += 1
+        self.after_step(self.steps)
 
     def _in_phase(self, function, phase):
         @functools.wraps(function)
@@ -346,13 +382,17 @@ class Owners:
                 self._ask_holders()
             self._note(_START, f"phase\t{phase}")
             self.backwards += inner
+            paused = inner and self.values is not None and self.values.pause()
             try:
                 return function(*arguments, **options)
             finally:
                 self.backwards -= inner
+                if paused:
+                    self.values.resume(True)
                 if inner and not self.backwards:
                     for root in list(self.roots):
                         self.ask_module(root)
+                        self._forget_gradients(root)
                 self._note(_END, f"phase\t{phase}")
 
         return told

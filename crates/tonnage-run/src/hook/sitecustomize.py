@@ -23,6 +23,7 @@ class _Recorder:
 
     def __init__(self):
         import ctypes
+        import json
 
         self.library = ctypes.CDLL(None)
         self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
@@ -31,9 +32,12 @@ class _Recorder:
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "tonnage.json"), encoding="utf-8") as file:
+            self.settings = json.load(file)
         self.torch = None
         self.owners = None
         self.holders = None
+        self.values = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -52,7 +56,11 @@ class _Recorder:
         """Called when torch has been imported."""
         self.torch = torch
         self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
-        self.owners = _load("owners")["Owners"](torch, self.library, self.holders)
+        if self.settings["values"]:
+            self.values = _load("values")["Values"](torch, self.library, self.settings["assumed_mask"])
+            self.values.install()
+        self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
+        self.owners.after_step = self._stop_after_steps
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
         memory._record_memory_history = self._history_asked_for_by_script
@@ -68,7 +76,10 @@ class _Recorder:
     def start(self):
         """Called by torch when CUDA is first used."""
         torch = self.torch
+        self._stop_after_seconds()
         try:
+            if self.values is not None:
+                self.values.start()
             self.owners.install()
             self.library.tonnage_set_census(self.census_callback)
         except Exception as error:
@@ -91,6 +102,41 @@ class _Recorder:
             # cudaMallocAsync has neither a history nor observers.
             self.running = False
             self.note(trouble=str(error).splitlines()[0])
+
+    def _stop_after_steps(self, steps):
+        wanted = self.settings["stop_after_steps"]
+        if wanted is not None and steps >= wanted:
+            self.stop(f"after {steps} {'step' if steps == 1 else 'steps'}")
+
+    def _stop_after_seconds(self):
+        """Ends the job in its main thread, between two of its steps; by force if it is stuck in a call."""
+        import ctypes
+        import threading
+        import time
+
+        wanted = self.settings["stop_after_seconds"]
+        if wanted is None:
+            return
+        when = f"after {wanted} seconds"
+        # Kept here because Python holds only its address.
+        self.stop_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda _: self.stop(when))
+
+        def wait():
+            time.sleep(wanted)
+            ctypes.pythonapi.Py_AddPendingCall(self.stop_callback, None)
+            time.sleep(20)
+            self.note(stopped=when)
+            _exit(0)
+
+        _exit = os._exit.__defaults__[0]
+        threading.Thread(target=wait, daemon=True, name="tonnage").start()
+
+    def stop(self, when):
+        """Ends the job here, as was asked for."""
+        self.note(stopped=when)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def begin(self, **more):
         self.set_history("all", context="alloc", stacks="python", **more)
@@ -197,9 +243,17 @@ class _Recorder:
             self.running = True
         return result
 
+    def tell_values(self):
+        """Tells which values were read that nobody knows."""
+        if self.values is not None and self.values.on:
+            self.values.on = False
+            self.note(values=self.values.summary())
+
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
         self.running = False
+        if self.values is not None:
+            self.values.stop()
         self.holders = None
         self.library.tonnage_set_drain(None)
         self.library.tonnage_set_census(None)
@@ -270,6 +324,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 def _at_exit():
     if _recorder is not None:
+        _recorder.tell_values()
         _recorder.ask_owners()
         _recorder.take_census("end")
         _recorder.drain()

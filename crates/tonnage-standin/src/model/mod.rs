@@ -31,3 +31,5 @@ mod memory;
 pub(crate) mod nccl;
 pub(crate) mod nvml;
 mod stream;
+
+pub(crate) use stream::capturing;

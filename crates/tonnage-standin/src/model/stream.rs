@@ -114,6 +114,11 @@ impl Streams {
     }
 }
 
+/// Whether any stream captures a graph now.
+pub(crate) fn capturing() -> bool {
+    CAPTURING.load(Ordering::Relaxed) != 0
+}
+
 /// Notes work given to a stream; whether it was captured instead of done.
 pub(crate) fn note_work(stream: Ptr) -> bool {
     if CAPTURING.load(Ordering::Relaxed) == 0 {

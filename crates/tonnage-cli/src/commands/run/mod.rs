@@ -21,7 +21,7 @@ use tonnage_gpus::Catalogue;
 use tonnage_run::{AddressOrder as Order, Job, JobOutput, Options, dry_run};
 
 use crate::Surroundings;
-use crate::arguments::{AddressOrder, RunOptions};
+use crate::arguments::{AddressOrder, RunOptions, Values};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
 use crate::output::{Answer, Form, Reply, hinted, print_err};
@@ -119,6 +119,9 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
         AddressOrder::Ascending => Order::Ascending,
     };
     options.stop_at_oom = typed.stop_at_oom;
+    options.values = typed.values == Values::On;
+    options.assumed_mask = typed.assume.unwrap_or(options.assumed_mask);
+    options.stop_after = typed.stop_after;
     options.allow_real_gpu = typed.allow_real_gpu;
     options.forward_signals = surroundings.forward_signals;
     Ok((job, options))

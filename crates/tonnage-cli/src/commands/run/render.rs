@@ -110,7 +110,12 @@ fn fits(verdict: &Verdict, machine: &str) -> String {
             "{WARN}fits only if{WARN:#} what is not counted takes less than {} of {machine}",
             bytes(margin.room)
         ),
-        None => format!("{GOOD}fits{GOOD:#} on {machine}, {spare} to spare"),
+        None => match &verdict.stopped {
+            Some(stopped) => format!(
+                "{WARN}fits until it was stopped{WARN:#} {stopped} on {machine}, {spare} to spare"
+            ),
+            None => format!("{GOOD}fits{GOOD:#} on {machine}, {spare} to spare"),
+        },
     }
 }
 
@@ -351,7 +356,13 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         moment,
         &format!("{}{whose}{most}, {when}", bytes(peak.used)),
     );
-    let exact = if recorded { "recorded" } else { "exact" };
+    let sizes = verdict.unknown_values.as_ref();
+    let assumed = sizes.is_some_and(|values| values.sizes > 0);
+    let exact = match (recorded, assumed) {
+        (true, _) => "recorded",
+        (false, true) => "assumed",
+        (false, false) => "exact",
+    };
     let mut part = |name: &str, value: u64, known: &str, what: &str| {
         let _ = writeln!(
             text,
@@ -627,6 +638,8 @@ mod tests {
             incomplete: None,
             exceptions: Vec::new(),
             unmodelled: Vec::new(),
+            unknown_values: None,
+            stopped: None,
             unknown: Vec::new(),
             events: 5000,
         }

@@ -1,0 +1,1053 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Computes small operators for real, so that what a script reads back is true.
+
+Kernels do nothing in a dry run, but programs ask for values: flags, counters,
+token ids, masks, routing tables, sizes. Nearly all of them are small. This
+dispatch mode sees each operator of torch on CUDA tensors. The CUDA operator
+always runs, so torch's allocator sees exactly what it would see; beside it the
+same operator is computed on the CPU where that is cheap, and the result is
+written to the simulated device memory.
+
+The stand-in keeps what is known of each range of memory: nothing, drawn, or
+known. Known is what came from the host, was made by a factory, or was computed
+from known values only. Everything else that has a value is drawn: an answer
+that is finite, the same in every run and for every call, and not that of a GPU.
+Drawn values depend on the shape only, so that what is computed again in a
+backward pass has the sizes of the first time.
+
+* Integers and booleans are computed up to tens of MiB, floating point numbers
+  up to 128 KiB (more would be weights, which decide nothing), matrix products
+  only where they are tiny.
+* Operators that are cheap are computed from unknown inputs too, up to 64 KiB:
+  `isfinite(loss)` is true, and a stop flag follows the side of it that is known.
+* Where the size of a result depends on values (`nonzero`, masks, `unique`), the
+  CUDA code reads a count back from the device. It is told the true count, and
+  allocates what it would on a GPU. Where the mask is unknown, the user's
+  assumption takes its place.
+* Reads of values that are not known are counted, with the line of the script.
+
+It is off during backward passes and optimizer steps, where values rarely matter
+and a reference held a little longer would move the allocator's blocks, except
+in modules that are called there, which compute a forward pass again.
+"""
+
+import collections
+import ctypes
+import dis
+import functools
+import os
+import sys
+import sysconfig
+import threading
+
+_UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
+_DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
+
+_SMALL = 64 << 10
+_MAX_FLOAT = 128 << 10
+_MAX_INTEGER = 32 << 20
+# Sorting takes longer than reading.
+_MAX_SORTED = 8 << 20
+# Indices and masks that are drawn for an operator that is not computed.
+_MAX_DRAWN = 8 << 20
+
+_HEAVY = ("mm", "bmm", "addmm", "baddbmm", "linear", "conv", "attention", "einsum", "_fft", "linalg", "grouped", "rnn", "lstm", "gru", "cdist", "grid_sampl")
+_SORTING = ("sort", "topk", "unique", "cumsum", "kthvalue", "median", "mode", "searchsorted", "bucketize", "bincount", "histc")
+# Passed on without a look: they neither make nor change values.
+_PASSED = {
+    "set_", "resize_", "resize_as_", "record_stream", "_pin_memory", "is_pinned", "detach", "alias", "lift_fresh", "lift",
+    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_efficientzerotensor", "is_same_size",
+}
+# Results that hold one value throughout; the position of that value, or the value itself.
+_FILLED = {
+    "zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero_": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1,
+    "full": (1,), "full_like": (1,), "new_full": (2,), "scalar_tensor": (0,), "fill_": (1,), "fill": (1,),
+}
+# They write all of `self` whatever was there before.
+_OVERWRITING = {"copy_", "copy", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
+# Indices among as many as the input has along a dimension: the position of that dimension among the arguments.
+_CHOSEN = {"argmax": 1, "argmin": 1, "max": 1, "min": 1, "topk": 2, "sort": 1, "multinomial": None, "argsort": 1, "kthvalue": 2, "median": 1, "mode": 1}
+_COMPARED = {
+    "gt": lambda other: 0.5 > other, "ge": lambda other: 0.5 >= other,
+    "lt": lambda other: 0.5 < other, "le": lambda other: 0.5 <= other,
+}
+_SIZED = {"_coalesce", "nonzero", "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"}
+
+
+class _Operator:
+    """What is known of an operator from its name and schema."""
+
+    __slots__ = ("call", "handle", "heavy", "makes", "mutated", "name", "overwrites", "random", "seeded", "sorting", "writes_only")
+
+
+def _extent(tensor):
+    """Bytes from the first to the last element."""
+    size = tensor.nbytes
+    if size == 0 or tensor.is_contiguous():
+        return size
+    elements = 1 + sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    return elements * tensor.itemsize
+
+
+# Pieces of a tensor that is not contiguous; one with more is not looked into.
+_MAX_PIECES = 1024
+
+
+def _pieces(tensor):
+    """Addresses and sizes of the contiguous pieces of a tensor; none if there are too many."""
+    size, address = tensor.nbytes, tensor.data_ptr()
+    if size == 0:
+        return ()
+    extent = _extent(tensor)
+    if extent == size:
+        return ((address, size),)
+    steps = sorted((stride, length) for stride, length in zip(tensor.stride(), tensor.shape) if length > 1 and stride > 0)
+    run = 1
+    while steps and steps[0][0] == run:
+        run *= steps.pop(0)[1]
+    pieces = [0]
+    for stride, length in steps:
+        if len(pieces) * length > _MAX_PIECES:
+            return None
+        pieces = [start + step * stride for step in range(length) for start in pieces]
+    each = tensor.itemsize
+    return [(address + start * each, run * each) for start in pieces]
+
+
+def _harmless(default):
+    """A function of ours that fails leaves the script as it is without us."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def careful(self, *arguments):
+            try:
+                return function(self, *arguments)
+            except Exception as error:
+                self.failures[f"{function.__name__}: {type(error).__name__}: {str(error)[:80]}"] += 1
+                return default
+
+        return careful
+
+    return decorate
+
+
+class Values:
+    """The mode's work; one for a process."""
+
+    def __init__(self, torch, library, assumed_mask):
+        self.torch = torch
+        self.assumed_mask = assumed_mask
+        self.state_of = library.tonnage_values_state
+        self.state_of.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+        self.state_of.restype = ctypes.c_uint8
+        self.mark_range = library.tonnage_values_mark
+        self.mark_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint8]
+        self.mark_range.restype = None
+        self.range = library.tonnage_values_range
+        self.range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
+        self.range.restype = ctypes.c_uint64
+        self.answer = library.tonnage_values_answer
+        self.answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.answer.restype = ctypes.c_size_t
+        self.entered = library.tonnage_values_mode
+        self.entered.argtypes = [ctypes.c_int64]
+        self.entered.restype = None
+        integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+        # Whether a tensor of this type counts as integers; other types are not computed.
+        self.kinds = dict.fromkeys(integers, True)
+        self.kinds.update(dict.fromkeys((torch.float32, torch.float64, torch.float16, torch.bfloat16), False))
+        self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.buffers = []
+        self.operators = {}
+        self.pool = None
+        self.generator = None
+        self.on = False
+        self.local = threading.local()
+        self.reads = collections.Counter()
+        self.sizes = collections.Counter()
+        self.counts = collections.Counter()
+        self.failures = collections.Counter()
+        self.foreign = {}
+        self.deciding = {}
+        self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
+        paths = sysconfig.get_paths()
+        self.libraries = tuple(os.path.join(paths[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+        self.mode = None
+
+    # The mode and where it is on.
+
+    def install(self):
+        """Enters the mode; called when torch has been imported, before any other mode can be there."""
+        from torch.utils import _python_dispatch as dispatch
+
+        values = self
+
+        class Mode(dispatch.TorchDispatchMode):
+            supports_higher_order_operators = True
+
+            @classmethod
+            def is_infra_mode(cls):
+                return True
+
+            @classmethod
+            def _should_skip_dynamo(cls):
+                return False
+
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                if types and any(kind not in values.plain for kind in types):
+                    # The subclass unwraps itself first; its inner tensors come here afterwards.
+                    return NotImplemented
+                operator = values.operators.get(function)
+                if operator is None:
+                    operator = values._look_up(function)
+                try:
+                    if operator.handle is None or not values.on:
+                        return operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+                    return operator.handle(operator, args, kwargs or {})
+                except BaseException as error:
+                    # What this frame refers to would live as long as the exception.
+                    del args, kwargs, types
+                    trace = error.__traceback__
+                    while trace is not None and trace.tb_frame.f_code.co_filename == "<tonnage>":
+                        trace = trace.tb_next
+                    error.__traceback__ = trace
+                    del trace
+                    raise
+
+        def push(mode):
+            dispatch._push_mode(mode)
+            entered(1)
+
+        def pop():
+            dispatch._pop_mode()
+            entered(-1)
+
+        entered = self.entered
+        self.push, self.pop = push, pop
+        self.mode = Mode()
+        self._skip_compiler(Mode.__torch_dispatch__)
+        self.push(self.mode)
+        bootstrap = threading.Thread._bootstrap_inner
+
+        def bootstrap_inner(thread):
+            if self.mode is not None:
+                self.push(self.mode)
+            bootstrap(thread)
+
+        threading.Thread._bootstrap_inner = bootstrap_inner
+
+    def _skip_compiler(self, function):
+        """Keeps torch.compile from compiling our own functions."""
+        frames = self.torch._C._dynamo.eval_frame
+        try:
+            skip = frames._FrameAction.SKIP
+            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+        except AttributeError:
+            frames.skip_code(function.__code__)
+
+    def start(self):
+        """Called by torch when CUDA is first used."""
+        torch = self.torch
+        self.generator = torch.Generator()
+        self.pool = torch.rand(_SMALL, generator=self.generator.manual_seed(7)) * 0.9 + 0.05
+        self.on = True
+
+    def stop(self):
+        """Computes nothing from here on: the end is near, or this is a forked child."""
+        self.on = False
+        self.mode = None
+
+    def _is_top(self):
+        count = self.torch._C._len_torch_dispatch_stack()
+        return count > 0 and self.torch._C._get_dispatch_stack_at(count - 1) is self.mode
+
+    def pause(self):
+        """Leaves the mode until `resume`: a backward pass or a step of an optimizer begins."""
+        if self.mode is None:
+            return False
+        if self._is_top():
+            self.pop()
+            return True
+        return False
+
+    def resume(self, paused):
+        if paused and self.mode is not None:
+            self.push(self.mode)
+
+    def is_active(self):
+        """Whether the mode is among those of this thread."""
+        torch = self.torch._C
+        return any(torch._get_dispatch_stack_at(at) is self.mode for at in range(torch._len_torch_dispatch_stack()))
+
+    # Operators.
+
+    def _look_up(self, function):
+        operator = _Operator()
+        operator.call = getattr(function, "_op", function)
+        operator.handle = None
+        self.operators[function] = operator
+        schema = getattr(function, "_schema", None)
+        if schema is None:
+            return operator
+        space, _, name = schema.name.partition("::")
+        operator.name = name
+        operator.mutated = [
+            (at, argument.name, argument.kwarg_only)
+            for at, argument in enumerate(schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+        if name in _PASSED or is_view:
+            return operator
+        operator.writes_only = any(kwarg_only for _, _, kwarg_only in operator.mutated)
+        operator.overwrites = name in _OVERWRITING
+        operator.heavy = any(word in name for word in _HEAVY)
+        operator.sorting = any(word in name for word in _SORTING)
+        operator.random = self.torch.Tag.nondeterministic_seeded in function.tags
+        operator.seeded = any(argument.name == "generator" for argument in schema.arguments)
+        operator.makes = any(argument.name == "device" for argument in schema.arguments)
+        if space == "torchvision" and name == "nms":
+            operator.handle = self._select_boxes
+        elif space != "aten":
+            operator.handle = self._pass if operator.mutated else None
+        elif name == "_local_scalar_dense":
+            operator.handle = self._read
+        elif name in ("_to_copy", "copy_"):
+            operator.handle = self._copy
+        elif name.startswith(("linalg_", "_linalg_")):
+            operator.handle = self._solve
+        elif name == "equal":
+            operator.handle = self._equal
+        elif name in _SIZED and not operator.writes_only:
+            operator.handle = getattr(self, f"_{name.strip('_')}")
+        elif name in _FILLED:
+            operator.handle = self._fill
+        else:
+            operator.handle = self._compute
+        return operator
+
+    @staticmethod
+    def _call(operator, args, kwargs):
+        return operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+
+    def _tensors(self, args, kwargs):
+        kind = self.torch.Tensor
+        found = []
+        for argument in args:
+            if isinstance(argument, kind):
+                found.append(argument)
+            elif isinstance(argument, (list, tuple)):
+                found.extend(one for one in argument if isinstance(one, kind))
+        if kwargs:
+            for argument in kwargs.values():
+                if isinstance(argument, kind):
+                    found.append(argument)
+                elif isinstance(argument, (list, tuple)):
+                    found.extend(one for one in argument if isinstance(one, kind))
+        return found
+
+    @_harmless(_UNKNOWN)
+    def _level(self, tensors, heavy=False, sorting=False):
+        """Whether to compute from these: not at all, with a drawn or with a known result."""
+        kinds = self.kinds
+        total = 0
+        for tensor in tensors:
+            whole = kinds.get(tensor.dtype)
+            if whole is None or tensor.layout is not self.torch.strided:
+                return _UNKNOWN
+            size = tensor.nbytes
+            if size > (_MAX_INTEGER if whole else _MAX_FLOAT):
+                return _UNKNOWN
+            total += size
+        if total > (_SMALL if heavy else _MAX_SORTED if sorting else 2 * _MAX_INTEGER):
+            return _UNKNOWN
+        level = _KNOWN
+        for tensor in tensors:
+            size = tensor.nbytes
+            if size == 0 or not tensor.is_cuda:
+                continue
+            state = self._state(tensor)
+            if state == _UNAVAILABLE:
+                return _UNKNOWN
+            if state < _KNOWN:
+                level = _DRAWN
+                if size > _SMALL and (state == _UNKNOWN or not kinds[tensor.dtype]):
+                    return _UNKNOWN
+        return level
+
+    # Device memory: what is known of it, and its bytes as tensors of the CPU.
+
+    def _state(self, tensor):
+        """The least that is known of any element."""
+        pieces = _pieces(tensor)
+        if pieces is None:
+            return _UNAVAILABLE
+        least = _KNOWN
+        for address, size in pieces:
+            state = self.state_of(address, size)
+            if state == _UNAVAILABLE:
+                return state
+            least = min(least, state)
+        return least
+
+    def _mark(self, tensor, state):
+        """Says what is known of a tensor from now on."""
+        pieces = _pieces(tensor)
+        if pieces is None:
+            pieces, state = ((tensor.data_ptr(), _extent(tensor)),), _DOUBT
+        for address, size in pieces:
+            self.mark_range(address, size, state)
+
+    def _flat(self, tensor):
+        """The bytes of a device tensor as a flat tensor of the CPU, without a copy."""
+        address = tensor.data_ptr()
+        for start, end, buffer in self.buffers:
+            if start <= address < end:
+                break
+        else:
+            size = ctypes.c_uint64()
+            start = self.range(address, ctypes.byref(size))
+            end = start + size.value
+            buffer = (ctypes.c_char * size.value).from_address(start)
+            self.buffers.append((start, end, buffer))
+        count = _extent(tensor) // tensor.itemsize
+        return self.torch.frombuffer(buffer, dtype=tensor.dtype, count=count, offset=address - start)
+
+    def _view(self, tensor):
+        if tensor.nbytes == 0:
+            return self.torch.empty(tensor.shape, dtype=tensor.dtype)
+        return self._flat(tensor).as_strided(tensor.shape, tensor.stride())
+
+    def _pull(self, tensor):
+        """The values of a device tensor; floating point numbers nobody knows are drawn."""
+        if not tensor.is_cuda:
+            return tensor
+        if tensor.is_neg() or tensor.is_conj():
+            raise NotImplementedError("a lazy negation")
+        view = self._view(tensor)
+        if tensor.nbytes and not self.kinds[tensor.dtype] and self._state(tensor) == _UNKNOWN:
+            # Elements of an expanded tensor share their memory: then the memory is filled, not the elements.
+            into = view if _extent(tensor) >= tensor.nbytes else self._flat(tensor)
+            into.copy_(self.pool[: into.numel()].reshape(into.shape))
+            self._mark(tensor, _DRAWN)
+        return view
+
+    @_harmless(None)
+    def _put(self, tensor, values, level):
+        """Writes the values of a device tensor."""
+        if tensor.nbytes == 0 or tensor.dtype not in self.kinds or self._state(tensor) == _UNAVAILABLE:
+            return
+        if _extent(tensor) < tensor.nbytes:
+            return  # expanded: its elements share their memory
+        self._view(tensor).copy_(values)
+        self._mark(tensor, level)
+
+    def _may_put(self, tensor):
+        """Whether a result is so small that its values are kept."""
+        whole = self.kinds.get(tensor.dtype)
+        if whole is None or tensor.layout is not self.torch.strided:
+            return False
+        return tensor.nbytes <= (_MAX_INTEGER if whole else _MAX_FLOAT)
+
+    def _on_cpu(self, operator, args, kwargs):
+        """Calls an operator with copies on the CPU. The result, and the copies by the identity of what they are copies of."""
+        torch = self.torch
+        copies = {}
+
+        def copy(argument):
+            if isinstance(argument, torch.Tensor):
+                if not argument.is_cuda:
+                    return argument
+                if id(argument) not in copies:
+                    copies[id(argument)] = self._pull(argument)
+                return copies[id(argument)]
+            if isinstance(argument, (list, tuple)):
+                return type(argument)(copy(one) for one in argument) if type(argument) in (list, tuple) else [copy(one) for one in argument]
+            return argument
+
+        for at, name, _ in operator.mutated:
+            changed = args[at] if at < len(args) else kwargs.get(name)
+            for one in changed if isinstance(changed, (list, tuple)) else (changed,):
+                if isinstance(one, torch.Tensor) and one.is_cuda:
+                    copies[id(one)] = self._pull(one).clone(memory_format=torch.preserve_format)
+        cpu_args = [copy(argument) for argument in args]
+        cpu_kwargs = {name: copy(argument) for name, argument in kwargs.items()}
+        if operator.makes:
+            cpu_kwargs["device"] = torch.device("cpu")
+            cpu_kwargs.pop("pin_memory", None)
+        if not operator.random:
+            return operator.call(*cpu_args, **cpu_kwargs), copies
+        if operator.seeded:
+            cpu_kwargs["generator"] = self.generator.manual_seed(11)
+            return operator.call(*cpu_args, **cpu_kwargs), copies
+        before = torch.get_rng_state()
+        try:
+            torch.default_generator.manual_seed(11)
+            return operator.call(*cpu_args, **cpu_kwargs), copies
+        finally:
+            torch.set_rng_state(before)
+
+    def _results(self, result):
+        if isinstance(result, self.torch.Tensor):
+            return (result,)
+        if isinstance(result, (list, tuple)):
+            return result
+        return ()
+
+    def _mutated(self, operator, args, kwargs):
+        for at, name, _ in operator.mutated:
+            changed = args[at] if at < len(args) else kwargs.get(name)
+            for one in changed if isinstance(changed, (list, tuple)) else (changed,):
+                if isinstance(one, self.torch.Tensor) and one.is_cuda and one.layout is self.torch.strided:
+                    yield one
+
+    @_harmless(None)
+    def _doubt(self, operator, args, kwargs):
+        """What an operator has changed is not known any more; the bytes stay as an answer."""
+        for one in self._mutated(operator, args, kwargs):
+            if one.nbytes:
+                self._mark(one, _DOUBT)
+
+    # Kinds of operators.
+
+    def _pass(self, operator, args, kwargs):
+        result = self._call(operator, args, kwargs)
+        self._doubt(operator, args, kwargs)
+        return result
+
+    def _compute(self, operator, args, kwargs):
+        tensors = self._tensors(args, kwargs)
+        device = [tensor for tensor in tensors if tensor.is_cuda]
+        if not device:
+            wanted = kwargs.get("device") if operator.makes else None
+            if wanted is None or wanted.type != "cuda":
+                return self._call(operator, args, kwargs)
+        if operator.mutated:
+            return self._compute_in_place(operator, args, kwargs, device)
+        level = self._level(tensors, operator.heavy, operator.sorting)
+        result = self._call(operator, args, kwargs)
+        if level == _UNKNOWN or not all(self._may_put(one) for one in self._results(result) if isinstance(one, self.torch.Tensor)):
+            self._guess(operator, args, kwargs, device, result)
+            return result
+        if operator.random:
+            level = _DRAWN
+            if any(one.nbytes > _SMALL and not self.kinds[one.dtype] for one in self._results(result)):
+                return result
+        try:
+            computed, _ = self._on_cpu(operator, args, kwargs)
+        except Exception as error:
+            self._failed(operator, error)
+            return result
+        self.counts["computed"] += 1
+        pairs = list(zip(self._results(result), self._results(computed)))
+        if not pairs and not isinstance(result, (tuple, list)):
+            return computed if result is not None else result
+        for one, value in pairs:
+            if isinstance(one, self.torch.Tensor) and one.is_cuda and isinstance(value, self.torch.Tensor) and one.shape == value.shape:
+                self._put(one, value, level)
+        return result
+
+    def _compute_in_place(self, operator, args, kwargs, device):
+        changed = list(self._mutated(operator, args, kwargs))
+        inputs = device
+        if operator.overwrites or operator.writes_only:
+            identities = {id(one) for one in changed}
+            inputs = [tensor for tensor in device if id(tensor) not in identities]
+        level = self._level(inputs, operator.heavy, operator.sorting)
+        if level == _UNKNOWN or not all(self._may_put(one) for one in changed):
+            result = self._call(operator, args, kwargs)
+            self._doubt(operator, args, kwargs)
+            return result
+        if operator.random:
+            level = _DRAWN
+        copies = None
+        try:
+            _, copies = self._on_cpu(operator, args, kwargs)
+            self.counts["computed"] += 1
+        except Exception as error:
+            self._failed(operator, error)
+        result = self._call(operator, args, kwargs)
+        for one in changed:
+            value = copies and copies.get(id(one))
+            if value is not None and value.shape == one.shape:
+                self._put(one, value, level)
+            elif one.nbytes:
+                self._mark(one, _DOUBT)
+        return result
+
+    def _failed(self, operator, error):
+        self.failures[f"{operator.name}: {type(error).__name__}: {str(error)[:80]}"] += 1
+
+    def _fill(self, operator, args, kwargs):
+        result = self._call(operator, args, kwargs)
+        self._filled(operator, args, kwargs, result)
+        return result
+
+    @_harmless(None)
+    def _filled(self, operator, args, kwargs, result):
+        value = _FILLED[operator.name]
+        if not isinstance(result, self.torch.Tensor) or not result.is_cuda or result.layout is not self.torch.strided:
+            return result
+        if isinstance(value, tuple):
+            (at,) = value
+            value = args[at] if at < len(args) else kwargs.get("value", kwargs.get("fill_value"))
+        if isinstance(value, self.torch.Tensor):
+            if value.is_cuda and self._level([value]) == _UNKNOWN:
+                if result.nbytes:
+                    self._mark(result, _DOUBT)
+                return result
+            level = self._level([value]) if value.is_cuda else _KNOWN
+            if self._may_put(result):
+                self._put(result, self._pull(value), level)
+            return result
+        if value is None or result.nbytes == 0 or result.dtype not in self.kinds:
+            return result
+        state = self._state(result)
+        if value == 0 and state != _UNAVAILABLE:
+            self._mark(result, _ZERO)
+        elif state != _UNAVAILABLE and self._may_put(result):
+            self._view(result).fill_(value)
+            self._mark(result, _KNOWN)
+        else:
+            self._mark(result, _DOUBT)
+        return result
+
+    def _copy(self, operator, args, kwargs):
+        target = args[0] if operator.name == "copy_" else None
+        source = args[1] if operator.name == "copy_" else args[0]
+        from_device = source.is_cuda
+        result = None
+        if target is None:
+            wanted = kwargs.get("device")
+            to_device = from_device if wanted is None else wanted.type == "cuda"
+        else:
+            to_device = target.is_cuda
+        if from_device and to_device:
+            if target is None and kwargs.get("device") is not None and kwargs["device"].type == "cuda":
+                kwargs = dict(kwargs)
+            return self._compute(operator, args, kwargs)
+        if not from_device and not to_device:
+            return self._call(operator, args, kwargs)
+        if to_device:
+            result = self._call(operator, args, kwargs)
+            if source.device.type == "cpu" and source.layout is self.torch.strided and result.layout is self.torch.strided:
+                if self._may_put(result):
+                    self._put(result, source, _KNOWN)
+                elif target is not None and result.nbytes and not result.is_contiguous():
+                    self._mark(result, _DOUBT)
+            return result
+        level = self._level([source])
+        result = self._call(operator, args, kwargs)
+        if level != _UNKNOWN:
+            try:
+                # Values of a tensor that is not contiguous or changes its type are rearranged by a kernel first.
+                result.copy_(self._pull(source))
+            except Exception as error:
+                self._failed(operator, error)
+        if level != _KNOWN and result.nbytes:
+            self._note_read(source)
+        return result
+
+    def _read(self, operator, args, kwargs):
+        tensor = args[0]
+        if tensor.is_cuda and tensor.dtype in self.kinds and tensor.layout is self.torch.strided:
+            state = self._state(tensor)
+            if state < _KNOWN:
+                self._draw(tensor)
+                self._note_read(tensor)
+            elif state == _UNAVAILABLE:
+                self._note_read(tensor)
+        return self._call(operator, args, kwargs)
+
+    @_harmless(None)
+    def _draw(self, tensor):
+        """Gives a tensor values that nobody knows."""
+        self._pull(tensor)
+
+    def _equal(self, operator, args, kwargs):
+        level = self._level([tensor for tensor in args[:2] if tensor.is_cuda])
+        if not any(tensor.is_cuda for tensor in args[:2]):
+            return self._call(operator, args, kwargs)
+        if level == _UNKNOWN or args[0].shape != args[1].shape:
+            with self._answers([1]):
+                result = self._call(operator, args, kwargs)
+            if args[0].shape == args[1].shape:
+                self._note_read(args[0])
+            return result
+        result = self._call(operator, args, kwargs)
+        if level == _DRAWN:
+            self._note_read(args[0])
+        return self._compare(operator, args, result)
+
+    def _compare(self, operator, args, result):
+        try:
+            return operator.call(self._pull(args[0]), self._pull(args[1]))
+        except Exception as error:
+            self._failed(operator, error)
+            return result
+
+    def _solve(self, operator, args, kwargs):
+        """Linear algebra checks its input for numbers that are not finite, and its status."""
+        with self._answers([0] * 8):
+            return self._compute(operator, args, kwargs)
+
+    # Sizes that depend on values.
+
+    def _answers(self, answers):
+        return _Answers(self.answer, answers)
+
+    def _mask(self, mask):
+        """A mask on the CPU, and whether it is known; by assumption if nobody knows it."""
+        level = self._level([mask])
+        if level != _UNKNOWN:
+            try:
+                values = self._pull(mask)
+                # Where every flag of an unknown mask is true, that is only what was said of it.
+                if level == _KNOWN or mask.numel() == 1 or not bool(values.all()):
+                    return values, level
+            except Exception as error:
+                self.failures[f"mask: {type(error).__name__}: {error}"] += 1
+        torch = self.torch
+        selected = int(round(self.assumed_mask / 100 * mask.numel()))
+        values = torch.zeros(mask.numel(), dtype=torch.bool)
+        values[:selected] = True
+        return values.reshape(mask.shape), _DRAWN
+
+    def _size_by(self, level):
+        if level == _KNOWN:
+            self.counts["sizes"] += 1
+        else:
+            self.sizes[self._place()[0]] += 1
+
+    def _nonzero(self, operator, args, kwargs):
+        mask = args[0]
+        if not mask.is_cuda or mask.numel() == 0 or mask.layout is not self.torch.strided:
+            return self._call(operator, args, kwargs)
+        if mask.numel() > 8 * _MAX_INTEGER:
+            return self._nonzero_of_large(operator, args, kwargs)
+        values, level = self._mask(mask)
+        places = values.nonzero()
+        with self._answers([places.shape[0]] * 2):
+            result = self._call(operator, args, kwargs)
+        self._size_by(level)
+        if result.shape == places.shape and self._may_put(result):
+            self._put(result, places, level)
+        return result
+
+    def _nonzero_of_large(self, operator, args, kwargs):
+        self._size_by(_DRAWN)
+        with self._answers([int(round(self.assumed_mask / 100 * args[0].numel()))] * 2):
+            return self._call(operator, args, kwargs)
+
+    def _masks(self, indices):
+        """Counts of the boolean masks among indices, and how they are known."""
+        torch = self.torch
+        counts, level = [], _KNOWN
+        for index in indices:
+            if index is not None and index.is_cuda and index.dtype in (torch.bool, torch.uint8):
+                if index.numel() > 8 * _MAX_INTEGER:
+                    counts.append(int(round(self.assumed_mask / 100 * index.numel())))
+                    level = _DRAWN
+                    continue
+                values, of = self._mask(index)
+                counts.append(int(values.count_nonzero()))
+                level = min(level, of)
+        return counts, level
+
+    def _index(self, operator, args, kwargs):
+        tensor, indices = args[0], args[1]
+        if not tensor.is_cuda:
+            return self._call(operator, args, kwargs)
+        counts, of = self._masks(indices)
+        if not counts:
+            return self._compute(operator, args, kwargs)
+        given = [tensor, *(index for index in indices if index is not None)]
+        level = self._level(given)
+        with self._answers(counts):
+            result = self._call(operator, args, kwargs)
+        self._size_by(of)
+        if level != _UNKNOWN and self._may_put(result):
+            try:
+                computed, _ = self._on_cpu(operator, args, kwargs)
+            except Exception as error:
+                self._failed(operator, error)
+                return result
+            if computed.shape == result.shape:
+                self._put(result, computed, level)
+        return result
+
+    def _masked_select(self, operator, args, kwargs):
+        tensor, mask = args[0], args[1]
+        if not mask.is_cuda:
+            return self._call(operator, args, kwargs)
+        level = self._level([tensor, mask])
+        values, of = self._mask(mask)
+        count = int(values.expand(self.torch.broadcast_shapes(tensor.shape, mask.shape)).count_nonzero())
+        with self._answers([count]):
+            result = self._call(operator, args, kwargs)
+        self._size_by(of)
+        if level != _UNKNOWN and self._may_put(result):
+            try:
+                computed = self.torch.masked_select(self._pull(tensor), values)
+            except Exception as error:
+                self._failed(operator, error)
+                return result
+            if computed.shape == result.shape:
+                self._put(result, computed, level)
+        return result
+
+    def _index_put(self, operator, args, kwargs):
+        if not args[0].is_cuda:
+            return self._call(operator, args, kwargs)
+        counts, of = self._masks(args[1])
+        if not counts:
+            return self._compute(operator, args, kwargs)
+        device = [tensor for tensor in self._tensors(args, kwargs) if tensor.is_cuda]
+        level = self._level(device)
+        copies = computed = None
+        if level != _UNKNOWN:
+            try:
+                computed, copies = self._on_cpu(operator, args, kwargs)
+            except Exception as error:
+                self._failed(operator, error)
+        with self._answers(counts):
+            result = self._call(operator, args, kwargs)
+        self._size_by(of)
+        if not operator.mutated:
+            if computed is not None and computed.shape == result.shape:
+                self._put(result, computed, level)
+        elif copies is not None and id(args[0]) in copies:
+            self._put(args[0], copies[id(args[0])], level)
+        else:
+            self._doubt(operator, args, kwargs)
+        return result
+
+    _index_put_impl = _index_put
+
+    def _counted(self, operator, args, kwargs, answers, most):
+        """An operator that reads its count back: `answers` makes what is read of the result on the CPU."""
+        tensor = args[0]
+        if not tensor.is_cuda or tensor.numel() == 0:
+            return self._call(operator, args, kwargs)
+        level = self._level([tensor], False, True)
+        computed = None
+        if level != _UNKNOWN:
+            try:
+                computed, _ = self._on_cpu(operator, args, kwargs)
+            except Exception as error:
+                self._failed(operator, error)
+        with self._answers(answers(computed) if computed is not None else most):
+            result = self._call(operator, args, kwargs)
+        self._size_by(level if computed is not None else _DRAWN)
+        for one, value in zip(self._results(result), self._results(computed)):
+            if one.shape == value.shape and one.numel() and self._may_put(one):
+                self._put(one, value, level)
+        return result
+
+    def _unique2(self, operator, args, kwargs):
+        count = args[0].numel()
+        return self._counted(operator, args, kwargs, lambda computed: [computed[0].numel()] * 4, [count] * 4)
+
+    def _unique_dim(self, operator, args, kwargs):
+        count = args[0].shape[args[1]] if args[0].dim() else 1
+        return self._counted(operator, args, kwargs, lambda computed: [computed[0].shape[args[1]]] * 4, [count] * 4)
+
+    def _unique_consecutive(self, operator, args, kwargs):
+        count = args[0].numel()
+        return self._counted(operator, args, kwargs, lambda computed: [computed[0].shape[0]] * 4, [count] * 4)
+
+    def _repeat_interleave(self, operator, args, kwargs):
+        count = args[0].numel()
+        return self._counted(operator, args, kwargs, lambda computed: [computed.numel()], [count])
+
+    def _bincount(self, operator, args, kwargs):
+        return self._counted(operator, args, kwargs, lambda computed: [0, computed.numel() - 1], [0, 0])
+
+    def _coalesce(self, operator, args, kwargs):
+        """A sparse tensor without repeated places."""
+        tensor = args[0]
+        if not tensor.is_cuda:
+            return self._call(operator, args, kwargs)
+        indices = tensor._indices()
+        level = self._level([indices], False, True)
+        count = indices.shape[1]
+        try:
+            if level != _UNKNOWN:
+                count = self.torch.unique(self._pull(indices), dim=1).shape[1]
+        except Exception as error:
+            self._failed(operator, error)
+            level = _UNKNOWN
+        with self._answers([count] * 2):
+            result = self._call(operator, args, kwargs)
+        self._size_by(level)
+        return result
+
+    def _select_boxes(self, operator, args, kwargs):
+        """Boxes that do not overlap others, by torchvision."""
+        boxes = args[0]
+        if not boxes.is_cuda:
+            return self._call(operator, args, kwargs)
+        level = self._level([boxes, args[1]])
+        computed = None
+        if level != _UNKNOWN:
+            try:
+                computed = operator.call(self._pull(boxes), self._pull(args[1]), *args[2:])
+            except Exception as error:
+                self._failed(operator, error)
+        count = boxes.shape[0] if computed is None else computed.shape[0]
+        with self._answers([count] * 2):
+            result = self._call(operator, args, kwargs)
+        self._size_by(level if computed is not None else _DRAWN)
+        if computed is not None and computed.shape == result.shape:
+            self._put(result, computed, level)
+        return result
+
+    # Answers for what is not computed.
+
+    @_harmless(None)
+    def _guess(self, operator, args, kwargs, device, result):
+        """Draws indices and flags for an operator that was not computed."""
+        name = operator.name
+        if name in _CHOSEN:
+            self._choose(name, args, kwargs, result)
+        elif isinstance(result, self.torch.Tensor) and result.dtype is self.torch.bool and 0 < result.nbytes <= _MAX_INTEGER:
+            flag = self._flag(name, args)
+            if flag is not None and self._state(result) != _UNAVAILABLE:
+                self._view(result).fill_(flag)
+                self._mark(result, _DRAWN)
+
+    def _flag(self, name, args):
+        """What a predicate is said to be of values that nobody knows: finite numbers between 0 and 1, no two of them equal."""
+        other = args[1] if len(args) > 1 else None
+        if name in ("eq", "ne"):
+            same = other is args[0]
+            return same if name == "eq" else not same
+        if name in _COMPARED:
+            if isinstance(other, (int, float)):
+                return _COMPARED[name](other)
+            return True
+        if name in ("isnan", "isinf", "isposinf", "isneginf", "any", "isin"):
+            return False
+        if name in ("isfinite", "all"):
+            return True
+        return None
+
+    def _choose(self, name, args, kwargs, result):
+        torch = self.torch
+        indices = next((one for one in reversed(self._results(result)) if one.dtype is torch.int64), None)
+        if indices is None or not 0 < indices.nbytes <= _MAX_DRAWN:
+            return
+        at = _CHOSEN[name]
+        dim = -1 if at is None else (args[at] if len(args) > at else kwargs.get("dim", -1 if name in ("topk", "sort", "kthvalue", "median", "mode") else None))
+        if dim is None:
+            choices = args[0].numel()
+        elif isinstance(dim, int) and args[0].dim():
+            choices = args[0].shape[dim]
+        else:
+            return
+        if self._state(indices) == _UNAVAILABLE or choices <= 0:
+            return
+        chosen = torch.randint(choices, indices.shape, generator=self.generator.manual_seed(indices.numel()))
+        if name in ("topk", "sort", "multinomial") and indices.dim() and indices.shape[dim] > 1:
+            # Different ones along the dimension.
+            first = chosen.select(dim, 0).unsqueeze(dim)
+            shape = [1] * indices.dim()
+            shape[dim] = indices.shape[dim]
+            chosen = (first + torch.arange(indices.shape[dim]).reshape(shape)) % choices
+        self._put(indices, chosen, _DRAWN)
+
+    # Reads of values that are not known.
+
+    def _place(self):
+        """The line of the script, and the innermost frame that is neither ours nor torch's."""
+        frame = sys._getframe(1)
+        nearest = None
+        while frame is not None:
+            name = frame.f_code.co_filename
+            foreign = self.foreign.get(name)
+            if foreign is None:
+                # 0 ours or torch's, 1 a library's, 2 the script's.
+                own = not name.startswith(tuple(self.places)) or name == "<stdin>"
+                foreign = self.foreign[name] = 0 if not own else 1 if name.startswith(self.libraries) else 2
+            if foreign and nearest is None:
+                nearest = frame
+            if foreign == 2:
+                return (name, frame.f_lineno, frame.f_code.co_name), nearest
+            frame = frame.f_back
+        if nearest is not None:
+            return (nearest.f_code.co_filename, nearest.f_lineno, nearest.f_code.co_name), nearest
+        return ("", 0, ""), None
+
+    @_harmless(None)
+    def _note_read(self, tensor):
+        place, frame = self._place()
+        decides = tensor.dtype is self.torch.bool
+        if frame is not None and not decides:
+            key = frame.f_code, frame.f_lasti
+            decides = self.deciding.get(key)
+            if decides is None:
+                decides = self.deciding[key] = _decides(*key)
+        self.reads[(*place, decides)] += 1
+
+    @_harmless(None)
+    def forget(self, tensor):
+        """A tensor was changed unseen: by a backward pass or a step."""
+        if tensor is not None and tensor.is_cuda and type(tensor) in self.plain:
+            if tensor.layout is self.torch.strided and 0 < tensor.nbytes:
+                self._mark(tensor, _DOUBT)
+
+    def summary(self):
+        """What a verdict must name."""
+        return {
+            "reads": [[*place, decides, count] for (*place, decides), count in self.reads.items()],
+            "sizes": [[*place, count] for place, count in self.sizes.items()],
+            "assumed_mask": self.assumed_mask,
+        }
+
+
+class _Answers:
+    """What small reads of the device are answered inside an operator of torch."""
+
+    def __init__(self, answer, numbers):
+        self.answer = answer
+        self.numbers = (ctypes.c_uint64 * len(numbers))(*numbers)
+
+    def __enter__(self):
+        self.answer(self.numbers, len(self.numbers))
+
+    def __exit__(self, *_):
+        self.answer(None, 0)
+
+
+_JUMPS = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "TO_BOOL", "UNARY_NOT")
+_USES = ("BUILD_SLICE", "BINARY_SLICE", "BINARY_SUBSCR", "STORE_SLICE", "GET_ITER", "RETURN_VALUE")
+_ENDS = ("POP_TOP", "STORE_", "RETURN_", "FORMAT_", "RAISE_", "YIELD_")
+
+
+def _decides(code, offset):
+    """Whether a value that is made at this instruction reaches a condition, a slice or a loop of the same function.
+
+    By the code that follows it in its statement and, where it is stored in a
+    variable, by the code that follows each use of that variable.
+    """
+    instructions = list(dis.get_instructions(code))
+    at = next((index for index, one in enumerate(instructions) if one.offset >= offset), None)
+    if at is None:
+        return False
+
+    def follow(start):
+        for one in instructions[start : start + 40]:
+            if one.opname.startswith(_JUMPS) or one.opname in _USES:
+                return True, None
+            if one.opname.startswith(_ENDS):
+                return False, one.argval if one.opname.startswith("STORE_") else None
+        return False, None
+
+    decides, name = follow(at)
+    if decides or name is None:
+        return decides
+    return any(
+        follow(index + 1)[0]
+        for index, one in enumerate(instructions)
+        if one.opname.startswith("LOAD_") and one.argval == name
+    )

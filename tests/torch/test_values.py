@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Values that programs read back: computed where they are small, named where nobody knows them."""
+
+import pytest
+from conftest import PYTHON
+
+# What a GPU prints. Where the answer is about unknown values, it is that of a healthy program.
+EXPECTED = """\
+arithmetic: [0, 2, 6, 12, 20, 30]
+transposed: [[1, 3], [2, 4]]
+cast: [3.0, 1.0, 3.0, 2.0]
+nonzero: [0, 2, 3]
+selected rows: (3, 1024, 1024)
+masked_select: (3,)
+unique: [1, 2, 3]
+unique rows: [[3, 1, 3, 2]]
+unique_consecutive: [3, 1, 3, 2]
+repeat_interleave: [3, 3, 3, 1, 3, 3, 3, 2, 2]
+bincount: [0, 1, 1, 2]
+coalesced: (3,)
+written through a mask: [1.0, 0.0, 2.0, 3.0, 0.0]
+a column: [0.0, 1.0, 2.0, 3.0]
+beside the column: [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+split by values: [1, 2, 3]
+equal: True
+stopped at: 7
+loss is finite: True
+all finite: True
+any nan: False
+reciprocal: True
+sampled: (64,)
+inference mode: [2.0, 2.0, 2.0]
+vmap: [0, 2, 4]
+the generator of the CPU stays: True
+in a thread: [10]
+frames of an error: 1
+after a graph: (4,)
+"""
+
+
+def test_programs_read_what_a_gpu_would_give_them(tonnage):
+    run = tonnage("read_values.py")
+    assert run.code == 0, run.err
+    printed = "".join(f"{line}\n" for line in run.err.splitlines() if ": " in line and not line.startswith(" "))
+    assert printed == EXPECTED
+    unknown = run.verdict["unknown_values"]
+    assert unknown["sizes"] == 0, "every size here follows from known values"
+    assert unknown["decisions"] > 0
+    assert unknown["first_decision"]["file"].endswith("read_values.py")
+
+
+def test_without_values_the_device_reads_as_zero(tonnage):
+    run = tonnage("read_values.py", options=["--values", "off"])
+    assert run.code == 2
+    assert "arithmetic: [0, 0, 0, 0, 0, 0]" in run.err
+    assert run.verdict["unknown_values"] is None
+
+
+def rows(run):
+    kept = [name for name in run.table().column_names if name != "time_ns"]
+    return [row for row in run.table().select(kept).to_pylist() if row["kind"] != "meta"]
+
+
+@pytest.mark.parametrize("kind", ["transformer", "convolutions"])
+def test_values_leave_every_event_and_stack_as_it_was(tonnage, kind):
+    computed, off = tonnage("values_train.py", kind), tonnage("values_train.py", kind, options=["--values", "off"])
+    assert computed.code == 0 and off.code == 0, computed.err + off.err
+    assert len(rows(off)) > 500
+    assert rows(computed) == rows(off)
+
+
+def script(tmp_path, text):
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    return path
+
+
+SELECTED = """\
+import torch
+scores = torch.randn(4, 1 << 20, device="cuda")
+kept = scores[scores > 0.1]
+print(kept.numel())
+"""
+
+
+@pytest.mark.parametrize(("percent", "count"), [(100, 4 << 20), (25, 1 << 20)])
+def test_a_size_by_unknown_values_follows_the_assumption_and_is_named(tonnage, tmp_path, percent, count):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, SELECTED))], options=["--assume", f"mask={percent}%"])
+    assert run.code == 0, run.err
+    assert str(count) in run.err.splitlines()
+    unknown = run.verdict["unknown_values"]
+    assert unknown["sizes"] == 1
+    assert (unknown["first_size"]["line"], unknown["assumed_mask"]) == (3, percent)
+    assert any("script.py:3" in gap and f"{percent} %" in gap for gap in run.verdict["unknown"])
+
+
+READS = """\
+import torch
+x = torch.randn(1 << 20, device="cuda")
+history = []
+for step in range(5):
+    loss = (x * step).square().mean()
+    history.append(loss.item())
+    if not torch.isfinite(loss):
+        raise SystemExit("not finite")
+    value = loss.item()
+    if value > 1e9:
+        break
+known = torch.tensor([4], device="cuda")
+if known.item() == 4:
+    print("ok")
+"""
+
+
+def test_reads_that_decide_are_told_from_those_that_are_only_kept(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, READS))])
+    assert run.code == 0, run.err
+    unknown = run.verdict["unknown_values"]
+    assert (unknown["reads"], unknown["first_read"]["line"]) == (5, 6)
+    assert (unknown["decisions"], unknown["first_decision"]["line"]) == (10, 7)
+    assert any("10 values that the script decides by" in gap and "script.py:7" in gap for gap in run.verdict["unknown"])
+
+
+ENDLESS = """\
+import torch
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+while True:
+    model(torch.randn(64, 1024, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("when", "said"), [("4steps", "after 4 steps"), ("3s", "after 3 seconds")])
+def test_a_job_can_be_stopped_early_and_is_judged_as_far_as_it_ran(tonnage, tmp_path, when, said):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, ENDLESS))], options=["--stop-after", when])
+    assert run.code == 0, run.err
+    assert run.verdict["stopped"] == said
+    assert run.verdict["outcome"] == "fits"
+    assert any(said in gap for gap in run.verdict["unknown"])
+    if when == "4steps":
+        steps = [row for row in run.table().to_pylist() if row["kind"] == "mark" and row["text"] == "step"]
+        assert len(steps) == 4
