@@ -274,7 +274,7 @@ class Owners:
             pass
 
     def _enter_values(self):
-        """Values are computed in a forward pass that a backward pass or a step asks for. Whether they were not before."""
+        """Enters the mode for a forward pass inside a backward pass or a step. Whether it was not there before."""
         values = self.values
         if values is None or values.is_active() or not (self.backwards or getattr(self.local, "stepping", 0)):
             return False

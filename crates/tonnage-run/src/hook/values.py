@@ -51,33 +51,139 @@ _MAX_SORTED = 8 << 20
 # Indices and masks that are drawn for an operator that is not computed.
 _MAX_DRAWN = 8 << 20
 
-_HEAVY = ("mm", "bmm", "addmm", "baddbmm", "linear", "conv", "attention", "einsum", "_fft", "linalg", "grouped", "rnn", "lstm", "gru", "cdist", "grid_sampl")
-_SORTING = ("sort", "topk", "unique", "cumsum", "kthvalue", "median", "mode", "searchsorted", "bucketize", "bincount", "histc")
+_HEAVY = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "linear",
+    "conv",
+    "attention",
+    "einsum",
+    "_fft",
+    "linalg",
+    "grouped",
+    "rnn",
+    "lstm",
+    "gru",
+    "cdist",
+    "grid_sampl",
+)
+_SORTING = (
+    "sort",
+    "topk",
+    "unique",
+    "cumsum",
+    "kthvalue",
+    "median",
+    "mode",
+    "searchsorted",
+    "bucketize",
+    "bincount",
+    "histc",
+)
 # Passed on without a look: they neither make nor change values.
 _PASSED = {
-    "set_", "resize_", "resize_as_", "record_stream", "_pin_memory", "is_pinned", "detach", "alias", "lift_fresh", "lift",
-    "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "_efficientzerotensor", "is_same_size",
+    "set_",
+    "resize_",
+    "resize_as_",
+    "record_stream",
+    "_pin_memory",
+    "is_pinned",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "lift",
+    "empty",
+    "empty_strided",
+    "empty_like",
+    "new_empty",
+    "new_empty_strided",
+    "_efficientzerotensor",
+    "is_same_size",
 }
 # Results that hold one value throughout; the position of that value, or the value itself.
 _FILLED = {
-    "zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero_": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1,
-    "full": (1,), "full_like": (1,), "new_full": (2,), "scalar_tensor": (0,), "fill_": (1,), "fill": (1,),
+    "zeros": 0,
+    "zeros_like": 0,
+    "new_zeros": 0,
+    "zero_": 0,
+    "zero": 0,
+    "ones": 1,
+    "ones_like": 1,
+    "new_ones": 1,
+    "full": (1,),
+    "full_like": (1,),
+    "new_full": (2,),
+    "scalar_tensor": (0,),
+    "fill_": (1,),
+    "fill": (1,),
 }
 # They write all of `self` whatever was there before.
-_OVERWRITING = {"copy_", "copy", "normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_", "cauchy_", "log_normal_"}
-# Indices among as many as the input has along a dimension: the position of that dimension among the arguments.
-_CHOSEN = {"argmax": 1, "argmin": 1, "max": 1, "min": 1, "topk": 2, "sort": 1, "multinomial": None, "argsort": 1, "kthvalue": 2, "median": 1, "mode": 1}
-_COMPARED = {
-    "gt": lambda other: 0.5 > other, "ge": lambda other: 0.5 >= other,
-    "lt": lambda other: 0.5 < other, "le": lambda other: 0.5 <= other,
+_OVERWRITING = {
+    "copy_",
+    "copy",
+    "normal_",
+    "uniform_",
+    "random_",
+    "bernoulli_",
+    "exponential_",
+    "geometric_",
+    "cauchy_",
+    "log_normal_",
 }
-_SIZED = {"_coalesce", "nonzero", "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "_unique2", "unique_dim", "unique_consecutive", "repeat_interleave", "bincount"}
+# Indices among as many as the input has along a dimension: the position of that dimension among the arguments.
+_CHOSEN = {
+    "argmax": 1,
+    "argmin": 1,
+    "max": 1,
+    "min": 1,
+    "topk": 2,
+    "sort": 1,
+    "multinomial": None,
+    "argsort": 1,
+    "kthvalue": 2,
+    "median": 1,
+    "mode": 1,
+}
+_COMPARED = {
+    "gt": lambda other: 0.5 > other,
+    "ge": lambda other: 0.5 >= other,
+    "lt": lambda other: 0.5 < other,
+    "le": lambda other: 0.5 <= other,
+}
+_SIZED = {
+    "_coalesce",
+    "nonzero",
+    "masked_select",
+    "index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "repeat_interleave",
+    "bincount",
+}
 
 
 class _Operator:
     """What is known of an operator from its name and schema."""
 
-    __slots__ = ("call", "handle", "heavy", "makes", "mutated", "name", "overwrites", "random", "seeded", "sorting", "writes_only")
+    __slots__ = (
+        "call",
+        "handle",
+        "heavy",
+        "makes",
+        "mutated",
+        "name",
+        "overwrites",
+        "random",
+        "seeded",
+        "sorting",
+        "writes_only",
+    )
 
 
 def _extent(tensor):
@@ -101,7 +207,9 @@ def _pieces(tensor):
     extent = _extent(tensor)
     if extent == size:
         return ((address, size),)
-    steps = sorted((stride, length) for stride, length in zip(tensor.stride(), tensor.shape) if length > 1 and stride > 0)
+    steps = sorted(
+        (stride, length) for stride, length in zip(tensor.stride(), tensor.shape) if length > 1 and stride > 0
+    )
     run = 1
     while steps and steps[0][0] == run:
         run *= steps.pop(0)[1]
@@ -450,7 +558,7 @@ class Values:
         return tensor.nbytes <= (_MAX_INTEGER if whole else _MAX_FLOAT)
 
     def _on_cpu(self, operator, args, kwargs):
-        """Calls an operator with copies on the CPU. The result, and the copies by the identity of what they are copies of."""
+        """Calls an operator with copies on the CPU. The result, and the copies by the identity of their originals."""
         torch = self.torch
         copies = {}
 
@@ -462,7 +570,11 @@ class Values:
                     copies[id(argument)] = self._pull(argument)
                 return copies[id(argument)]
             if isinstance(argument, (list, tuple)):
-                return type(argument)(copy(one) for one in argument) if type(argument) in (list, tuple) else [copy(one) for one in argument]
+                return (
+                    type(argument)(copy(one) for one in argument)
+                    if type(argument) in (list, tuple)
+                    else [copy(one) for one in argument]
+                )
             return argument
 
         for at, name, _ in operator.mutated:
@@ -526,7 +638,9 @@ class Values:
             return self._compute_in_place(operator, args, kwargs, device)
         level = self._level(tensors, operator.heavy, operator.sorting)
         result = self._call(operator, args, kwargs)
-        if level == _UNKNOWN or not all(self._may_put(one) for one in self._results(result) if isinstance(one, self.torch.Tensor)):
+        if level == _UNKNOWN or not all(
+            self._may_put(one) for one in self._results(result) if isinstance(one, self.torch.Tensor)
+        ):
             self._guess(operator, args, kwargs, device, result)
             return result
         if operator.random:
@@ -543,7 +657,12 @@ class Values:
         if not pairs and not isinstance(result, (tuple, list)):
             return computed if result is not None else result
         for one, value in pairs:
-            if isinstance(one, self.torch.Tensor) and one.is_cuda and isinstance(value, self.torch.Tensor) and one.shape == value.shape:
+            if (
+                isinstance(one, self.torch.Tensor)
+                and one.is_cuda
+                and isinstance(value, self.torch.Tensor)
+                and one.shape == value.shape
+            ):
                 self._put(one, value, level)
         return result
 
@@ -630,7 +749,11 @@ class Values:
             return self._call(operator, args, kwargs)
         if to_device:
             result = self._call(operator, args, kwargs)
-            if source.device.type == "cpu" and source.layout is self.torch.strided and result.layout is self.torch.strided:
+            if (
+                source.device.type == "cpu"
+                and source.layout is self.torch.strided
+                and result.layout is self.torch.strided
+            ):
                 if self._may_put(result):
                     self._put(result, source, _KNOWN)
                 elif target is not None and result.nbytes and not result.is_contiguous():
@@ -708,7 +831,7 @@ class Values:
             except Exception as error:
                 self.failures[f"mask: {type(error).__name__}: {error}"] += 1
         torch = self.torch
-        selected = int(round(self.assumed_mask / 100 * mask.numel()))
+        selected = round(self.assumed_mask / 100 * mask.numel())
         values = torch.zeros(mask.numel(), dtype=torch.bool)
         values[:selected] = True
         return values.reshape(mask.shape), _DRAWN
@@ -736,7 +859,7 @@ class Values:
 
     def _nonzero_of_large(self, operator, args, kwargs):
         self._size_by(_DRAWN)
-        with self._answers([int(round(self.assumed_mask / 100 * args[0].numel()))] * 2):
+        with self._answers([round(self.assumed_mask / 100 * args[0].numel())] * 2):
             return self._call(operator, args, kwargs)
 
     def _masks(self, indices):
@@ -746,7 +869,7 @@ class Values:
         for index in indices:
             if index is not None and index.is_cuda and index.dtype in (torch.bool, torch.uint8):
                 if index.numel() > 8 * _MAX_INTEGER:
-                    counts.append(int(round(self.assumed_mask / 100 * index.numel())))
+                    counts.append(round(self.assumed_mask / 100 * index.numel()))
                     level = _DRAWN
                     continue
                 values, of = self._mask(index)
@@ -910,14 +1033,18 @@ class Values:
         name = operator.name
         if name in _CHOSEN:
             self._choose(name, args, kwargs, result)
-        elif isinstance(result, self.torch.Tensor) and result.dtype is self.torch.bool and 0 < result.nbytes <= _MAX_INTEGER:
+        elif (
+            isinstance(result, self.torch.Tensor)
+            and result.dtype is self.torch.bool
+            and 0 < result.nbytes <= _MAX_INTEGER
+        ):
             flag = self._flag(name, args)
             if flag is not None and self._state(result) != _UNAVAILABLE:
                 self._view(result).fill_(flag)
                 self._mark(result, _DRAWN)
 
     def _flag(self, name, args):
-        """What a predicate is said to be of values that nobody knows: finite numbers between 0 and 1, no two of them equal."""
+        """What a predicate says of unknown values: finite numbers between 0 and 1, no two of them equal."""
         other = args[1] if len(args) > 1 else None
         if name in ("eq", "ne"):
             same = other is args[0]
@@ -938,7 +1065,15 @@ class Values:
         if indices is None or not 0 < indices.nbytes <= _MAX_DRAWN:
             return
         at = _CHOSEN[name]
-        dim = -1 if at is None else (args[at] if len(args) > at else kwargs.get("dim", -1 if name in ("topk", "sort", "kthvalue", "median", "mode") else None))
+        dim = (
+            -1
+            if at is None
+            else (
+                args[at]
+                if len(args) > at
+                else kwargs.get("dim", -1 if name in ("topk", "sort", "kthvalue", "median", "mode") else None)
+            )
+        )
         if dim is None:
             choices = args[0].numel()
         elif isinstance(dim, int) and args[0].dim():
@@ -1019,7 +1154,15 @@ class _Answers:
         self.answer(None, 0)
 
 
-_JUMPS = ("POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "POP_JUMP_BACKWARD_IF", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "TO_BOOL", "UNARY_NOT")
+_JUMPS = (
+    "POP_JUMP_IF",
+    "POP_JUMP_FORWARD_IF",
+    "POP_JUMP_BACKWARD_IF",
+    "JUMP_IF_TRUE_OR_POP",
+    "JUMP_IF_FALSE_OR_POP",
+    "TO_BOOL",
+    "UNARY_NOT",
+)
 _USES = ("BUILD_SLICE", "BINARY_SLICE", "BINARY_SUBSCR", "STORE_SLICE", "GET_ITER", "RETURN_VALUE")
 _ENDS = ("POP_TOP", "STORE_", "RETURN_", "FORMAT_", "RAISE_", "YIELD_")
 
