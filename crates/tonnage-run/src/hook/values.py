@@ -557,33 +557,30 @@ class Values:
             return False
         return tensor.nbytes <= (_MAX_INTEGER if whole else _MAX_FLOAT)
 
+    def _copied(self, argument, copies):
+        """An argument with its device tensors on the CPU, each of them once."""
+        if isinstance(argument, self.torch.Tensor):
+            if not argument.is_cuda:
+                return argument
+            if id(argument) not in copies:
+                copies[id(argument)] = self._pull(argument)
+            return copies[id(argument)]
+        if isinstance(argument, (list, tuple)):
+            return [self._copied(one, copies) for one in argument]
+        return argument
+
     def _on_cpu(self, operator, args, kwargs):
         """Calls an operator with copies on the CPU. The result, and the copies by the identity of their originals."""
         torch = self.torch
         copies = {}
-
-        def copy(argument):
-            if isinstance(argument, torch.Tensor):
-                if not argument.is_cuda:
-                    return argument
-                if id(argument) not in copies:
-                    copies[id(argument)] = self._pull(argument)
-                return copies[id(argument)]
-            if isinstance(argument, (list, tuple)):
-                return (
-                    type(argument)(copy(one) for one in argument)
-                    if type(argument) in (list, tuple)
-                    else [copy(one) for one in argument]
-                )
-            return argument
 
         for at, name, _ in operator.mutated:
             changed = args[at] if at < len(args) else kwargs.get(name)
             for one in changed if isinstance(changed, (list, tuple)) else (changed,):
                 if isinstance(one, torch.Tensor) and one.is_cuda:
                     copies[id(one)] = self._pull(one).clone(memory_format=torch.preserve_format)
-        cpu_args = [copy(argument) for argument in args]
-        cpu_kwargs = {name: copy(argument) for name, argument in kwargs.items()}
+        cpu_args = [self._copied(argument, copies) for argument in args]
+        cpu_kwargs = {name: self._copied(argument, copies) for name, argument in kwargs.items()}
         if operator.makes:
             cpu_kwargs["device"] = torch.device("cpu")
             cpu_kwargs.pop("pin_memory", None)
