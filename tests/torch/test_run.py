@@ -145,8 +145,9 @@ def test_two_processes_share_the_memory_of_one_device(tonnage, tmp_path):
     assert run.code == 0, run.err
 
 
-def test_values_workers_forks_and_spawns(tonnage):
-    run = tonnage("values.py")
+@pytest.mark.parametrize("values", ["on", "off"])
+def test_values_workers_forks_and_spawns(tonnage, values):
+    run = tonnage("values.py", values, options=["--values", values])
     assert run.code == 0, run.err
     assert "values ok" in run.err
     kinds = run.table().column("kind").to_pylist()

@@ -1,11 +1,22 @@
-"""What a script can see of values: what it put there comes back, the rest is zero."""
+"""What a script can see of values: what it put there comes back.
 
+With the argument `off` no values are computed and the rest is zero; otherwise it is a finite number.
+"""
+
+import math
 import multiprocessing
 import os
 import sys
 
 import torch
 from torch.utils.data import DataLoader, Dataset
+
+
+OFF = sys.argv[1:] == ["off"]
+
+
+def is_unknown(value):
+    return value == 0.0 if OFF else math.isfinite(value) and value != 5.0
 
 
 class Numbers(Dataset):
@@ -35,14 +46,14 @@ def main():
         block = torch.tensor([5.0] * 128, device="cuda")
         assert block.tolist() == [5.0] * 128
         del block
-        assert torch.empty(128, device="cuda").tolist() == [0.0] * 128
+        assert all(map(is_unknown, torch.empty(128, device="cuda").tolist()))
     # What a kernel computes is unknown: zeros, never rubbish.
     big = torch.randn(1 << 20, device="cuda")
     assert big.cpu().abs().sum().item() == 0.0
     reused = torch.ones(1 << 20)
     reused.copy_(big)
     assert reused.abs().sum().item() == 0.0, "a host buffer that held something else"
-    assert big.sum().item() == 0.0
+    assert is_unknown(big.sum().item())
 
     model = torch.nn.Linear(16, 16, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -58,7 +69,7 @@ def main():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        assert loss.item() == 0.0
+        assert is_unknown(loss.item())
 
     fork = multiprocessing.get_context("fork")
     queue = fork.Queue()
@@ -79,7 +90,7 @@ def main():
     queue = spawn.Queue()
     child = spawn.Process(target=spawned_worker, args=(queue,))
     child.start()
-    assert queue.get(timeout=120) == (1, 0.0)
+    assert queue.get(timeout=120) == (1, 0.0 if OFF else 8.0)
     child.join(60)
     assert child.exitcode == 0
 
