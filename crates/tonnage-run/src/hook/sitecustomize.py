@@ -344,10 +344,11 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 def _at_exit():
     if _recorder is not None:
-        _recorder.tell_values()
         _recorder.ask_owners()
         _recorder.take_census("end")
         _recorder.drain()
+        # After the last of the history: when that is drained depends on the clock, and the place of a row must not.
+        _recorder.tell_values()
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()
 
