@@ -132,6 +132,19 @@ while True:
 """
 
 
+def test_the_need_of_a_job_that_was_stopped_early_is_a_lower_bound(tonnage, tmp_path):
+    kept = ENDLESS.replace("while True:", "kept = []\nwhile True:").replace(
+        "    model(torch.randn(64, 1024, device=\"cuda\"))",
+        "    kept.append(torch.zeros(64 << 20, device=\"cuda\"))\n    model(torch.randn(64, 1024, device=\"cuda\"))",
+    )
+    command = [PYTHON, str(script(tmp_path, kept))]
+    run = tonnage(None, command=command, options=["--capacity", "1GiB", "--stop-after", "6steps"])
+    assert run.code == 1, run.err
+    need = run.verdict["need"]
+    assert not need["complete"]
+    assert need["ended"] == "it was to stop after 6 steps"
+
+
 @pytest.mark.parametrize(("when", "said"), [("4steps", "after 4 steps"), ("3s", "after 3 seconds")])
 def test_a_job_can_be_stopped_early_and_is_judged_as_far_as_it_ran(tonnage, tmp_path, when, said):
     run = tonnage(None, command=[PYTHON, str(script(tmp_path, ENDLESS))], options=["--stop-after", when])

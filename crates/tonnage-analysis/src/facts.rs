@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The facts a dry run writes into its recording, beside those of `tonnage_trace::meta`.
 
+use tonnage_trace::meta::{self, Meta};
+
 /// Facts about the whole run stand under this process.
 pub const RUN: u32 = 0;
 /// The arguments of a process.
@@ -35,6 +37,16 @@ pub const PYTHON_VERSION: &str = "python.version";
 pub const CUDA_VERSION: &str = "cuda.version";
 /// From where on rows are missing, and why.
 pub const INCOMPLETE: &str = "recording.incomplete";
+
+/// Why the run, or one of its processes, was ended before its own end.
+pub fn why_stopped(facts: &[Meta]) -> Option<String> {
+    let run = meta::find(facts, RUN, STOPPED).map(str::to_owned);
+    let asked_for = || {
+        let found = facts.iter().find(|fact| fact.name == ENDED_EARLY)?;
+        Some(format!("it was to stop {}", found.text))
+    };
+    run.or_else(asked_for)
+}
 
 /// The most that all processes together had in use on a device, kept beside the rows.
 pub fn peak_in_use(device: i32) -> String {

@@ -12,9 +12,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use thiserror::Error;
 use tonnage_analysis::facts;
+use tonnage_analysis::verdict::{Place, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
@@ -81,19 +82,8 @@ struct Note {
     trouble: Option<String>,
     unnamed: Option<String>,
     exception: Option<serde_json::Value>,
-    values: Option<Values>,
+    values: Option<ToldValues>,
     stopped: Option<String>,
-}
-
-/// What the hook tells of values that nobody computed.
-#[derive(Deserialize, Serialize)]
-struct Values {
-    /// Reads of them: file, line, function, whether the script decides by it, how often.
-    reads: Vec<(String, u64, String, bool, u64)>,
-    /// Results whose size depends on them: file, line, function, how many.
-    sizes: Vec<(String, u64, String, u64)>,
-    /// The part of a mask, in percent, that is taken to be true.
-    assumed_mask: u8,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -447,43 +437,45 @@ impl<'a, W: Write> Process<'a, W> {
             self.fact(facts::EXCEPTION, &exception.to_string())?;
         }
         if let Some(values) = note.values {
-            self.values(&values)?;
+            self.values(values)?;
         }
         if let Some(stopped) = note.stopped {
             self.fact(facts::ENDED_EARLY, &stopped)?;
+            self.gap(&format!(
+                "what comes later: the job was stopped {stopped}, as was asked for"
+            ))?;
         }
         Ok(())
     }
 
     /// Names what the program asked and nobody could know.
-    fn values(&mut self, values: &Values) -> Result<(), CollectError> {
-        let text = serde_json::to_string(values).unwrap_or_default();
+    fn values(&mut self, told: ToldValues) -> Result<(), CollectError> {
+        let text = serde_json::to_string(&told).unwrap_or_default();
         self.fact(facts::VALUES, &text)?;
-        let place = |file: &str, line: u64| {
-            let name = Path::new(file).file_name().unwrap_or_default();
-            format!("{}:{line}", name.to_string_lossy())
+        let values = UnknownValues::sum([told]);
+        let line_of = |place: &Place| {
+            let name = Path::new(&place.file).file_name().unwrap_or_default();
+            format!("{}:{}", name.to_string_lossy(), place.line)
         };
-        let sizes: u64 = values.sizes.iter().map(|size| size.3).sum();
-        if let Some((file, line, ..)) = values.sizes.first() {
-            let results = if sizes == 1 {
+        if let Some(first) = &values.first_size {
+            let results = if values.sizes == 1 {
                 "the size of a result that depends".to_owned()
             } else {
-                format!("the sizes of {sizes} results that depend")
+                format!("the sizes of {} results that depend", values.sizes)
             };
             self.gap(&format!(
                 "{results} on values nobody computed, first at {}; \
                  an unknown mask is taken to select {} % of its elements",
-                place(file, *line),
+                line_of(first),
                 values.assumed_mask,
             ))?;
         }
-        let decisions = || values.reads.iter().filter(|read| read.3);
-        let count: u64 = decisions().map(|read| read.4).sum();
-        if let Some((file, line, ..)) = decisions().next() {
-            let values = if count == 1 { "value" } else { "values" };
+        if let Some(first) = &values.first_decision {
+            let count = values.decisions;
+            let noun = if count == 1 { "value" } else { "values" };
             self.gap(&format!(
-                "{count} {values} that the script decides by and nobody computed, first read at {}",
-                place(file, *line),
+                "{count} {noun} that the script decides by and nobody computed, first read at {}",
+                line_of(first),
             ))?;
         }
         Ok(())

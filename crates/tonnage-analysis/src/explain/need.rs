@@ -87,7 +87,9 @@ pub(super) fn same_track<'a>(whole: &'a Recording, failed: &Holdings) -> Option<
 /// Whether a run came to its own end.
 pub(super) fn is_complete(recording: &Recording) -> bool {
     let fact = |name: &str| meta::find(&recording.meta, facts::RUN, name);
-    fact(facts::ENDING) == Some("exit 0") && fact(facts::STOPPED).is_none() && !recording.truncated
+    fact(facts::ENDING) == Some("exit 0")
+        && facts::why_stopped(&recording.meta).is_none()
+        && !recording.truncated
 }
 
 pub(super) fn find(

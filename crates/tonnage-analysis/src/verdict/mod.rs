@@ -29,7 +29,7 @@ pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
 pub use need::{Above, Need};
-pub use values::UnknownValues;
+pub use values::{ToldValues, UnknownValues};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -356,15 +356,24 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
 }
 
 /// What the recording cannot say.
+/// What is not known, each sentence once: processes of one job often miss the same.
+fn gaps(facts: &[meta::Meta]) -> Vec<String> {
+    let mut gaps: Vec<String> = Vec::new();
+    for fact in facts
+        .iter()
+        .filter(|fact| fact.name.starts_with(meta::UNKNOWN))
+    {
+        if !gaps.contains(&fact.text) {
+            gaps.push(fact.text.clone());
+        }
+    }
+    gaps
+}
+
 fn unknown(facts: &Facts<'_>, outcome: Outcome) -> Vec<String> {
     let mut unknown = facts.unknown.clone();
     if outcome == Outcome::Fits && facts.any(facts::INTERRUPTED).is_some() {
         unknown.push("what would have come after the interrupt".to_owned());
-    }
-    if let Some(stopped) = facts.any(facts::ENDED_EARLY) {
-        unknown.push(format!(
-            "what comes later: the job was stopped {stopped}, as was asked for"
-        ));
     }
     unknown
 }
@@ -669,11 +678,7 @@ impl<'a> Facts<'a> {
             capacity: bytes(meta::GPU_CAPACITY, facts::GPU_CAPACITY_KNOWN),
             context: bytes(meta::GPU_CONTEXT, facts::GPU_CONTEXT_KNOWN),
             torch: any(meta::TORCH_VERSION).map_or(String::new(), |fact| fact.text.clone()),
-            unknown: facts
-                .iter()
-                .filter(|fact| fact.name.starts_with(meta::UNKNOWN))
-                .map(|fact| fact.text.clone())
-                .collect(),
+            unknown: gaps(facts),
         }
     }
 

@@ -130,7 +130,7 @@ pub(super) fn find<R: Read>(
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
     let least = least.saturating_add(others);
-    let stopped = facts.any(facts::STOPPED).map(str::to_owned);
+    let stopped = facts::why_stopped(facts.all);
     let complete = facts.ending == "exit 0" && stopped.is_none();
     let job = margin::load(open, &totals);
     let needed = Needed::find(job.as_ref(), least, Some(capacity), complete);

@@ -28,43 +28,63 @@ pub struct UnknownValues {
     pub assumed_mask: u8,
 }
 
-/// As the hook writes it; see `tonnage-run`.
-#[derive(Deserialize)]
-struct Told {
-    reads: Vec<(String, u64, String, bool, u64)>,
-    sizes: Vec<(String, u64, String, u64)>,
-    assumed_mask: u8,
+/// What one process tells of values that nobody computed, as the hook writes it and a recording keeps it.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct ToldValues {
+    /// Reads of them: file, line, function, whether the script decides by it, how often.
+    pub reads: Vec<(String, u64, String, bool, u64)>,
+    /// Results whose size depends on them: file, line, function, how many.
+    pub sizes: Vec<(String, u64, String, u64)>,
+    /// The part of a mask, in percent, that is taken to be true.
+    pub assumed_mask: u8,
 }
 
-fn place(file: &str, line: u64, function: &str) -> Place {
-    Place {
-        file: file.to_owned(),
-        line,
-        function: function.to_owned(),
+impl UnknownValues {
+    /// The sums over what processes tell.
+    ///
+    /// ```
+    /// use tonnage_analysis::verdict::{ToldValues, UnknownValues};
+    ///
+    /// let mut told = ToldValues::default();
+    /// told.reads.push(("train.py".into(), 31, "main".into(), true, 12));
+    /// let sums = UnknownValues::sum([told]);
+    /// assert_eq!((sums.decisions, sums.reads), (12, 0));
+    /// assert_eq!(sums.first_decision.unwrap().line, 31);
+    /// ```
+    pub fn sum(processes: impl IntoIterator<Item = ToldValues>) -> Self {
+        let mut all = Self::default();
+        for told in processes {
+            all.assumed_mask = told.assumed_mask;
+            for (file, line, function, decides, count) in told.reads {
+                let (sum, first) = if decides {
+                    (&mut all.decisions, &mut all.first_decision)
+                } else {
+                    (&mut all.reads, &mut all.first_read)
+                };
+                *sum = sum.saturating_add(count);
+                first.get_or_insert(Place {
+                    file,
+                    line,
+                    function,
+                });
+            }
+            for (file, line, function, count) in told.sizes {
+                all.sizes = all.sizes.saturating_add(count);
+                all.first_size.get_or_insert(Place {
+                    file,
+                    line,
+                    function,
+                });
+            }
+        }
+        all
     }
 }
 
 /// The sums over all processes; none if every value that was read is known.
 pub(super) fn find(facts: &Facts<'_>) -> Option<UnknownValues> {
-    let mut all = UnknownValues::default();
     let told = facts.all.iter().filter(|fact| fact.name == facts::VALUES);
-    for told in told.filter_map(|fact| serde_json::from_str::<Told>(&fact.text).ok()) {
-        all.assumed_mask = told.assumed_mask;
-        for (file, line, function, decides, count) in told.reads {
-            let here = || place(&file, line, &function);
-            if decides {
-                all.decisions = all.decisions.saturating_add(count);
-                all.first_decision.get_or_insert_with(here);
-            } else {
-                all.reads = all.reads.saturating_add(count);
-                all.first_read.get_or_insert_with(here);
-            }
-        }
-        for (file, line, function, count) in told.sizes {
-            all.sizes = all.sizes.saturating_add(count);
-            all.first_size
-                .get_or_insert_with(|| place(&file, line, &function));
-        }
-    }
-    (all.decisions + all.reads + all.sizes > 0).then_some(all)
+    let all = UnknownValues::sum(told.filter_map(|fact| serde_json::from_str(&fact.text).ok()));
+    (all.decisions > 0 || all.reads > 0 || all.sizes > 0).then_some(all)
 }
