@@ -278,7 +278,7 @@ class Owners:
         values = self.values
         if values is None or values.is_active() or not (self.backwards or getattr(self.local, "stepping", 0)):
             return False
-        values.resume(True)
+        values.resume()
         return True
 
     def _begin_pass(self, module):
@@ -356,7 +356,7 @@ class Owners:
     def _resume_after_step(self):
         if getattr(self.local, "paused", False):
             self.local.paused = False
-            self.values.resume(True)
+            self.values.resume()
 
     def _after_step(self, optimizer, _arguments, _options):
         if self.torch.compiler.is_compiling() or not getattr(self.local, "stepping", 0):
@@ -388,7 +388,7 @@ class Owners:
             finally:
                 self.backwards -= inner
                 if paused:
-                    self.values.resume(True)
+                    self.values.resume()
                 if inner and not self.backwards:
                     for root in list(self.roots):
                         self.ask_module(root)

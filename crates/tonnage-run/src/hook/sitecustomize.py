@@ -128,7 +128,6 @@ class _Recorder:
             self.note(stopped=when)
             _exit(0)
 
-        _exit = os._exit.__defaults__[0]
         threading.Thread(target=wait, daemon=True, name="tonnage").start()
 
     def stop(self, when):
@@ -353,7 +352,10 @@ def _at_exit():
         _recorder.forget()
 
 
-def _exit_at_once(status, _exit=os._exit):
+_exit = os._exit
+
+
+def _exit_at_once(status):
     _at_exit()
     _exit(status)
 

@@ -53,9 +53,6 @@ _MAX_DRAWN = 8 << 20
 
 _HEAVY = (
     "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
     "linear",
     "conv",
     "attention",
@@ -230,8 +227,7 @@ def _harmless(default):
         def careful(self, *arguments):
             try:
                 return function(self, *arguments)
-            except Exception as error:
-                self.failures[f"{function.__name__}: {type(error).__name__}: {str(error)[:80]}"] += 1
+            except Exception:
                 return default
 
         return careful
@@ -270,11 +266,8 @@ class Values:
         self.pool = None
         self.generator = None
         self.on = False
-        self.local = threading.local()
         self.reads = collections.Counter()
         self.sizes = collections.Counter()
-        self.counts = collections.Counter()
-        self.failures = collections.Counter()
         self.foreign = {}
         self.deciding = {}
         self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
@@ -378,8 +371,8 @@ class Values:
             return True
         return False
 
-    def resume(self, paused):
-        if paused and self.mode is not None:
+    def resume(self):
+        if self.mode is not None:
             self.push(self.mode)
 
     def is_active(self):
@@ -441,17 +434,11 @@ class Values:
     def _tensors(self, args, kwargs):
         kind = self.torch.Tensor
         found = []
-        for argument in args:
+        for argument in (*args, *kwargs.values()):
             if isinstance(argument, kind):
                 found.append(argument)
             elif isinstance(argument, (list, tuple)):
                 found.extend(one for one in argument if isinstance(one, kind))
-        if kwargs:
-            for argument in kwargs.values():
-                if isinstance(argument, kind):
-                    found.append(argument)
-                elif isinstance(argument, (list, tuple)):
-                    found.extend(one for one in argument if isinstance(one, kind))
         return found
 
     @_harmless(_UNKNOWN)
@@ -541,6 +528,11 @@ class Values:
         return view
 
     @_harmless(None)
+    def _pulled(self, tensor):
+        """As `_pull`; nothing where that fails."""
+        return self._pull(tensor)
+
+    @_harmless(None)
     def _put(self, tensor, values, level):
         """Writes the values of a device tensor."""
         if tensor.nbytes == 0 or tensor.dtype not in self.kinds or self._state(tensor) == _UNAVAILABLE:
@@ -570,15 +562,21 @@ class Values:
         return argument
 
     def _on_cpu(self, operator, args, kwargs):
-        """Calls an operator with copies on the CPU. The result, and the copies by the identity of their originals."""
+        """Calls an operator with copies on the CPU.
+
+        The result, and the copies by the identity of their originals; nothing
+        of both where the CPU cannot compute it.
+        """
+        try:
+            return self._called_on_cpu(operator, args, kwargs)
+        except Exception:
+            return None, {}
+
+    def _called_on_cpu(self, operator, args, kwargs):
         torch = self.torch
         copies = {}
-
-        for at, name, _ in operator.mutated:
-            changed = args[at] if at < len(args) else kwargs.get(name)
-            for one in changed if isinstance(changed, (list, tuple)) else (changed,):
-                if isinstance(one, torch.Tensor) and one.is_cuda:
-                    copies[id(one)] = self._pull(one).clone(memory_format=torch.preserve_format)
+        for one in self._mutated(operator, args, kwargs):
+            copies[id(one)] = self._pull(one).clone(memory_format=torch.preserve_format)
         cpu_args = [self._copied(argument, copies) for argument in args]
         cpu_kwargs = {name: self._copied(argument, copies) for name, argument in kwargs.items()}
         if operator.makes:
@@ -638,18 +636,15 @@ class Values:
         if level == _UNKNOWN or not all(
             self._may_put(one) for one in self._results(result) if isinstance(one, self.torch.Tensor)
         ):
-            self._guess(operator, args, kwargs, device, result)
+            self._guess(operator, args, kwargs, result)
             return result
         if operator.random:
             level = _DRAWN
             if any(one.nbytes > _SMALL and not self.kinds[one.dtype] for one in self._results(result)):
                 return result
-        try:
-            computed, _ = self._on_cpu(operator, args, kwargs)
-        except Exception as error:
-            self._failed(operator, error)
+        computed, _ = self._on_cpu(operator, args, kwargs)
+        if computed is None:
             return result
-        self.counts["computed"] += 1
         pairs = list(zip(self._results(result), self._results(computed)))
         if not pairs and not isinstance(result, (tuple, list)):
             return computed if result is not None else result
@@ -676,23 +671,15 @@ class Values:
             return result
         if operator.random:
             level = _DRAWN
-        copies = None
-        try:
-            _, copies = self._on_cpu(operator, args, kwargs)
-            self.counts["computed"] += 1
-        except Exception as error:
-            self._failed(operator, error)
+        _, copies = self._on_cpu(operator, args, kwargs)
         result = self._call(operator, args, kwargs)
         for one in changed:
-            value = copies and copies.get(id(one))
+            value = copies.get(id(one))
             if value is not None and value.shape == one.shape:
                 self._put(one, value, level)
             elif one.nbytes:
                 self._mark(one, _DOUBT)
         return result
-
-    def _failed(self, operator, error):
-        self.failures[f"{operator.name}: {type(error).__name__}: {str(error)[:80]}"] += 1
 
     def _fill(self, operator, args, kwargs):
         result = self._call(operator, args, kwargs)
@@ -732,15 +719,12 @@ class Values:
         target = args[0] if operator.name == "copy_" else None
         source = args[1] if operator.name == "copy_" else args[0]
         from_device = source.is_cuda
-        result = None
         if target is None:
             wanted = kwargs.get("device")
             to_device = from_device if wanted is None else wanted.type == "cuda"
         else:
             to_device = target.is_cuda
         if from_device and to_device:
-            if target is None and kwargs.get("device") is not None and kwargs["device"].type == "cuda":
-                kwargs = dict(kwargs)
             return self._compute(operator, args, kwargs)
         if not from_device and not to_device:
             return self._call(operator, args, kwargs)
@@ -759,30 +743,26 @@ class Values:
         level = self._level([source])
         result = self._call(operator, args, kwargs)
         if level != _UNKNOWN:
-            try:
-                # Values of a tensor that is not contiguous or changes its type are rearranged by a kernel first.
-                result.copy_(self._pull(source))
-            except Exception as error:
-                self._failed(operator, error)
+            self._copy_values(result, source)
         if level != _KNOWN and result.nbytes:
             self._note_read(source)
         return result
+
+    @_harmless(None)
+    def _copy_values(self, host, source):
+        """Values of a tensor that is not contiguous or changes its type: a kernel would rearrange them first."""
+        host.copy_(self._pull(source))
 
     def _read(self, operator, args, kwargs):
         tensor = args[0]
         if tensor.is_cuda and tensor.dtype in self.kinds and tensor.layout is self.torch.strided:
             state = self._state(tensor)
             if state < _KNOWN:
-                self._draw(tensor)
+                self._pulled(tensor)
                 self._note_read(tensor)
             elif state == _UNAVAILABLE:
                 self._note_read(tensor)
         return self._call(operator, args, kwargs)
-
-    @_harmless(None)
-    def _draw(self, tensor):
-        """Gives a tensor values that nobody knows."""
-        self._pull(tensor)
 
     def _equal(self, operator, args, kwargs):
         level = self._level([tensor for tensor in args[:2] if tensor.is_cuda])
@@ -797,14 +777,8 @@ class Values:
         result = self._call(operator, args, kwargs)
         if level == _DRAWN:
             self._note_read(args[0])
-        return self._compare(operator, args, result)
-
-    def _compare(self, operator, args, result):
-        try:
-            return operator.call(self._pull(args[0]), self._pull(args[1]))
-        except Exception as error:
-            self._failed(operator, error)
-            return result
+        computed, _ = self._on_cpu(operator, args, kwargs)
+        return result if computed is None else computed
 
     def _solve(self, operator, args, kwargs):
         """Linear algebra checks its input for numbers that are not finite, and its status."""
@@ -820,13 +794,10 @@ class Values:
         """A mask on the CPU, and whether it is known; by assumption if nobody knows it."""
         level = self._level([mask])
         if level != _UNKNOWN:
-            try:
-                values = self._pull(mask)
-                # Where every flag of an unknown mask is true, that is only what was said of it.
-                if level == _KNOWN or mask.numel() == 1 or not bool(values.all()):
-                    return values, level
-            except Exception as error:
-                self.failures[f"mask: {type(error).__name__}: {error}"] += 1
+            values = self._pulled(mask)
+            # Where every flag of an unknown mask is true, that is only what was said of it.
+            if values is not None and (level == _KNOWN or mask.numel() == 1 or not bool(values.all())):
+                return values, level
         torch = self.torch
         selected = round(self.assumed_mask / 100 * mask.numel())
         values = torch.zeros(mask.numel(), dtype=torch.bool)
@@ -834,9 +805,8 @@ class Values:
         return values.reshape(mask.shape), _DRAWN
 
     def _size_by(self, level):
-        if level == _KNOWN:
-            self.counts["sizes"] += 1
-        else:
+        """A result has a size that depends on values; it is named if they are not known."""
+        if level != _KNOWN:
             self.sizes[self._place()[0]] += 1
 
     def _nonzero(self, operator, args, kwargs):
@@ -886,15 +856,15 @@ class Values:
         with self._answers(counts):
             result = self._call(operator, args, kwargs)
         self._size_by(of)
-        if level != _UNKNOWN and self._may_put(result):
-            try:
-                computed, _ = self._on_cpu(operator, args, kwargs)
-            except Exception as error:
-                self._failed(operator, error)
-                return result
-            if computed.shape == result.shape:
-                self._put(result, computed, level)
+        self._put_selected(operator, args, kwargs, result, level)
         return result
+
+    def _put_selected(self, operator, args, kwargs, result, level):
+        """Writes what a mask selects, where it is known how much that is."""
+        if level != _UNKNOWN and self._may_put(result):
+            computed, _ = self._on_cpu(operator, args, kwargs)
+            if computed is not None and computed.shape == result.shape:
+                self._put(result, computed, level)
 
     def _masked_select(self, operator, args, kwargs):
         tensor, mask = args[0], args[1]
@@ -906,14 +876,7 @@ class Values:
         with self._answers([count]):
             result = self._call(operator, args, kwargs)
         self._size_by(of)
-        if level != _UNKNOWN and self._may_put(result):
-            try:
-                computed = self.torch.masked_select(self._pull(tensor), values)
-            except Exception as error:
-                self._failed(operator, error)
-                return result
-            if computed.shape == result.shape:
-                self._put(result, computed, level)
+        self._put_selected(operator, args, kwargs, result, level)
         return result
 
     def _index_put(self, operator, args, kwargs):
@@ -924,19 +887,14 @@ class Values:
             return self._compute(operator, args, kwargs)
         device = [tensor for tensor in self._tensors(args, kwargs) if tensor.is_cuda]
         level = self._level(device)
-        copies = computed = None
-        if level != _UNKNOWN:
-            try:
-                computed, copies = self._on_cpu(operator, args, kwargs)
-            except Exception as error:
-                self._failed(operator, error)
+        computed, copies = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
         with self._answers(counts):
             result = self._call(operator, args, kwargs)
         self._size_by(of)
         if not operator.mutated:
             if computed is not None and computed.shape == result.shape:
                 self._put(result, computed, level)
-        elif copies is not None and id(args[0]) in copies:
+        elif id(args[0]) in copies:
             self._put(args[0], copies[id(args[0])], level)
         else:
             self._doubt(operator, args, kwargs)
@@ -950,12 +908,7 @@ class Values:
         if not tensor.is_cuda or tensor.numel() == 0:
             return self._call(operator, args, kwargs)
         level = self._level([tensor], False, True)
-        computed = None
-        if level != _UNKNOWN:
-            try:
-                computed, _ = self._on_cpu(operator, args, kwargs)
-            except Exception as error:
-                self._failed(operator, error)
+        computed, _ = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
         with self._answers(answers(computed) if computed is not None else most):
             result = self._call(operator, args, kwargs)
         self._size_by(level if computed is not None else _DRAWN)
@@ -990,13 +943,11 @@ class Values:
             return self._call(operator, args, kwargs)
         indices = tensor._indices()
         level = self._level([indices], False, True)
-        count = indices.shape[1]
-        try:
-            if level != _UNKNOWN:
-                count = self.torch.unique(self._pull(indices), dim=1).shape[1]
-        except Exception as error:
-            self._failed(operator, error)
-            level = _UNKNOWN
+        places = self._pulled(indices) if level != _UNKNOWN else None
+        if places is None:
+            count, level = indices.shape[1], _UNKNOWN
+        else:
+            count = self.torch.unique(places, dim=1).shape[1]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
         self._size_by(level)
@@ -1008,12 +959,7 @@ class Values:
         if not boxes.is_cuda:
             return self._call(operator, args, kwargs)
         level = self._level([boxes, args[1]])
-        computed = None
-        if level != _UNKNOWN:
-            try:
-                computed = operator.call(self._pull(boxes), self._pull(args[1]), *args[2:])
-            except Exception as error:
-                self._failed(operator, error)
+        computed, _ = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
         count = boxes.shape[0] if computed is None else computed.shape[0]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
@@ -1025,7 +971,7 @@ class Values:
     # Answers for what is not computed.
 
     @_harmless(None)
-    def _guess(self, operator, args, kwargs, device, result):
+    def _guess(self, operator, args, kwargs, result):
         """Draws indices and flags for an operator that was not computed."""
         name = operator.name
         if name in _CHOSEN:
