@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The rows of docs/compatibility.md: which program is run, with which torch, and how it ends on a GPU.
+
+What a program must print and how it must end follows from its source and from what PyTorch documents, never from what
+tonnage says of it. A program makes its own data and weights, because nothing is downloaded.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Row:
+    # Unique, and what `--only` selects by.
+    name: str
+    # Packages as they are named in their registry; the first is what the row is about.
+    packages: tuple
+    model: str
+    setting: str
+    # A file of programs/, or arguments of Python.
+    program: str
+    arguments: tuple = ()
+    gpu: str = "rtx4090"
+    torch: str = "2.15.0"
+    # Further options of `tonnage run`.
+    options: tuple = ()
+    # "fits" or "does_not_fit", as it is on that GPU; "failed" where the script itself must fail; "no_device".
+    outcome: str = "fits"
+    # A pattern that the script's output must match.
+    prints: str = r"^done"
+    # A pattern that the verdict must match, where there is a sentence that has to be there.
+    says: str = ""
+    seconds: int = 240
+    # Run in CI, with what its environment holds.
+    ci: bool = False
+    # Why a row that fails does, as it was found out.
+    cause: str = ""
+
+
+HF, T = ("transformers",), ("torch",)
+ROWS = [
+    Row("gpt_eager", T, "GPT, 124 M", "bf16 autocast, AdamW, batch 8 × 1024", "gpt.py", gpu="a100-40gb", ci=True),
+    Row(
+        "gpt_scaler",
+        T,
+        "GPT, 124 M",
+        "fp16, GradScaler, 2 accumulated batches",
+        "gpt.py",
+        ("--scaler", "--accumulate", "2"),
+    ),
+    Row("gpt_compile", T, "GPT, 124 M", "torch.compile", "gpt.py", ("--compile", "default"), gpu="a100-40gb"),
+    Row(
+        "gpt_graphs",
+        T,
+        "GPT, 2 layers",
+        "torch.compile, reduce-overhead",
+        "gpt.py",
+        ("--compile", "reduce-overhead", "--layers", "2"),
+        gpu="a100-40gb",
+    ),
+    Row(
+        "gpt_autotune",
+        T,
+        "GPT, 2 layers",
+        "torch.compile, max-autotune",
+        "gpt.py",
+        ("--compile", "max-autotune", "--layers", "2"),
+        gpu="a100-40gb",
+    ),
+    Row("trainer_tiny", HF, "Llama, 12 M", "Trainer, bf16", "hf_trainer.py", ("--size", "tiny")),
+    Row("trainer_1b", HF, "Llama 3.2 1B", "Trainer, bf16, batch 2 × 2048", "hf_trainer.py", gpu="a100-80gb"),
+    Row(
+        "trainer_1b_checkpointing",
+        HF,
+        "Llama 3.2 1B",
+        "Trainer, gradient checkpointing",
+        "hf_trainer.py",
+        ("--checkpointing",),
+        gpu="a100-80gb",
+    ),
+    Row(
+        "trainer_8b_checkpointing",
+        HF,
+        "Llama 3.1 8B",
+        "Trainer, bf16 weights, checkpointing, batch 1",
+        "hf_trainer.py",
+        ("--size", "8b", "--checkpointing", "--batch", "1"),
+        gpu="h100-80gb",
+    ),
+    Row(
+        "trainer_8b",
+        HF,
+        "Llama 3.1 8B",
+        "Trainer, bf16 weights, batch 4",
+        "hf_trainer.py",
+        ("--size", "8b", "--batch", "4"),
+        gpu="h100-80gb",
+        outcome="does_not_fit",
+        prints="OutOfMemoryError",
+    ),
+    Row(
+        "generate",
+        HF,
+        "Llama, 2 layers",
+        "generate(): greedy, sampled, 4 beams, 20 tokens",
+        "hf_generate.py",
+        ci=True,
+        prints=r"greedy \(2, 36\)\nsample \(2, 36\)\nbeams \(2, 36\)\ndone",
+    ),
+    Row(
+        "generate_8b",
+        HF,
+        "Llama 3.1 8B",
+        "generate(), batch 4, 1024 + 64 tokens",
+        "hf_generate.py",
+        ("--big", "--new", "64"),
+        prints=r"greedy \(4, 1088\)",
+    ),
+    Row(
+        "generate_end_token",
+        HF,
+        "GPT-2, 6 layers",
+        "generate() with an end token, sampled",
+        "hf_generate_eos.py",
+        ci=True,
+    ),
+    Row("masked_lm", HF, "BERT, 4 layers", "boolean mask on the device", "masked_lm.py", ci=True),
+    Row("mixtral", HF, "Mixtral, 4 layers", "8 experts, AdamW", "mixtral.py", gpu="h100-80gb"),
+    Row("whisper", HF, "Whisper tiny", "generate(), 8 × 30 s, fp16", "hf_whisper.py", gpu="rtx3090", ci=True),
+    Row(
+        "loss_is_finite",
+        T,
+        "linear layer",
+        "stops if the loss is not finite",
+        "loss_is_finite.py",
+        gpu="rtx3090",
+        ci=True,
+    ),
+    Row(
+        "distributions",
+        T,
+        "torch.distributions",
+        "seven kinds, arguments validated",
+        "distributions.py",
+        gpu="rtx3090",
+        ci=True,
+    ),
+    Row(
+        "ppo",
+        T,
+        "PPO, Atari network",
+        "minibatches by permutation",
+        "ppo.py",
+        gpu="rtx3090",
+        ci=True,
+        prints="done, 16 minibatches",
+    ),
+    Row(
+        "lightning",
+        ("lightning",),
+        "MLP, 21 M",
+        "fit, validation, early stopping, checkpoint",
+        "lightning_fit.py",
+        gpu="rtx3090",
+        ci=True,
+        prints="done, 2 epochs, 16 steps",
+    ),
+    Row(
+        "accelerate",
+        ("accelerate", "transformers"),
+        "BERT, 6 layers",
+        "bf16, accumulation, gather_for_metrics",
+        "accelerate_loop.py",
+        gpu="t4",
+        ci=True,
+        prints="done, 64 rows",
+    ),
+    Row(
+        "find_batch_size",
+        ("accelerate",),
+        "MLP, 268 M",
+        "find_executable_batch_size",
+        "find_batch_size.py",
+        gpu="a100-40gb",
+    ),
+    Row("rnn", T, "LSTM and GRU", "packed sequences", "rnn.py", gpu="rtx3090", prints=r"done, \(2048,\)"),
+    Row("attention_kinds", T, "attention", "flash, efficient, math, cuDNN", "attention_kinds.py", gpu="a100-80gb"),
+    Row("cuda_graph", T, "MLP", "CUDA graph of a training step", "cuda_graph.py", gpu="rtx3090", ci=True),
+    Row("triton", ("triton", "torch"), "vector addition", "autotuned kernel", "triton_kernel.py", gpu="rtx3090"),
+    Row(
+        "data_loader",
+        T,
+        "EmbeddingBag",
+        "2 workers, pinned memory, ragged batches",
+        "data_loader.py",
+        gpu="rtx3090",
+        ci=True,
+        prints="done, 96 rows",
+    ),
+    Row(
+        "leak",
+        T,
+        "MLP",
+        "outputs kept with their graphs",
+        "leak.py",
+        gpu="rtx3090",
+        outcome="does_not_fit",
+        prints="OutOfMemoryError",
+        ci=True,
+    ),
+    Row(
+        "device_info",
+        T,
+        "none",
+        "properties, mem_get_info, NVML",
+        "device_info.py",
+        gpu="a100-80gb",
+        ci=True,
+        prints="^NVIDIA A100-SXM4-80GB 8 0 108",
+    ),
+    Row("cpu_offload", T, "MLP, 134 M", "save_on_cpu, model.cpu() and back", "cpu_offload.py", gpu="rtx3090"),
+    Row("flex_attention", T, "attention", "flex_attention, compiled block mask", "flex_attention.py", gpu="a100-80gb"),
+    Row(
+        "read_values",
+        T,
+        "none",
+        "item, log, assert, split, unique",
+        "read_values.py",
+        gpu="rtx3090",
+        ci=True,
+        prints="True True\ndone",
+    ),
+    Row(
+        "operators",
+        T,
+        "80 operators",
+        "linalg, fft, conv, sparse, sampling, …",
+        "operators.py",
+        gpu="a100-80gb",
+        prints="done, 81 of 81",
+    ),
+    Row("resume", T, "Transformer encoder", "saved, loaded, plateau schedule", "checkpoint_resume.py", gpu="rtx3090"),
+    Row(
+        "host_memory",
+        T,
+        "linear layers, 1.6 B",
+        "made on the host, cast, saved, loaded",
+        "host_memory.py",
+        gpu="rtx3090",
+    ),
+    Row("killed", T, "none", "ended by SIGKILL", "killed.py", gpu="rtx3090", outcome="failed", prints="^one GiB"),
+    Row("fsdp_one", T, "Transformer encoder", "FSDP2 in one process", "fsdp_one.py", gpu="a100-40gb"),
+    Row("lora_8b", ("peft", "transformers"), "Llama 3.1 8B", "LoRA, checkpointing, 2048 tokens", "peft_lora.py"),
+    Row(
+        "sft",
+        ("trl", "peft"),
+        "Llama, 100 M",
+        "SFTTrainer with LoRA",
+        "trl_sft.py",
+        gpu="a100-40gb",
+        prints="done, 3 steps",
+    ),
+    Row("adam8", ("bitsandbytes",), "linear layers", "Adam8bit", "bnb_adam8.py", gpu="a100-80gb"),
+    Row(
+        "paged",
+        ("bitsandbytes",),
+        "linear layers",
+        "PagedAdamW32bit, managed memory",
+        "bnb_adam8.py",
+        ("--optimizer", "PagedAdamW32bit"),
+        gpu="rtx3090",
+    ),
+    Row("qlora", ("bitsandbytes", "peft", "transformers"), "Llama, 170 M", "nf4 and LoRA", "qlora.py", gpu="rtx3090"),
+    Row(
+        "ao_int8",
+        ("torchao",),
+        "linear layers",
+        "int8 weights",
+        "torchao_quantize.py",
+        ("int8",),
+        gpu="a100-40gb",
+        prints="done, 128 MiB",
+    ),
+    Row(
+        "ao_float8",
+        ("torchao",),
+        "linear layers",
+        "float8 weights",
+        "torchao_quantize.py",
+        ("float8",),
+        gpu="h100-80gb",
+        prints="done, 128 MiB",
+    ),
+    Row("ao_int4", ("torchao",), "linear layers", "int4 weights", "torchao_quantize.py", ("int4",), gpu="h100-80gb"),
+    Row("ao_adam8", ("torchao",), "linear layers", "AdamW8bit", "torchao_quantize.py", ("adam8",), gpu="a100-40gb"),
+    Row("sd_unet", ("diffusers",), "U-Net of SD 1.5", "training, fp16, checkpointing", "diffusers_unet.py"),
+    Row(
+        "sd_pipeline",
+        ("diffusers", "transformers"),
+        "Stable Diffusion 1.5",
+        "10 steps of 512 × 512, fp16",
+        "diffusers_pipeline.py",
+        gpu="rtx3060",
+        prints=r"done, \(512, 512\)",
+    ),
+    Row(
+        "sd_offload",
+        ("diffusers", "accelerate"),
+        "Stable Diffusion 1.5",
+        "enable_model_cpu_offload",
+        "diffusers_pipeline.py",
+        ("--offload",),
+        gpu="rtx3060",
+        prints=r"done, \(512, 512\)",
+    ),
+    Row(
+        "sdxl",
+        ("diffusers",),
+        "SDXL",
+        "2 passes of 1024 × 1024, decoder",
+        "diffusers_sdxl.py",
+        prints=r"done, \(1, 3, 1024, 1024\)",
+    ),
+    Row(
+        "flux",
+        ("diffusers",),
+        "Flux, 12 B",
+        "1 pass of 1024 × 1024, bf16",
+        "diffusers_flux.py",
+        prints=r"done, \(1, 4096, 64\)",
+    ),
+    Row("vit", ("timm",), "ViT-B/16", "mixup, AdamW, average of weights", "timm_train.py", gpu="a100-40gb"),
+    Row(
+        "convnext",
+        ("timm",),
+        "ConvNeXt-T",
+        "mixup, AdamW, average of weights",
+        "timm_train.py",
+        ("--model", "convnext_tiny"),
+        gpu="a100-40gb",
+    ),
+    Row(
+        "resnet",
+        ("torchvision",),
+        "ResNet-50",
+        "channels last, fp16, batch 256",
+        "torchvision_resnet.py",
+        gpu="rtx3090",
+    ),
+    Row(
+        "resnet_benchmark",
+        ("torchvision",),
+        "ResNet-50",
+        "the same, cudnn.benchmark",
+        "torchvision_resnet.py",
+        ("--benchmark",),
+        gpu="rtx3090",
+    ),
+    Row(
+        "faster_rcnn",
+        ("torchvision",),
+        "Faster R-CNN",
+        "training and inference",
+        "torchvision_detection.py",
+        gpu="rtx3090",
+    ),
+    Row("yolo", ("ultralytics",), "YOLOv8s", "an epoch with validation", "yolo_train.py", gpu="rtx3090"),
+    Row("openai_whisper", ("openai-whisper",), "Whisper base", "transcribe()", "openai_whisper.py", gpu="rtx3060"),
+    Row("gcn", ("torch-geometric",), "GCN", "1 M edges, self loops", "geometric_gcn.py", gpu="rtx3090"),
+    Row(
+        "sentences",
+        ("sentence-transformers",),
+        "BERT, 6 layers",
+        "encode(), training",
+        "sentence_embeddings.py",
+        gpu="t4",
+    ),
+    Row(
+        "liger",
+        ("liger-kernel", "transformers"),
+        "Llama, 0.5 B",
+        "fused layers, Triton",
+        "liger_llama.py",
+        gpu="a100-80gb",
+    ),
+    Row(
+        "device_map",
+        ("accelerate", "transformers"),
+        "Llama, 220 M",
+        "device_map auto, shards",
+        "accelerate_big.py",
+        ("auto",),
+        gpu="rtx3090",
+    ),
+    Row(
+        "device_map_limit",
+        ("accelerate", "transformers"),
+        "Llama, 220 M",
+        "device_map, 300 MiB on the GPU",
+        "accelerate_big.py",
+        ("limit",),
+        gpu="rtx3090",
+    ),
+    Row(
+        "weights_offload",
+        ("accelerate", "transformers"),
+        "Llama, 220 M",
+        "cpu_offload",
+        "accelerate_big.py",
+        ("offload",),
+        gpu="rtx3090",
+    ),
+    Row("cupy", ("cupy-cuda13x",), "none", "an array of 1 GiB", "cupy_beside.py", gpu="rtx3090"),
+    Row(
+        "x_transformers",
+        ("x-transformers", "vector-quantize-pytorch"),
+        "decoder, 6 layers",
+        "training, generate, codes",
+        "x_transformer.py",
+        gpu="rtx3090",
+    ),
+    Row("gpytorch", ("gpytorch",), "exact GP", "marginal likelihood", "gaussian_process.py", gpu="rtx3090"),
+    Row("ode", ("torchdiffeq",), "neural ODE", "dopri5, adjoint", "ode.py", gpu="rtx3090"),
+    Row("sb3", ("stable-baselines3",), "PPO", "MlpPolicy", "sb3_ppo.py", gpu="rtx3090", prints="done, 256 steps"),
+    Row("monai", ("monai",), "3D U-Net", "Dice loss, sliding windows", "monai_segment.py", gpu="rtx3090"),
+    Row("open_clip", ("open_clip_torch",), "CLIP ViT-B/32", "contrastive loss", "clip_train.py", gpu="rtx3090"),
+    Row("kornia", ("kornia",), "none", "augmentations, Canny", "kornia_augment.py", gpu="rtx3090"),
+    Row(
+        "smp", ("segmentation-models-pytorch",), "U-Net, ResNet-34", "Dice loss, IoU", "segmentation.py", gpu="rtx3090"
+    ),
+    Row("xformers", ("xformers",), "attention", "block-diagonal mask", "xformers_attention.py", gpu="a100-40gb"),
+]
+# Programs of torch and transformers alone, with other torches.
+OTHER = [
+    ("2.1.2", ("gpt_eager", "gpt_compile", "resnet", "generate", "loss_is_finite", "ppo", "rnn", "leak")),
+    ("2.6.0", ("gpt_eager", "gpt_compile", "generate", "distributions", "data_loader")),
+    ("2.9.1", ("gpt_eager", "gpt_compile", "lora_8b", "generate", "resnet", "read_values")),
+    ("2.11.0", ("gpt_eager", "gpt_compile", "accelerate", "masked_lm")),
+    ("2.13.0", ("gpt_eager", "lora_8b", "generate")),
+]
+for torch, names in OTHER:
+    by_name = {row.name: row for row in ROWS if row.torch == "2.15.0"}
+    ROWS += [replace(by_name[name], name=f"{name}_{torch}", torch=torch, ci=False) for name in names]

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Runs the programs of docs/compatibility.md and writes the page.
+
+    python3 tests/compat/run.py                     runs the rows whose result is missing or out of date
+    python3 tests/compat/run.py --only gpt --again  runs rows whose name has `gpt`, whether or not they have a result
+    python3 tests/compat/run.py --ci                runs the slice of CI and fails if a row is not as on a GPU
+    python3 tests/compat/run.py --page              writes the page from the results that are there
+    python3 tests/compat/run.py --check             fails if page or rows do not agree with the results
+    python3 tests/compat/run.py --environment 2.6.0 makes the environment of a torch
+
+Results are appended to results.jsonl one by one, so it can be ended at any time and started again. A result counts for
+as long as its program and its row stay as they are. Environments are folders `torch-VERSION` below
+~/.cache/tonnage-compat, or elsewhere with `--environments`; a version that has none is left out, and said.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from environments import PACKAGES, make
+from rows import ROWS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+RESULTS = HERE / "results.jsonl"
+PAGE = ROOT / "docs" / "compatibility.md"
+GIB = 1 << 30
+OPENING = """
+# Which programs a dry run carries to their end
+
+<!-- page not run: made by tests/compat/run.py, which takes an hour and other torches -->
+
+{rows} programs, run with `tonnage run` on a machine without a GPU: {right} end as on a GPU, {limited} of these with a
+limit that the verdict names; {wrong} do not. torch {torches}; besides torch: {packages}.
+
+*Works* means: the script ends as on a GPU, with the exit code and the lines that it prints there as far as they do not
+depend on the values of kernels, and the verdict is the one that is expected: it fits, or it runs out of memory.
+*Limits* are what the verdict itself says it does not know. How each program ends on a GPU follows from its source; none
+of them was run on a real one.
+
+Peak is what PyTorch's blocks take, and in brackets what the device has in use with cache and context. Processor time
+and host memory (of the largest process) are of the whole dry run, with a debug build of tonnage on two shared cores.
+Weights are random and data is made by the program, because nothing is downloaded.
+
+The programs are in `tests/compat/programs`, what is expected of each in `tests/compat/rows.py`, the results in
+`tests/compat/results.jsonl`. The command runs what has no result yet, and can be ended and started again; the second
+makes the environment of a torch, which takes about 5 GB:
+
+```sh
+python3 tests/compat/run.py
+python3 tests/compat/run.py --environment 2.6.0
+```
+"""
+# More than any program needs; keeps a mistake from taking the machine down. Of one process, in real memory.
+HOST_LIMIT = 14 * GIB
+
+
+def digest(row):
+    """Changes with the program and with everything of the row that decides what is run."""
+    parts = [row.program, row.arguments, row.gpu, row.torch, row.options, row.outcome, row.prints, row.says]
+    program = (HERE / "programs" / row.program).read_text()
+    return hashlib.sha256(f"{parts} {program}".encode()).hexdigest()[:16]
+
+
+def results():
+    """The last result of every row, by name."""
+    found = {}
+    if RESULTS.exists():
+        for line in RESULTS.read_text().splitlines():
+            result = json.loads(line)
+            found[result["name"]] = result
+    return found
+
+
+def tree_memory(group):
+    """Resident bytes of the largest process of a process group, as the kernel counts them now."""
+    most = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == group:
+                most = max(most, int(fields[21]) * resource.getpagesize())
+        except (OSError, IndexError):
+            continue
+    return most
+
+
+def run(row, tonnage, python):
+    """One run in a folder of its own: the verdict, what the script printed, and what it cost."""
+    with tempfile.TemporaryDirectory(prefix="compat-") as folder:
+        program = shutil.copy(HERE / "programs" / row.program, folder)
+        line = [tonnage, "run", "--json", "--no-progress", "--gpu", row.gpu, *row.options, "-o", "out.tonnage", "--"]
+        line += [str(python), Path(program).name, *row.arguments]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTORCH_", "CUDA_", "TORCH"))}
+        variables = {**kept, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
+        # Nothing compiled before: the time is that of a first run.
+        variables |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        outputs = [open(Path(folder) / name, "w+") for name in ("out", "err")]
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        child = subprocess.Popen(
+            line,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=outputs[0],
+            stderr=outputs[1],
+            process_group=0,
+        )
+        late, host = False, 0
+        while child.poll() is None:
+            time.sleep(0.2)
+            host = max(host, tree_memory(child.pid))
+            if time.monotonic() - began > row.seconds or host > HOST_LIMIT:
+                late = True
+                os.killpg(child.pid, signal.SIGTERM)
+                try:
+                    child.wait(20)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        texts = []
+        for file in outputs:
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        try:
+            verdict = json.loads(texts[0])
+        except ValueError:
+            verdict = {}
+        cost = {
+            "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+            "host_bytes": host,
+        }
+        explained = text_of(tonnage, Path(folder) / "out.tonnage")
+        return verdict, texts[1].replace(folder, ""), explained, cost, late
+
+
+def text_of(tonnage, recording):
+    """What `tonnage explain` says of the recording, so that its sentences are seen too."""
+    if not recording.exists():
+        return ""
+    done = subprocess.run([tonnage, "explain", str(recording)], capture_output=True, text=True, timeout=120)
+    return done.stdout + done.stderr
+
+
+def judge(row, tonnage, python):
+    verdict, printed, explained, cost, late = run(row, tonnage, python)
+    complaints = []
+    outcome = verdict.get("outcome", "no verdict")
+    if late:
+        complaints.append("ended by the harness: too long, or too much host memory")
+    if outcome != row.outcome:
+        complaints.append(f"verdict is {outcome} instead of {row.outcome}")
+    if not re.search(row.prints, printed, re.MULTILINE):
+        complaints.append("the script did not print what it prints on a GPU")
+    if row.says and not re.search(row.says, json.dumps(verdict)):
+        complaints.append(f"the verdict does not say {row.says}")
+    if verdict.get("incomplete"):
+        complaints.append(f"the recording is not complete: {verdict['incomplete']}")
+    if re.search(r"panicked|internal error", printed + explained):
+        complaints.append("a panic")
+    last = [text for text in printed.splitlines() if text.strip()][-1:]
+    limits = [shorten(text) for text in verdict.get("unknown", [])]
+    devices = verdict.get("devices", [])
+    totals = verdict.get("devices_total", [])
+    return {
+        "name": row.name,
+        "digest": digest(row),
+        "torch": verdict.get("torch", row.torch),
+        "versions": versions(python, row.packages),
+        "gpu": row.gpu,
+        "outcome": outcome,
+        "right": not complaints,
+        "complaints": complaints,
+        "ending": verdict.get("ending"),
+        "limits": limits,
+        "assumed": bool((verdict.get("unknown_values") or {}).get("sizes")),
+        "unmodelled": [function["name"] for function in verdict.get("unmodelled", [])],
+        "peak_allocated": max((device["peak_allocated"] for device in devices), default=0),
+        "peak_reserved": max((device["peak_reserved"] for device in devices), default=0),
+        "most_in_use": max((total["most_in_use"] for total in totals), default=0),
+        "printed": shorten(last[0])[:200] if last else "",
+        **cost,
+    }, printed
+
+
+def shorten(text):
+    """Without folders of this machine."""
+    return re.sub(
+        r"(/[\w.@+-]+)+/",
+        lambda found: found.group(0).rsplit("site-packages/", 1)[1] if "site-packages/" in found.group(0) else "",
+        text,
+    )
+
+
+def versions(python, packages):
+    code = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
+    done = subprocess.run([str(python), "-c", code, *packages], capture_output=True, text=True)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def size(number):
+    return f"{number / GIB:.2f} GiB" if number >= GIB else f"{number / (1 << 20):.0f} MiB"
+
+
+def state(row, result):
+    if not result["right"]:
+        return "**fails**: " + (row.cause or "; ".join(result["complaints"]))
+    parts = []
+    if result["assumed"]:
+        parts.append("sizes rest on an assumption")
+    parts += result["limits"]
+    if result["unmodelled"]:
+        parts.append("not modelled: " + ", ".join(f"`{name}`" for name in result["unmodelled"][:3]))
+    return "works" + ("; limits: " + "; ".join(parts) if parts else "")
+
+
+def page(found):
+    known = [(row, found[row.name]) for row in ROWS if row.name in found and found[row.name]["digest"] == digest(row)]
+    right = [result for _, result in known if result["right"]]
+    limited = sum(1 for row, result in known if "limits:" in state(row, result) and result["right"])
+    torches = sorted({row.torch for row, _ in known}, key=lambda text: [int(part) for part in text.split(".")])
+    packages = sorted({package for row, _ in known for package in row.packages} - {"torch"})
+    names = {
+        "rows": len(known),
+        "right": len(right),
+        "limited": limited,
+        "wrong": len(known) - len(right),
+        "torches": ", ".join(torches),
+        "packages": ", ".join(packages),
+    }
+    lines = [OPENING.format(**names).strip(), ""]
+    lines += ["| package | model | setting | torch | GPU | | peak (in use) | processor s | host |", "|---" * 9 + "|"]
+    for row, result in known:
+        version = result["versions"].get(row.packages[0], "")
+        name = row.packages[0] if row.packages[0] == "torch" else f"{row.packages[0]} {version}"
+        peak = f"{size(result['peak_allocated'])} ({size(result['most_in_use'])})" if result["most_in_use"] else "–"
+        cells = [name, row.model, row.setting, row.torch, row.gpu, state(row, result).replace("|", "/"), peak]
+        cells += [f"{result['cpu_seconds']:.0f}", size(result["host_bytes"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--torch", default="", help="rows of this torch")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--ci", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--environment", metavar="VERSION", choices=list(PACKAGES))
+    parser.add_argument("--environments", type=Path, default=Path("~/.cache/tonnage-compat").expanduser())
+    parser.add_argument("--python", type=Path, help="this Python, whatever the row's torch")
+    parser.add_argument("--tonnage", default=os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage")))
+    parser.add_argument("--at-most", type=int, default=len(ROWS), help="end after so many rows")
+    arguments = parser.parse_args()
+    if arguments.environment:
+        make(arguments.environments, arguments.environment)
+        return 0
+    found = results()
+    if arguments.page or arguments.check:
+        text = page(found)
+        if arguments.page:
+            PAGE.write_text(text)
+            return 0
+        if missing := [row.name for row in ROWS if row.name not in found]:
+            print(f"without a result, so not on the page: {', '.join(missing)}")
+        stale = [row.name for row in ROWS if row.name in found and found[row.name]["digest"] != digest(row)]
+        if stale:
+            print(f"changed since they were run: {', '.join(stale)}")
+        if not PAGE.exists() or PAGE.read_text() != text:
+            print("docs/compatibility.md is not what the results give: run tests/compat/run.py --page")
+            return 1
+        return 1 if stale else 0
+    missing, wrong, done = set(), [], 0
+    for row in ROWS:
+        if arguments.only not in row.name or arguments.torch not in ("", row.torch) or (arguments.ci and not row.ci):
+            continue
+        old = found.get(row.name)
+        if old and old["digest"] == digest(row) and not (arguments.again or arguments.ci):
+            continue
+        if done >= arguments.at_most:
+            break
+        python = arguments.python or arguments.environments / f"torch-{row.torch}" / "bin" / "python"
+        if not python.exists():
+            missing.add(row.torch)
+            continue
+        result, printed = judge(row, arguments.tonnage, python)
+        done += 1
+        mark = "right" if result["right"] else "WRONG: " + "; ".join(result["complaints"])
+        print(f"{row.name} ({row.torch}): {mark}; {result['cpu_seconds']} s, {size(result['host_bytes'])}", flush=True)
+        if not result["right"]:
+            wrong.append(row.name)
+            print("    " + "\n    ".join(printed.splitlines()[-15:]), flush=True)
+        if not arguments.ci:
+            with open(RESULTS, "a") as file:
+                file.write(json.dumps(result) + "\n")
+    if missing:
+        print(f"left out, without an environment: torch {', '.join(sorted(missing))}")
+    print(f"{done - len(wrong)} passed, {len(wrong)} failed")
+    if not arguments.ci and done:
+        PAGE.write_text(page(results()))
+    return 1 if arguments.ci and wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

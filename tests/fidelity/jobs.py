@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The jobs: which published script is run, and where its published figures are.
+
+A job gets a context that runs `tonnage`, and returns figures: what, unit, real, dry. Published scripts are run as they
+are; where one has to be changed (a data set that cannot be had, fewer repetitions), the change is in the job or in a
+file of drivers/, and `note` says it.
+"""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import snapshots
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Job:
+    name: str
+    source: str
+    torch: str
+    gpu: str
+    measure: Callable
+    arguments: tuple = ()
+    note: str = ""
+
+    def key(self):
+        return self.source, self.torch, self.gpu, self.arguments
+
+
+def figure(what, unit, real, dry):
+    return {"what": what, "unit": unit, "real": real, "dry": dry}
+
+
+# timm: the batch size at which benchmark.py ended, after it had been reduced on each error.
+
+
+def smaller(batch):
+    """The next batch size that benchmark.py tries."""
+    base = int(2 ** (math.log(batch - 1) // math.log(2)))
+    step = max(base // 2, 1)
+    return base + ((batch - base - 1) // step) * step
+
+
+def timm(context, model, size, batch, setting):
+    tried = [1024]
+    while tried[-1] > batch:
+        tried.append(smaller(tried[-1]))
+    assert tried[-1] == batch, tried
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": setting} if setting else {}
+    text = context.run(
+        context.source / "benchmark.py",
+        *("--model", model, "--img-size", size, "--bench", "inference", "--amp", "-b", tried[-2]),
+        *("--num-warm-iter", 2, "--num-bench-iter", 5),
+        **variables,
+    )
+    found = json.loads(re.search(r"--result\n(\{.*?\n\})", text, re.S).group(1))
+    assert found.get("infer_img_size") == size, found
+    return [figure(f"{model}, {size} px: batch that runs", "batch", batch, found["infer_batch_size"])]
+
+
+# Snapshots of the script itself, and tables that it prints.
+
+
+def wedsonlin_snapshot(context, tokens, pattern, autocast):
+    (context.folder / "results").mkdir()
+    (context.folder / "scripts").mkdir()
+    # Quotes inside the f-strings' braces want Python 3.12; with others, 3.11 reads them too.
+    text = (context.source / "cs336_systems" / "nsys_profile.py").read_text()
+    (context.folder / "scripts" / "nsys_profile.py").write_text(
+        text.replace('config["context_length"]', "config['context_length']")
+    )
+    context.run(
+        "nsys_profile.py",
+        *("--model_name", "medium", "--d_model", 1024, "--d_ff", 4096, "--num_layers", 24, "--num_heads", 16),
+        *("--memory-profiler", "pytorch", "--context_length", tokens, "--pattern", pattern, "--autocast", autocast),
+        options=("--address-order", "ascending"),
+        cwd=context.folder / "scripts",
+        PYTHONPATH=str(context.source / "cs336-basics"),
+    )
+    kind = "training" if pattern == "full-training-step" else "inference"
+    name = f"medium_{tokens}_{kind}_memory_snapshot.pickle"
+    return snapshots.compare(
+        context.source / "results" / name, context.folder / "results" / name, f"24 layers, {kind}, {tokens} tokens"
+    )
+
+
+def wedsonlin_attention(context, suite):
+    context.run(
+        *(
+            "-m",
+            "cs336_systems.attention_benchmark",
+            "--suite",
+            suite,
+            "--warmup",
+            2,
+            "--iters",
+            3,
+            "--output",
+            "out.jsonl",
+        ),
+        PYTHONPATH=f"{context.source / 'cs336-basics'}:{context.source}",
+    )
+
+    def rows(path):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        return {(row["seq_len"], row["d_model"], row["precision"]): row for row in found if row["suite"] == suite}
+
+    real, dry = rows(context.source / "results" / "attention_benchmark.jsonl"), rows(context.folder / "out.jsonl")
+    return [
+        figure(
+            f"{suite}, {key[0]} × {key[1]} {key[2]}: allocated",
+            "MiB",
+            row["activation_mib"],
+            dry[key]["activation_mib"],
+        )
+        for key, row in real.items()
+        if key in dry
+    ]
+
+
+def wedsonlin_sharded(context, mode):
+    context.run(
+        *(
+            "-m",
+            "cs336_systems.sharded_optimizer",
+            "--mode",
+            mode,
+            "--warmup-steps",
+            1,
+            "--steps",
+            1,
+            "--output",
+            "out.json",
+        ),
+        options=("--gpus", "2"),
+        PYTHONPATH=f"{context.source / 'cs336-basics'}:{context.source}",
+    )
+    real, dry = (
+        json.loads(path.read_text())["results"][0]["memory"]["per_rank"]
+        for path in (context.source / "results" / f"sharded_optimizer_{mode}.json", context.folder / "out.json")
+    )
+    return [
+        figure(f"{mode}, rank {one['rank']}, {phase.replace('_', ' ')}: {name.split('_gib')[0]}", "GiB", values[name],
+               other["phases"][phase][name])
+        for one, other in zip(real, dry)
+        for phase, values in one["phases"].items()
+        for name in ("allocated_gib", "phase_peak_gib")
+    ]  # fmt: skip
+
+
+def charan_snapshot(context):
+    context.run(
+        *(context.source / "cs336_systems" / "benchmark.py", "--mode", "forward"),
+        PYTHONPATH=str(context.source / "cs336-basics"),
+    )
+    return snapshots.compare(
+        context.source / "cs336_systems" / "memory_snapshot.pickle",
+        context.folder / "memory_snapshot.pickle",
+        "12 layers, forward",
+    )
+
+
+def magma27_snapshot(context):
+    context.run(
+        context.source / "cs336_systems" / "benchmarking_script.py", PYTHONPATH=str(context.source / "cs336-basics")
+    )
+    return snapshots.compare(
+        context.source / "memory_snapshot.pickle",
+        context.folder / "memory_snapshot.pickle",
+        "12 layers, forward and backward",
+    )
+
+
+def silmont_snapshot(context):
+    context.run(context.source / "cs336_systems" / "trace_peak_memory.py")
+    found = next(context.folder.glob("*.pickle"))
+    return snapshots.compare(context.source / "mem_snapshot.pickle", found, "attention, 4096 tokens")
+
+
+def silmont_attention(context, compiled):
+    """The script has COMPILE as a constant; `sed` of that line is the only change."""
+    text = (context.source / "cs336_systems" / "pytorch_attention_benchmark.py").read_text()
+    text = text.replace("COMPILE = False", f"COMPILE = {compiled}").replace("num_steps = 100", "num_steps = 3")
+    (context.folder / "benchmark.py").write_text(text)
+    context.run("benchmark.py", PYTHONPATH=str(context.source / "cs336-basics"))
+    name = f"pytorch_attention_benchmark_compile_{compiled}.csv"
+
+    def rows(path):
+        with open(path) as file:
+            return {(int(row["d_model"]), int(row["seq_len"])): row for row in csv.DictReader(file)}
+
+    real, dry = rows(context.source / name), rows(context.folder / name)
+    return [
+        figure(
+            f"attention, compile {compiled}, {key[1]} × {key[0]}: allocated",
+            "MiB",
+            float(row["mem_mb"]),
+            float(dry[key]["mem_mb"] or 0),
+        )
+        for key, row in real.items()
+        if row["status"] == "Success"
+    ]
+
+
+# lit-gpt's table of finetuning on an A100 of 40 GB; OOM is 0 there.
+
+
+def litgpt(context, script, model, batch, tokens, real):
+    text = context.run(context.drivers / "litgpt_row.py", context.source, script, model, batch, tokens, seconds=900)
+    found = re.search(r"Memory used: ([\d.]+) GB", text)
+    what = f"{script}, {model}, batch {batch}"
+    if not real:
+        return [figure(what, "fits", "OOM", "OOM" if "OutOfMemoryError" in text else "fits")]
+    return [figure(f"{what}: allocated", "GB", real, float(found.group(1)))]
+
+
+JOBS = []
+with open(HERE / "timm.csv") as file:
+    for row in csv.DictReader(file):
+        name = f"timm {row['gpu']} {row['model']} {row['img_size']}"
+        arguments = (row["model"], int(row["img_size"]), int(row["batch_size"]), "")
+        JOBS.append(Job(name, "timm", row["torch"], row["gpu"], timm, arguments))
+for tokens, autocast in ((1024, "true"), (512, "true"), (256, "false"), (128, "false")):
+    JOBS.append(Job(f"wedsonlin training {tokens}", "wedsonlin", "2.11.0", "a100-80gb", wedsonlin_snapshot,
+                    (tokens, "full-training-step", autocast)))  # fmt: skip
+for tokens, autocast in ((1024, "false"), (512, "true"), (256, "false"), (128, "false")):
+    JOBS.append(Job(f"wedsonlin inference {tokens}", "wedsonlin", "2.11.0", "a100-80gb", wedsonlin_snapshot,
+                    (tokens, "forward-only", autocast)))  # fmt: skip
+JOBS += [
+    Job("wedsonlin attention", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_attention, ("pytorch_attention",)),
+    Job("wedsonlin compiled attention", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_attention, ("torch_compile",)),
+    Job("wedsonlin sharded optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("sharded",)),
+    Job("wedsonlin baseline optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("baseline",)),
+    Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
+    Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
+    Job("silmont attention 4096", "silmont", "2.6.0", "rtx4090", silmont_snapshot),
+    Job("silmont attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (False,)),
+    Job("silmont compiled attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (True,)),
+]
+PHI, STABLE, LLAMA, LLAMA13 = "phi-1_5", "stablelm-base-alpha-3b", "Llama-2-7b-hf", "Llama-2-13b-hf"
+LITGPT = [
+    ("lora", PHI, 1, 1044, 4.82), ("lora", PHI, 2, 1044, 6.76), ("lora", PHI, 4, 1044, 10.68),
+    ("lora", STABLE, 1, 1034, 9.69), ("lora", STABLE, 2, 1034, 12.10), ("lora", STABLE, 4, 1034, 16.92),
+    ("lora", LLAMA, 1, 1304, 21.30), ("lora", LLAMA, 2, 1304, 29.07), ("lora", LLAMA, 4, 1304, 0),
+    ("lora", LLAMA13, 1, 1304, 38.12), ("lora", LLAMA13, 2, 1304, 0), ("lora", LLAMA13, 4, 1304, 0),
+    ("adapter", STABLE, 1, 1034, 9.10), ("adapter", LLAMA, 1, 1304, 19.98),
+    ("adapter_v2", STABLE, 1, 1034, 10.71), ("adapter_v2", LLAMA, 1, 1304, 25.51),
+]  # fmt: skip
+NOTE = (
+    "Checkpoint, tokenizer and data are replaced by drivers/litgpt_row.py; the longest sample has the published length."
+)
+for row in LITGPT:
+    JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", "litgpt", "2.1.2", "a100-40gb", litgpt, row, NOTE))

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The tables of docs/fidelity.md, made from results.jsonl."""
+
+import statistics
+from collections import defaultdict
+
+from causes import CAUSES
+from sources import SOURCES
+
+TITLES = {
+    "batch": "Batch sizes at which a script stops running out of memory",
+    "bytes": "Peaks and counters",
+    "events": "Events of the allocator, in order",
+    "fits": "Runs that run out of memory, or do not",
+}
+
+
+def difference(figure):
+    return 100 * (figure["dry"] - figure["real"]) / figure["real"] if figure["real"] else 0.0
+
+
+def kind(figure):
+    if figure["unit"] in ("batch", "events", "fits"):
+        return figure["unit"]
+    return "bytes"
+
+
+def shown(figure, value):
+    if figure["unit"] == "bytes":
+        return f"{value / (1 << 20):,.3f} MiB"
+    if figure["unit"] in ("batch", "events"):
+        return f"{value:,}"
+    if figure["unit"] == "fits":
+        return str(value)
+    return f"{value} {figure['unit']}"
+
+
+def percent(value):
+    return "0" if abs(value) < 0.0005 else f"{value:+.3f} %" if abs(value) < 0.1 else f"{value:+.2f} %"
+
+
+def quantile(values, part):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+def tables(known):
+    rows = [(job, result, figure) for job, result in known for figure in result["figures"]]
+    authors = sorted({SOURCES[job.source][2] for job, _, _ in rows}, key=str.lower)
+    by_kind = defaultdict(list)
+    for row in rows:
+        by_kind[kind(row[2])].append(row)
+    measured = [row for row in by_kind["bytes"]]
+    reserved = [abs(difference(f)) for _, _, f in measured if "reserved" in f["what"]]
+    allocated = [abs(difference(f)) for _, _, f in measured if "reserved" not in f["what"]]
+    thresholds = by_kind["batch"] + by_kind["fits"]
+    right = sum(1 for _, _, figure in thresholds if figure["real"] == figure["dry"])
+    whole = sum(1 for _, _, figure in by_kind["events"] if figure["real"] == figure["dry"])
+    above = [row for row in measured if abs(difference(row[2])) > 1] + [
+        row for row in thresholds + by_kind["events"] if row[2]["real"] != row[2]["dry"]
+    ]
+    unknown = sum(1 for job, _, figure in above if not cause(job, figure))
+    text = [
+        f"{len(rows)} figures by {len(authors)} authors: {', '.join(authors)}.",
+        "",
+        "| | figures | median difference | 95th percentile | largest |",
+        "|---|---|---|---|---|",
+    ]
+    for name, values in (("allocated memory", allocated), ("reserved memory", reserved)):
+        if values:
+            cells = [statistics.median(values), quantile(values, 0.95), max(values)]
+            text.append(f"| {name} | {len(values)} | {' | '.join(f'{value:.3f} %' for value in cells)} |")
+    text += [
+        "",
+        f"* Thresholds of running out of memory: {right} of {len(thresholds)} right"
+        + (f" ({100 * right / len(thresholds):.0f} %)." if thresholds else "."),
+        f"* Traces of which every event agrees in order, with its size: {whole} of {len(by_kind['events'])}.",
+        f"* Differences above 1 %, and thresholds and traces that are not the same: {len(above)}; of {unknown} of them"
+        " the cause is unknown.",
+        "",
+    ]
+    for unit, title in TITLES.items():
+        if by_kind[unit]:
+            text += [f"### {title}", "", *table(by_kind[unit], unit), ""]
+    text += ["### Commands", "", *commands(known), ""]
+    return "\n".join(text)
+
+
+def cause(job, figure):
+    for pattern, words in CAUSES:
+        if pattern in f"{job.name}: {figure['what']}":
+            return words
+    return ""
+
+
+def table(rows, unit):
+    lines = ["| author | torch | GPU | what | real | dry | difference | cause |", "|---" * 8 + "|"]
+    for job, result, figure in rows:
+        same = figure["real"] == figure["dry"]
+        if unit == "bytes":
+            apart = percent(difference(figure))
+        else:
+            apart = "0" if same else "different"
+        words = "" if same else cause(job, figure)
+        if not words and not same and (unit != "bytes" or abs(difference(figure)) > 1):
+            words = "unknown"
+        cells = [SOURCES[job.source][2], job.torch, job.gpu, figure["what"], shown(figure, figure["real"])]
+        lines.append(f"| {' | '.join([*cells, shown(figure, figure['dry']), apart, words])} |")
+    return lines
+
+
+def commands(known):
+    """One command for each source and way, below its repository."""
+    lines, seen = [], set()
+    for job, result in known:
+        key = (job.source, job.measure.__name__)
+        if key not in seen and result["command"]:
+            seen.add(key)
+            repository, commit, _ = SOURCES[job.source]
+            lines.append(f"* [{repository}](https://github.com/{repository}) at `{commit}`, torch {job.torch}:")
+            lines.append(f"  `{result['command']}`" + (f". {job.note}" if job.note else ""))
+    return lines

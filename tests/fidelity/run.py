@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Holds dry runs against published figures of real GPUs and writes the tables of docs/fidelity.md.
+
+    python3 tests/fidelity/run.py                   runs the jobs that have no result
+    python3 tests/fidelity/run.py --only timm       those whose name has `timm`; with --again even if they have one
+    python3 tests/fidelity/run.py --fetch timm      clones a source into the folder of sources
+    python3 tests/fidelity/run.py --page            writes the tables from the results that are there
+    python3 tests/fidelity/run.py --check           fails if the page does not agree with the results
+
+A job runs a published script and gives figures, each with the published value and the one of the dry run. Results are
+appended to results.jsonl, so it can be ended at any time. Environments are those of tests/compat.
+"""
+
+import argparse
+import hashlib
+import inspect
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jobs
+from sources import SOURCES, get
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+RESULTS = HERE / "results.jsonl"
+PAGE = ROOT / "docs" / "fidelity.md"
+BEGIN, END = "<!-- figures: begin, made by tests/fidelity/run.py -->", "<!-- figures: end -->"
+
+
+class Context:
+    """How a job runs `tonnage`, and where it finds its source."""
+
+    def __init__(self, arguments, job, folder):
+        self.tonnage, self.environments, self.job = arguments.tonnage, arguments.environments, job
+        self.source = (arguments.sources / job.source).resolve()
+        self.folder = folder
+        self.drivers = HERE / "drivers"
+        self.verdict, self.commands = {}, []
+
+    def python(self):
+        return self.environments / f"torch-{self.job.torch}" / "bin" / "python"
+
+    def run(self, *command, options=(), cwd=None, seconds=600, **variables):
+        """The text that the script wrote; the verdict is kept in `self.verdict`."""
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_", "TORCH"))
+        }
+        line = [self.tonnage, "run", "--json", "--no-progress", "--gpu", self.job.gpu, *options]
+        line += ["--force", "-o", str(self.folder / "out.tonnage"), "--", str(self.python()), *map(str, command)]
+        shown = [f"{name}={value}" for name, value in variables.items()]
+        shown += ["tonnage run", "--gpu", self.job.gpu, *options, "--", "python", *map(str, command)]
+        text = " ".join(shown).replace(f"{self.source}/", "").replace(str(self.source), ".")
+        self.commands.append(text.replace(str(HERE), "tests/fidelity"))
+        with open(self.folder / "out", "w+") as out, open(self.folder / "err", "w+") as err:
+            child = subprocess.Popen(
+                line,
+                cwd=cwd or self.folder,
+                env={**kept, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                process_group=0,
+            )
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+            out.seek(0)
+            err.seek(0)
+            text, self.text = out.read(), err.read()
+        try:
+            self.verdict = json.loads(text)
+        except ValueError:
+            self.verdict = {}
+        return self.text
+
+
+def digest(job):
+    """Changes with the code of the job."""
+    return hashlib.sha256((inspect.getsource(job.measure) + repr(job.key())).encode()).hexdigest()[:16]
+
+
+def results():
+    found = {}
+    if RESULTS.exists():
+        for line in RESULTS.read_text().splitlines():
+            result = json.loads(line)
+            found[result["job"]] = result
+    return found
+
+
+def current(found):
+    return [
+        (job, found[job.name]) for job in jobs.JOBS if job.name in found and found[job.name]["digest"] == digest(job)
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--torch", default="")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--at-most", type=int, default=len(jobs.JOBS))
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--fetch", choices=list(SOURCES))
+    parser.add_argument("--sources", type=Path, default=Path("~/.cache/tonnage-fidelity").expanduser())
+    parser.add_argument("--environments", type=Path, default=Path("~/.cache/tonnage-compat").expanduser())
+    parser.add_argument("--tonnage", default=os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage")))
+    arguments = parser.parse_args()
+    if arguments.fetch:
+        arguments.sources.mkdir(parents=True, exist_ok=True)
+        get(arguments.sources, arguments.fetch)
+        return 0
+    if arguments.page or arguments.check:
+        from page import tables
+
+        before = PAGE.read_text()
+        text = re.sub(
+            re.escape(BEGIN) + ".*?" + re.escape(END),
+            lambda _: f"{BEGIN}\n\n{tables(current(results()))}\n{END}",
+            before,
+            flags=re.S,
+        )
+        if arguments.page:
+            PAGE.write_text(text)
+        elif text != before:
+            print("docs/fidelity.md is not what the results give: run tests/fidelity/run.py --page")
+            return 1
+        return 0
+    found, done, missing = results(), 0, set()
+    for job in jobs.JOBS:
+        if arguments.only not in job.name or arguments.torch not in ("", job.torch) or done >= arguments.at_most:
+            continue
+        if not arguments.again and job.name in found and found[job.name]["digest"] == digest(job):
+            continue
+        with tempfile.TemporaryDirectory(prefix="fidelity-") as folder:
+            context = Context(arguments, job, Path(folder))
+            if not context.python().exists() or not context.source.exists():
+                missing.add(f"{job.source} with torch {job.torch}")
+                continue
+            began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+            try:
+                figures, problem = job.measure(context, *job.arguments), None
+            except Exception as error:
+                figures, problem = [], f"{type(error).__name__}: {error}"
+                print("    " + "\n    ".join(getattr(context, "text", "").splitlines()[-12:]))
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done += 1
+        result = {
+            "job": job.name,
+            "digest": digest(job),
+            "torch": context.verdict.get("torch", job.torch),
+            "gpu": job.gpu,
+            "command": context.commands[-1] if context.commands else "",
+            "figures": figures,
+            "problem": problem,
+            "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        }
+        agree = sum(1 for figure in figures if figure["real"] == figure["dry"])
+        print(
+            f"{job.name}: {agree} of {len(figures)} equal; {problem or ''} {time.monotonic() - began:.0f} s", flush=True
+        )
+        for figure in figures:
+            if figure["real"] != figure["dry"]:
+                print(f"    {figure['what']}: real {figure['real']}, dry {figure['dry']} {figure['unit']}", flush=True)
+        with open(RESULTS, "a") as file:
+            file.write(json.dumps(result) + "\n")
+    if missing:
+        print(f"left out, without a source or an environment: {', '.join(sorted(missing))}")
+    print(f"{done} done")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

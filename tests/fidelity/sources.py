@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Where published figures of real GPUs come from: public repositories at a commit. Nothing of them is kept here."""
+
+import subprocess
+
+# Folder below `--sources`: repository, commit, who published it.
+SOURCES = {
+    "timm": ("huggingface/pytorch-image-models", "90cae8c5ab83", "timm (R. Wightman)"),
+    "wedsonlin": ("Wedsonlin/assignment2-systems", "87b086417ea8", "Wedsonlin"),
+    "magma27": ("MAGMA27/assignment2-systems", "15883f2b1d6b", "MAGMA27"),
+    "charan": ("Charan6924/assignment2-systems", "4e7e497ce83d", "Charan6924"),
+    "silmont": ("silmont2000/assignment2-systems", "133f0643dd71", "silmont2000"),
+    "kkaitlyn": ("kkaitlyn111/cs336-a2-systems", "c1c174d195a5", "kkaitlyn111"),
+    "nothanmin": ("notHanmin/assignment2-systems", "bbd29721256d", "notHanmin"),
+    "litgpt": ("Lightning-AI/litgpt", "8641822b3249", "Lightning AI"),
+    "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
+    "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
+    "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
+    "peft": ("huggingface/peft", "5d602fdbff04", "peft (Hugging Face)"),
+}
+
+
+def get(folder, name):
+    """A checkout of a source."""
+    repository, commit, _ = SOURCES[name]
+    subprocess.run(["git", "clone", "--quiet", f"https://github.com/{repository}", str(folder / name)], check=True)
+    subprocess.run(["git", "-C", str(folder / name), "checkout", "--quiet", commit], check=True)
