@@ -436,7 +436,8 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> str:
-        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory) or "no_device" (no use of CUDA)."""
+        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory), "no_device" (no use of CUDA)
+        or "not_covered" (a use of CUDA that a dry run cannot follow, without PyTorch)."""
         return self._data["outcome"]
 
     @property

@@ -322,6 +322,23 @@ def test_a_shell_script_may_find_its_own_python(tonnage, tmp_path):
     assert run.verdict["devices"][0]["peak_allocated"] == 1 << 30
 
 
+def test_a_cuda_runtime_loaded_by_its_path_beside_torch_is_named(tonnage, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import ctypes, glob, os, torch\n"
+        "folder = os.path.dirname(os.path.dirname(torch.__file__))\n"
+        "runtime = glob.glob(folder + '/nvidia/**/libcudart.so.*', recursive=True)[0]\n"
+        "count = ctypes.c_int()\n"
+        "print('status', ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count)))\n"
+        "torch.ones(10, device='cuda')\n"
+    )
+    result = tonnage(None, command=[PYTHON, str(script)])
+    assert result.code == 0 and "status 36" in result.err
+    assert result.verdict["outcome"] == "fits"
+    assert result.verdict["foreign"][0]["name"] == "a CUDA runtime"
+    assert any("loaded by its path" in gap for gap in result.verdict["unknown"])
+
+
 def test_what_is_not_modelled_is_named(tonnage, tmp_path):
     script = tmp_path / "odd.py"
     script.write_text(

@@ -27,6 +27,8 @@ pub const INTERRUPTED: &str = "run.interrupted";
 pub const VALUES: &str = "process.values";
 /// When a process was stopped before its end, as was asked for.
 pub const ENDED_EARLY: &str = "process.ended_early";
+/// A user of a device that a dry run cannot follow, as JSON; one fact for each.
+pub const FOREIGN: &str = "run.foreign";
 /// The uncaught exception of a process, as JSON.
 pub const EXCEPTION: &str = "process.exception";
 /// The devices a process saw, by their number on the machine, with commas.

@@ -8,7 +8,7 @@
 //! by addresses and order, which they have in common, never by their clocks: two runs of one script give the same rows
 //! in the same order.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +84,7 @@ struct Note {
     exception: Option<serde_json::Value>,
     values: Option<ToldValues>,
     stopped: Option<String>,
+    foreign: Option<serde_json::Value>,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -108,8 +109,11 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         .and_then(|bytes| Ledger::from_bytes(&bytes));
     let mut collected = Collected::default();
     let mut losses = Losses::of(ledger.as_ref());
+    let mut foreign = BTreeSet::new();
     for path in logs {
         let log = read(&path)?;
+        // Also of a process that has no rows because its calls failed.
+        foreign.extend(foreign_users(&log));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
@@ -120,10 +124,23 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
             collected.processes += 1;
         }
     }
+    for user in foreign {
+        writer.meta(facts::RUN, facts::FOREIGN, &user)?;
+    }
     if let Some(ledger) = &ledger {
         write_run_facts(ledger, &losses, writer)?;
     }
     Ok(collected)
+}
+
+/// Users of a device that could not be followed, as a process noticed them.
+fn foreign_users(log: &[u8]) -> Vec<String> {
+    let note = |record| match record {
+        Ok(Record::Note(json)) => serde_json::from_slice::<Note>(json).ok()?.foreign,
+        _ => None,
+    };
+    let found = log::read(log).filter_map(note);
+    found.map(|user| user.to_string()).collect()
 }
 
 /// Writes what the ledger knows of all processes together.

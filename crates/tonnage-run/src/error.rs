@@ -42,10 +42,12 @@ pub enum RunError {
     #[error("cannot wait for the command")]
     Wait(#[source] io::Error),
     /// The job's Python has no torch.
-    #[error("{} has no torch", python.display())]
+    #[error("{} has no torch{}", python.display(), beside(others))]
     NoTorch {
         /// The interpreter.
         python: PathBuf,
+        /// Packages it has that use GPUs without torch.
+        others: Vec<String>,
     },
     /// The job's torch is a build for CPUs.
     #[error("the torch of {} is built without CUDA", python.display())]
@@ -144,6 +146,18 @@ pub enum RunError {
     },
 }
 
+/// What is said of packages that a dry run cannot follow.
+fn beside(others: &[String]) -> String {
+    if others.is_empty() {
+        return String::new();
+    }
+    format!(
+        ", but {}: a dry run counts the memory of PyTorch and cannot follow {}",
+        others.join(" and "),
+        if others.len() == 1 { "it" } else { "them" },
+    )
+}
+
 impl RunError {
     /// What to do about it, where that is known.
     pub fn hint(&self) -> Option<String> {
@@ -151,8 +165,11 @@ impl RunError {
             Self::CommandNotFound { .. } => {
                 "is the virtual environment active? Its folder works too: .venv/bin/python"
             }
-            Self::NoTorch { python } => {
-                return Some(format!("{} -m pip install torch", python.display()));
+            Self::NoTorch { python, .. } => {
+                return Some(format!(
+                    "{} -m pip install torch, if the job uses it",
+                    python.display()
+                ));
             }
             Self::TorchWithoutCuda { .. } => {
                 "install the ordinary Linux build; no GPU and no driver is needed for it"

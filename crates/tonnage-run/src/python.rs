@@ -100,9 +100,10 @@ fn first_line(program: &Path) -> Option<String> {
     Some(line.to_owned())
 }
 
-/// Prints the folder of torch, or nothing; importing torch would take seconds.
+/// Prints the folder of torch, or an empty line and what else uses GPUs; importing torch would take seconds.
 const QUESTION: &str = "import importlib.util as u; s = u.find_spec('torch'); \
-                        print(s.submodule_search_locations[0] if s else '')";
+                        print(s.submodule_search_locations[0] if s else ''); \
+                        s or print(*[n for n in ('jax', 'tensorflow', 'cupy') if u.find_spec(n)])";
 
 fn ask(job: &Job, python: &Path) -> Result<Torch, RunError> {
     let mut command = Command::new(python);
@@ -116,13 +117,17 @@ fn ask(job: &Job, python: &Path) -> Result<Torch, RunError> {
         program: python.display().to_string(),
         source,
     })?;
-    let folder = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
+    let answered = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let mut lines = answered.lines().map(str::trim);
+    let folder = lines.next().unwrap_or_default();
     if !answer.status.success() || folder.is_empty() {
+        let others = lines.next().unwrap_or_default().split_whitespace();
         return Err(RunError::NoTorch {
             python: python.to_owned(),
+            others: others.map(str::to_owned).collect(),
         });
     }
-    let version = Path::new(&folder).join("version.py");
+    let version = Path::new(folder).join("version.py");
     let text = std::fs::read_to_string(&version).map_err(|source| RunError::Read {
         path: version,
         source,

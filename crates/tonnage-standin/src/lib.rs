@@ -15,7 +15,8 @@
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `machine` is the state of the process, `values` the device data that is
 //!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
-//!   holds them by Python's answers;
+//!   holds them by Python's answers, `foreign` users of a device that cannot be
+//!   followed;
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
 //!   all of it consistent when the program forks.
@@ -30,6 +31,7 @@
 pub mod exports;
 pub mod ffi;
 mod files;
+mod foreign;
 mod fork;
 mod holders;
 mod ledger;

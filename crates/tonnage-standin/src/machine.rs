@@ -19,7 +19,7 @@ use tonnage_capture::{AddressOrderName, DeviceProfile, RunConfig};
 
 use crate::ffi::Ptr;
 use crate::ledger::{Charge, DeviceLock, ledger};
-use crate::{fork, recorder, values};
+use crate::{foreign, fork, recorder, values};
 
 /// Status codes that the runtime and the driver share.
 pub(crate) mod code {
@@ -187,6 +187,7 @@ pub(crate) fn use_current() -> Answer<usize> {
     let machine = machine()?;
     let device = machine.physical(CURRENT.get() as i32)?;
     if CONTEXTS.load(Ordering::Relaxed) & (1 << device) == 0 {
+        foreign::device_used();
         let (_, mut accounts) = accounts()?;
         accounts.open_context(device)?;
     }

@@ -377,6 +377,11 @@ pub(crate) fn unmodelled(name: &str) {
     remark(&encode(&Record::Unmodelled(name)));
 }
 
+/// Logs a note of the stand-in itself, as JSON.
+pub(crate) fn remark_note(json: &[u8]) {
+    remark(&encode(&Record::Note(json)));
+}
+
 extern "C" fn write_counts() {
     guard((), || {
         // A forked child that did nothing of its own has nothing to tell.

@@ -6,6 +6,7 @@
 //! far from its limits a job that fits is, `need` how much one that does not fit would take. Memory grows with the
 //! blocks that live at the same time, not with the length of the recording.
 
+mod foreign;
 mod margin;
 mod need;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use tonnage_trace::{
 use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
+pub use foreign::{Foreign, ForeignUse};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
@@ -49,6 +51,8 @@ pub enum Outcome {
     Failed,
     /// It never used a device.
     NoDevice,
+    /// PyTorch did not use a device, and something did that a dry run cannot follow: there is no verdict.
+    NotCovered,
 }
 
 /// Memory held from one source line.
@@ -253,6 +257,8 @@ pub struct Verdict {
     pub unknown_values: Option<UnknownValues>,
     /// When the job was stopped before its end, as was asked for: `after 3 steps`.
     pub stopped: Option<String>,
+    /// Users of a device other than PyTorch that a dry run cannot follow.
+    pub foreign: Vec<Foreign>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
     /// Rows of the recording.
@@ -317,7 +323,12 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let facts = Facts::read(&rows.reader);
     let devices_total = rows.totals(&facts);
     let exceptions = facts.exceptions();
-    let outcome = rows.outcome(&facts, &exceptions);
+    let foreign = foreign::find(&facts);
+    let outcome = if facts.torch.is_empty() && !foreign.is_empty() {
+        Outcome::NotCovered
+    } else {
+        rows.outcome(&facts, &exceptions)
+    };
     let mut devices = rows.devices(outcome, &facts);
     find_holders(open()?, &mut devices)?;
     let margin = (outcome == Outcome::Fits)
@@ -350,12 +361,12 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             .collect(),
         unknown_values: values::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
-        unknown: unknown(&facts, outcome),
+        unknown: unknown(&facts, outcome, &foreign),
+        foreign,
         events: rows.count,
     })
 }
 
-/// What the recording cannot say.
 /// What is not known, each sentence once: processes of one job often miss the same.
 fn gaps(facts: &[meta::Meta]) -> Vec<String> {
     let mut gaps: Vec<String> = Vec::new();
@@ -370,8 +381,13 @@ fn gaps(facts: &[meta::Meta]) -> Vec<String> {
     gaps
 }
 
-fn unknown(facts: &Facts<'_>, outcome: Outcome) -> Vec<String> {
+/// What the recording cannot say.
+fn unknown(facts: &Facts<'_>, outcome: Outcome, foreign: &[Foreign]) -> Vec<String> {
     let mut unknown = facts.unknown.clone();
+    if outcome != Outcome::NotCovered {
+        let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
+        unknown.extend(foreign.iter().map(what));
+    }
     if outcome == Outcome::Fits && facts.any(facts::INTERRUPTED).is_some() {
         unknown.push("what would have come after the interrupt".to_owned());
     }

@@ -341,6 +341,28 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
+class _JaxFinder(importlib.abc.MetaPathFinder):
+    """Notices that JAX loads its part for CUDA. It looks for the files of a driver that is not there and goes on
+    without a word on the CPU, maybe for hours: where torch is not in the process, the job is ended here."""
+
+    def find_spec(self, name, path, target=None):
+        if not name.startswith("jax_plugins.xla_cuda"):
+            return None
+        import ctypes
+        import json
+
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        user = {"name": "JAX", "library": (spec and spec.origin) or name, "how": "cpu"}
+        note = json.dumps({"foreign": user}).encode()
+        ctypes.CDLL(None).tonnage_record(ctypes.c_uint32(_NOTE), note, ctypes.c_size_t(len(note)))
+        if "torch" not in sys.modules:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            _exit_at_once(2)
+        # Its check of CUDA's libraries would end the process by a signal.
+        raise ModuleNotFoundError("tonnage: a dry run cannot follow JAX on a GPU; it computes on the CPU", name=name)
+
+
 def _at_exit():
     if _recorder is not None:
         _recorder.ask_owners()
@@ -403,7 +425,7 @@ def _run_the_users_sitecustomize():
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, _TorchFinder())
+sys.meta_path[:0] = [_TorchFinder(), _JaxFinder()]
 sys.excepthook = _report_exception
 os._exit = _exit_at_once
 atexit.register(_at_exit)

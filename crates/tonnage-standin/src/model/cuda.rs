@@ -115,6 +115,7 @@ pub(crate) fn entry_point(name: Option<&CStr>, version: i32) -> Ptr {
         return Ptr::NULL;
     };
     if name == "cuGetExportTable" {
+        crate::foreign::runtime_started();
         return Ptr::NULL;
     }
     let symbol = VERSIONS
@@ -164,8 +165,9 @@ pub(crate) fn cuGetProcAddress(
     code::SUCCESS
 }
 
-/// The driver's undocumented tables are not supported.
+/// The driver's undocumented tables are not supported. Only CUDA runtimes ask for them.
 pub(crate) fn cuGetExportTable(_table: Out<Ptr>, _id: Ptr) -> i32 {
+    crate::foreign::runtime_started();
     code::NOT_FOUND
 }
 

@@ -10,7 +10,7 @@ use crate::machine::{
     self, Answer, Pinned, Pool, accounts, code, current, machine, status, use_current,
 };
 use crate::region::{Region, Rows};
-use crate::{recorder, values};
+use crate::{foreign, recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
     status(use_current().and_then(|device| {
@@ -30,6 +30,7 @@ pub(crate) fn malloc_some(out: Out<u64>, size: usize) -> i32 {
     if size == 0 {
         return code::INVALID_VALUE;
     }
+    foreign::driver_memory_taken();
     malloc(out, size)
 }
 

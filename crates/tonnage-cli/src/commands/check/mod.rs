@@ -158,6 +158,12 @@ fn check(
         Outcome::NoDevice => {
             return Ok((failed(Held::Failed, "it never used a GPU".to_owned()), None));
         }
+        Outcome::NotCovered => {
+            let user = verdict.foreign.first();
+            let name = user.map_or("something else", |user| user.name.as_str());
+            let trouble = format!("it uses the GPU through {name}, which cannot be judged");
+            return Ok((failed(Held::Failed, trouble), None));
+        }
         Outcome::Failed | Outcome::Interrupted => {
             let trouble = exception.unwrap_or_else(|| verdict.ending.clone());
             return Ok((failed(Held::Failed, trouble), None));

@@ -222,6 +222,11 @@ pub(super) fn sentence(
                 format!("The program failed for another reason; until then {peak}{of}."),
                 Tone::Plain,
             ),
+            verdict::Outcome::NotCovered => (
+                "No verdict: the program used a GPU in a way that a dry run cannot follow."
+                    .to_owned(),
+                Tone::Plain,
+            ),
             verdict::Outcome::NoDevice => ("The program used no device.".to_owned(), Tone::Plain),
         });
     }

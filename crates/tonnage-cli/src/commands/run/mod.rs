@@ -58,7 +58,7 @@ pub(crate) fn run_in(
     let answer = match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
         Outcome::DoesNotFit => Answer::No,
-        Outcome::Interrupted | Outcome::Failed => Answer::Failed,
+        Outcome::Interrupted | Outcome::Failed | Outcome::NotCovered => Answer::Failed,
     };
     let fails = verdict.outcome == Outcome::DoesNotFit;
     let judged = Judged {

@@ -38,7 +38,9 @@ pub(crate) fn text(
     if let Some(need) = &verdict.need {
         needed(&mut text, verdict, need);
     }
-    if let Some(device) = verdict.worst() {
+    if verdict.outcome == Outcome::NotCovered {
+        not_covered(&mut text, verdict, here);
+    } else if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device, here);
         breakdown(&mut text, verdict, device);
         holders(&mut text, device, here);
@@ -95,6 +97,14 @@ fn headline(verdict: &Verdict) -> String {
             ended(&verdict.ending)
         ),
         Outcome::NoDevice => "the command ended without using a GPU".to_owned(),
+        Outcome::NotCovered => {
+            let mut names: Vec<&str> = verdict.foreign.iter().map(|user| &*user.name).collect();
+            names.dedup();
+            format!(
+                "{BAD}no verdict{BAD:#}: this program uses CUDA through {}, and PyTorch did not use a GPU",
+                names.join(" and ")
+            )
+        }
     }
 }
 
@@ -158,6 +168,28 @@ fn ended(ending: &str) -> String {
         Some(("signal", number)) => format!("was ended by signal {number}"),
         _ => "ended in an unknown way".to_owned(),
     }
+}
+
+/// Why there is no verdict, and what there can be one about.
+fn not_covered(text: &mut String, verdict: &Verdict, here: &Path) {
+    for user in &verdict.foreign {
+        let library = shorten(&user.library, here);
+        row(
+            text,
+            "because",
+            &format!("{}; noticed by {library}", user.why()),
+        );
+    }
+    row(
+        text,
+        "can do",
+        "programs that use PyTorch, the shared CUDA runtime (libcudart.so) or the driver: every byte is counted",
+    );
+    row(
+        text,
+        "",
+        "if this one also uses PyTorch, import torch first: the memory of PyTorch is counted, and the rest is named",
+    );
 }
 
 /// How far from its limits the job is.
@@ -529,7 +561,7 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
         Outcome::Fits | Outcome::DoesNotFit => {
             Some(format!("tonnage explain {}", output.display()))
         }
-        Outcome::Interrupted | Outcome::Failed | Outcome::NoDevice => None,
+        Outcome::Interrupted | Outcome::Failed | Outcome::NoDevice | Outcome::NotCovered => None,
     }
 }
 
@@ -640,6 +672,7 @@ mod tests {
             unmodelled: Vec::new(),
             unknown_values: None,
             stopped: None,
+            foreign: Vec::new(),
             unknown: Vec::new(),
             events: 5000,
         }

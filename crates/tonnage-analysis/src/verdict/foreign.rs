@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Users of a device other than PyTorch that a dry run cannot follow.
+
+use serde::{Deserialize, Serialize};
+
+use super::Facts;
+use crate::facts;
+
+/// What a user of a device does that cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum ForeignUse {
+    /// It has a CUDA runtime of its own, linked statically or loaded by its path, whose calls fail.
+    Runtime,
+    /// It takes most of a device when it starts and divides it itself.
+    Memory,
+    /// It looks for GPUs in a way of its own, finds none and computes on the CPU.
+    Cpu,
+}
+
+/// A user of a device other than PyTorch that a dry run cannot follow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Foreign {
+    /// The name of the package, where it is known, else of the file.
+    pub name: String,
+    /// The file whose calls showed it.
+    pub library: String,
+    /// What it does.
+    pub how: ForeignUse,
+}
+
+impl Foreign {
+    /// Why it cannot be followed, as the end of a sentence.
+    pub fn why(&self) -> &'static str {
+        match self.how {
+            ForeignUse::Runtime => {
+                "its CUDA runtime is linked statically or loaded by its path, \
+                 and the calls of such a one fail in a dry run"
+            }
+            ForeignUse::Memory => {
+                "it takes most of the GPU when it starts and divides it itself, \
+                 so what it needs cannot be seen from outside"
+            }
+            ForeignUse::Cpu => {
+                "it looks for GPUs in a way of its own, finds none in a dry run and computes on the CPU"
+            }
+        }
+    }
+}
+
+/// Those that the recording names.
+pub(super) fn find(facts: &Facts<'_>) -> Vec<Foreign> {
+    let told = facts.all.iter().filter(|fact| fact.name == facts::FOREIGN);
+    told.filter_map(|fact| serde_json::from_str(&fact.text).ok())
+        .collect()
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Users of a device that a dry run cannot follow, found by who calls.
+//!
+//! A CUDA runtime that is linked statically, or loaded by its path, does not call the stand-in's runtime but the driver,
+//! and first asks it for undocumented tables. TensorFlow and JAX take most of a device when they start and divide it
+//! themselves. Both are noticed here by the library that calls, and told, because a verdict that is silent about them
+//! would be wrong. Programs that use the shared runtime or the driver's documented functions are none of these.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::recorder;
+
+/// What a user of a device does that cannot be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum How {
+    /// It has a CUDA runtime of its own, whose calls fail.
+    Runtime,
+    /// It takes most of the device and divides it itself.
+    Memory,
+}
+
+/// What is told of one; `tonnage-run` reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Foreign {
+    /// The name that people know it by.
+    name: String,
+    /// The file that called.
+    library: String,
+    how: How,
+}
+
+#[derive(Serialize)]
+struct Note<'a> {
+    foreign: &'a Foreign,
+}
+
+static TOLD: Mutex<Vec<Foreign>> = Mutex::new(Vec::new());
+
+/// Frames of the stack that are looked at.
+const FRAMES: usize = 48;
+
+/// Packages by a part of the path of their libraries, and whether they divide the device themselves.
+const PACKAGES: [(&str, &str, bool); 8] = [
+    ("/tensorflow/", "TensorFlow", true),
+    ("libtensorflow", "TensorFlow", true),
+    ("/jax_plugins/", "JAX", true),
+    ("/jax_cuda", "JAX", true),
+    ("/jaxlib/", "JAX", true),
+    ("/cupy", "CuPy", false),
+    ("/onnxruntime/", "ONNX Runtime", false),
+    ("/tensorrt", "TensorRT", false),
+];
+
+/// Libraries that belong to CUDA or torch. Their own static runtimes are never what a program computes with here:
+/// the stand-in takes the calls that would use them.
+const OURS: [&str; 13] = [
+    "libtorch",
+    "libc10",
+    "libcublas",
+    "libcudnn",
+    "libcufft",
+    "libcurand",
+    "libcusolver",
+    "libcusparse",
+    "libcupti",
+    "libcufile",
+    "libnccl",
+    "libnv",
+    "libtonnage_standin",
+];
+
+/// A CUDA runtime asks the driver for its undocumented tables: one that is not the stand-in's.
+pub(crate) fn runtime_started() {
+    let callers = calling_libraries();
+    if let Some(foreign) = judge(&callers, How::Runtime) {
+        tell(foreign);
+    }
+    let is_cupti = |path: &String| file_name(path).starts_with("libcupti");
+    if callers.first().is_some_and(is_cupti) {
+        cupti_started(&callers);
+    }
+}
+
+/// CUPTI, loaded by its path, calls itself without end when it gets no table, until the stack is used up. That is said
+/// and the process ended before.
+fn cupti_started(callers: &[String]) {
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    if TIMES.fetch_add(1, Ordering::Relaxed) < 200 || crate::ledger::folder().is_none() {
+        return;
+    }
+    note(Foreign {
+        name: "CUPTI".to_owned(),
+        library: callers.first().cloned().unwrap_or_default(),
+        how: How::Runtime,
+    });
+    // SAFETY: ends the process without returning; what was recorded is written.
+    unsafe { libc::_exit(2) };
+}
+
+/// Memory was taken by the driver's own function, as torch never does. Only the first few times are looked at: those
+/// who divide a device themselves take it in few pieces.
+pub(crate) fn driver_memory_taken() {
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    if TIMES.fetch_add(1, Ordering::Relaxed) < 16 {
+        device_used();
+    }
+}
+
+/// Somebody opened the context of a device, or took memory of it.
+pub(crate) fn device_used() {
+    let callers = calling_libraries();
+    if let Some(foreign) = judge(&callers, How::Memory) {
+        tell(foreign);
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn package(path: &str) -> Option<(&'static str, bool)> {
+    let found = PACKAGES.iter().find(|(part, ..)| path.contains(part));
+    found.map(|(_, name, divides)| (*name, *divides))
+}
+
+/// Whether calls from these libraries, the innermost first, are those of somebody who cannot be followed.
+fn judge(callers: &[String], how: How) -> Option<Foreign> {
+    let first = callers.first()?;
+    if OURS.iter().any(|ours| file_name(first).starts_with(ours)) {
+        return None;
+    }
+    let known = callers.iter().find_map(|path| Some((path, package(path)?)));
+    match (how, known) {
+        (_, Some((path, (name, divides)))) if how == How::Runtime || divides => Some(Foreign {
+            name: name.to_owned(),
+            library: path.clone(),
+            how: if divides { How::Memory } else { how },
+        }),
+        (How::Runtime, None) => Some(Foreign {
+            name: match file_name(first) {
+                runtime if runtime.starts_with("libcudart") => "a CUDA runtime".to_owned(),
+                name => name.to_owned(),
+            },
+            library: first.clone(),
+            how,
+        }),
+        _ => None,
+    }
+}
+
+fn tell(foreign: Foreign) {
+    let divides = foreign.how == How::Memory;
+    note(foreign);
+    if divides && crate::ledger::folder().is_some() && !has_torch() {
+        // Nothing that it would do from here on could be judged, and it may take hours.
+        // SAFETY: ends the process without returning; what was recorded is written.
+        unsafe { libc::_exit(2) };
+    }
+}
+
+/// Records a user of a device, once.
+fn note(foreign: Foreign) {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.contains(&foreign) {
+        if let Ok(json) = serde_json::to_vec(&Note { foreign: &foreign }) {
+            recorder::remark_note(&json);
+        }
+        told.push(foreign);
+    }
+}
+
+/// Whether torch is in this process.
+fn has_torch() -> bool {
+    let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
+    // SAFETY: only asks whether a library is loaded, by a zero-terminated name.
+    unsafe { !libc::dlopen(c"libc10.so".as_ptr(), flags).is_null() }
+}
+
+/// Where an address lies: the beginning of the file in memory, and its path.
+fn file_of(address: *const c_void) -> Option<(usize, String)> {
+    let mut about = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: `about` is ours to write; any address may be asked about.
+    let found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
+    if !found || about.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own zero-terminated text.
+    let path = unsafe { CStr::from_ptr(about.dli_fname) };
+    Some((
+        about.dli_fbase as usize,
+        path.to_string_lossy().into_owned(),
+    ))
+}
+
+/// The files on the stack other than this library, the innermost first, each once.
+fn calling_libraries() -> Vec<String> {
+    let mut frames = [std::ptr::null_mut::<c_void>(); FRAMES];
+    // SAFETY: the array has room for this many addresses.
+    let length = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as i32) };
+    let ours = file_of(calling_libraries as *const c_void).map(|(base, _)| base);
+    let mut files: Vec<String> = Vec::new();
+    for frame in &frames[..usize::try_from(length).unwrap_or(0).min(FRAMES)] {
+        if let Some((base, path)) = file_of(*frame)
+            && Some(base) != ours
+            && !files.contains(&path)
+        {
+            files.push(path);
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(callers: &[&str], how: How) -> Option<(String, How)> {
+        let callers: Vec<String> = callers.iter().map(|&path| path.to_owned()).collect();
+        judge(&callers, how).map(|foreign| (foreign.name, foreign.how))
+    }
+
+    #[test]
+    fn a_runtime_is_named_by_the_package_that_brings_it() {
+        let cupy = "/site-packages/cupy_backends/cuda/api/runtime.so";
+        let runtime = "/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12";
+        let expected = Some(("CuPy".to_owned(), How::Runtime));
+        assert_eq!(judged(&[cupy, "/usr/bin/python3"], How::Runtime), expected);
+        assert_eq!(judged(&[runtime, cupy], How::Runtime), expected);
+        let by_path = Some(("a CUDA runtime".to_owned(), How::Runtime));
+        assert_eq!(
+            judged(&[runtime, "/usr/bin/python3"], How::Runtime),
+            by_path
+        );
+        let program = Some(("train".to_owned(), How::Runtime));
+        assert_eq!(judged(&["./train"], How::Runtime), program);
+    }
+
+    #[test]
+    fn libraries_of_cuda_and_torch_are_no_strangers() {
+        let torch = "/site-packages/torch/lib/libtorch_cuda.so";
+        let cudnn = "/site-packages/nvidia/cudnn/lib/libcudnn_graph.so.9";
+        assert_eq!(judged(&[cudnn, torch], How::Runtime), None);
+        assert_eq!(judged(&[torch], How::Memory), None);
+        assert_eq!(judged(&[], How::Runtime), None);
+    }
+
+    #[test]
+    fn only_those_that_divide_the_device_are_noticed_by_its_use() {
+        let tensorflow = "/site-packages/tensorflow/libtensorflow_cc.so.2";
+        let jax = "/site-packages/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
+        assert_eq!(
+            judged(&[tensorflow], How::Memory),
+            Some(("TensorFlow".to_owned(), How::Memory))
+        );
+        assert_eq!(
+            judged(&[jax], How::Runtime),
+            Some(("JAX".to_owned(), How::Memory))
+        );
+        assert_eq!(judged(&["./stress"], How::Memory), None);
+        assert_eq!(judged(&["/site-packages/cupy/x.so"], How::Memory), None);
+    }
+
+    #[test]
+    fn callers_are_found_and_this_library_is_not_among_them() {
+        // The test's own program is "this library" here, so only the C library is left.
+        assert!(calling_libraries().iter().all(|path| path.contains(".so")));
+    }
+}
