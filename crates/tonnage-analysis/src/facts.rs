@@ -11,7 +11,9 @@ pub const PROCESS_COMMAND: &str = "process.command";
 pub const GPU_COUNT: &str = "gpu.count";
 /// The catalogue's name of the GPU.
 pub const GPU_ID: &str = "gpu.id";
-/// How the capacity is known: read, rounded, assumed, given.
+/// How a figure is known that the device itself said while the job ran.
+pub const MEASURED: &str = "measured";
+/// How the capacity is known: read, rounded, assumed, given, measured.
 pub const GPU_CAPACITY_KNOWN: &str = "gpu.capacity.known";
 /// How the size of the context is known.
 pub const GPU_CONTEXT_KNOWN: &str = "gpu.context.known";

@@ -43,6 +43,9 @@ pub enum NoteKind {
     Owner = 3,
     /// What holds the block at the address, as Python said at this moment.
     Holder = 4,
+    /// Whose several blocks are: the text is the number of a list in the process's log. Written where the GPU is a
+    /// real one.
+    Owners = 5,
 }
 
 impl NoteKind {
@@ -54,6 +57,7 @@ impl NoteKind {
             2 => Self::Moment,
             3 => Self::Owner,
             4 => Self::Holder,
+            5 => Self::Owners,
             _ => return None,
         })
     }
@@ -181,6 +185,7 @@ mod tests {
             note(NoteKind::Moment),
             note(NoteKind::Owner),
             note(NoteKind::Holder),
+            note(NoteKind::Owners),
         ];
         let mut bytes: Vec<u8> = entries
             .iter()

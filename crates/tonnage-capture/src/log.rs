@@ -110,6 +110,10 @@ pub struct Start {
     pub visible: Vec<u8>,
     /// Nanoseconds since 1970.
     pub time: u64,
+    /// Whether its devices are real ones: then there are no driver calls and no blocks, and times put notes and rows
+    /// of torch's history in order.
+    #[serde(default)]
+    pub measured: bool,
 }
 
 /// One record.
@@ -129,6 +133,8 @@ pub enum Record<'log> {
     Counts(&'log [u8]),
     /// A text that notes among the blocks refer to by its number: the texts count from 0.
     Text(&'log str),
+    /// Whose several blocks are: pairs of words, an address and the number of a text. Lists count from 0.
+    Owners(&'log [u8]),
 }
 
 /// Tag of [`Record::Start`].
@@ -139,6 +145,7 @@ const NOTE: u32 = 4;
 const UNMODELLED: u32 = 5;
 const COUNTS: u32 = 6;
 const TEXT: u32 = 7;
+const OWNERS: u32 = 8;
 
 /// Why a log cannot be read.
 #[derive(Debug, Error)]
@@ -164,6 +171,7 @@ pub fn encode(record: &Record<'_>) -> Vec<u8> {
         Record::Unmodelled(name) => (UNMODELLED, name.as_bytes().to_vec()),
         Record::Counts(bytes) => (COUNTS, bytes.to_vec()),
         Record::Text(text) => (TEXT, text.as_bytes().to_vec()),
+        Record::Owners(bytes) => (OWNERS, bytes.to_vec()),
     };
     let length = u32::try_from(payload.len()).unwrap_or(0);
     let mut bytes = Vec::with_capacity(HEAD + payload.len());
@@ -241,6 +249,7 @@ pub fn read(log: &[u8]) -> impl Iterator<Item = Result<Record<'_>, LogError>> {
                 .map(Record::Unmodelled)
                 .map_err(|_| "its name is not text"),
             COUNTS => Ok(Record::Counts(payload)),
+            OWNERS => Ok(Record::Owners(payload)),
             TEXT => std::str::from_utf8(payload)
                 .map(Record::Text)
                 .map_err(|_| "its text is not UTF-8"),
@@ -262,6 +271,7 @@ mod tests {
             arguments: vec!["python".into(), "train.py".into()],
             visible: vec![0, 1],
             time: 5,
+            measured: true,
         };
         let mut records = vec![
             Record::Start(start),
@@ -270,6 +280,7 @@ mod tests {
             Record::Unmodelled("cudaFoo"),
             Record::Counts(b"{\"cudaFoo\":2}"),
             Record::Text("module layers.0"),
+            Record::Owners(&[1; 16]),
         ];
         records.extend(CallKind::ALL.map(|kind| {
             Record::Call(DriverCall {

@@ -42,6 +42,7 @@ impl Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunOptions),
+    Record(RecordOptions),
     Explain(ExplainOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
@@ -58,7 +59,10 @@ pub(crate) enum Command {
 
 /// The commands as the help groups them.
 pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
-    ("Ask what a job does", &["run", "explain", "report", "diff"]),
+    (
+        "Ask what a job does",
+        &["run", "record", "explain", "report", "diff"],
+    ),
     (
         "Decide what to change",
         &["tune", "replay", "plan", "check"],
@@ -103,6 +107,7 @@ impl Command {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Self::Run(options) => options.json,
+            Self::Record(options) => options.json,
             Self::Gpus(options) => options.json,
             Self::Info(options) => options.json,
             Self::Replay(options) => options.json,
@@ -186,6 +191,37 @@ pub(crate) struct RunOptions {
     /// Run even where a real NVIDIA device is present.
     #[arg(long, alias = "even-with-gpu")]
     pub(crate) allow_real_gpu: bool,
+    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// script may stand for itself.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Record a PyTorch script on the real GPU of this machine
+///
+/// Runs the command as it is: kernels run, and its output and exit code are
+/// its own. PyTorch's allocator history, with stacks, owners and phases, goes
+/// to a file while the job runs, so a job that is killed leaves what was
+/// recorded until then. If the job runs out of memory, the explanation is
+/// printed when it has ended.
+///
+/// Exit code: that of the command; 128 and the number of the signal that ended
+/// it; 2 if there is no GPU.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage record -- python train.py
+  tonnage record -o night.tonnage -- torchrun --nproc-per-node 8 train.py")]
+pub(crate) struct RecordOptions {
+    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print what was recorded as JSON on stdout; the output of the command goes to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
     /// script may stand for itself.
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]

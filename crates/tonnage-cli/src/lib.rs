@@ -66,7 +66,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
             for text in [reply.json, reply.text].into_iter().flatten() {
                 print_out(&text);
             }
-            reply.answer as u8
+            reply.exit_code.unwrap_or(reply.answer as u8)
         }
         Err(error) => {
             output::error(&error);
@@ -145,6 +145,9 @@ fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
     match command {
         Command::Run(options) => {
             commands::run::run_in(options, form, &Surroundings::of_a_command())
+        }
+        Command::Record(options) => {
+            commands::record::run(options, form, &Surroundings::of_a_command())
         }
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),

@@ -38,6 +38,8 @@ pub struct Reply {
     pub text: Option<String>,
     /// For a program.
     pub json: Option<String>,
+    /// The exit code of a job that was run as it is, which takes the place of the answer's.
+    pub exit_code: Option<u8>,
 }
 
 impl Reply {
@@ -53,7 +55,12 @@ impl Reply {
             Form::Json | Form::Both => Some(serde_json::to_string_pretty(result)?),
         };
         let text = (form != Form::Json).then(|| text(result).trim_end().to_owned());
-        Ok(Self { answer, text, json })
+        Ok(Self {
+            answer,
+            text,
+            json,
+            exit_code: None,
+        })
     }
 
     /// A reply of which only the answer matters.
@@ -62,6 +69,7 @@ impl Reply {
             answer,
             text: None,
             json: None,
+            exit_code: None,
         }
     }
 }

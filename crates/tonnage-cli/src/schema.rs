@@ -24,6 +24,7 @@ pub struct Described {
 pub fn schemas() -> Vec<Described> {
     vec![
         of::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
+        of::<commands::run::Judged>("record", "tonnage record --json -- COMMAND"),
         of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
         of::<commands::info::All>("info", "tonnage info --json FILE"),

@@ -24,6 +24,8 @@ use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
 
+use crate::measured::{Machine, Measured, Sample, note_kind, note_row};
+
 /// Why a recording could not be made.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -69,6 +71,8 @@ pub struct Collected {
     pub processes: u32,
     /// Rows written, without facts and frames.
     pub events: u64,
+    /// The GPU of the first process, where it is a real one.
+    pub machine: Option<Machine>,
 }
 
 #[derive(Default, Deserialize)]
@@ -85,6 +89,11 @@ struct Note {
     values: Option<ToldValues>,
     stopped: Option<String>,
     foreign: Option<serde_json::Value>,
+    sample: Option<Sample>,
+    overrun: Option<u64>,
+    unsampled: Option<String>,
+    #[serde(default)]
+    ended: bool,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -295,6 +304,10 @@ struct Process<'a, W> {
     unmodelled: BTreeMap<String, u64>,
     /// What the process could not keep.
     loss: Option<Loss>,
+    /// What a process on a real GPU tells beside torch's history.
+    measured: Option<Measured>,
+    /// Whether the process said that its recording is complete.
+    ended: bool,
     unknown: u32,
     events: u64,
 }
@@ -315,6 +328,8 @@ impl<'a, W: Write> Process<'a, W> {
             texts: Vec::new(),
             unmodelled: BTreeMap::new(),
             loss: None,
+            measured: None,
+            ended: false,
             unknown: 0,
             events: 0,
         }
@@ -336,6 +351,9 @@ impl<'a, W: Write> Process<'a, W> {
                 _ => {}
             }
         }
+        if self.measure(&records) {
+            return self.write_measured(records, collected);
+        }
         if self.calls.is_empty() && self.loss.is_none() {
             // A launcher or a worker that only asked how many devices there are.
             return Ok(false);
@@ -352,7 +370,7 @@ impl<'a, W: Write> Process<'a, W> {
                     let counts = serde_json::from_slice(json).unwrap_or_default();
                     self.unmodelled = counts;
                 }
-                Record::Call(_) | Record::Text(_) => {}
+                Record::Call(_) | Record::Text(_) | Record::Owners(_) => {}
             }
         }
         self.rest()?;
@@ -365,6 +383,88 @@ impl<'a, W: Write> Process<'a, W> {
                 name,
                 ..Event::new(Kind::Unmodelled)
             })?;
+        }
+        collected.events += self.events;
+        Ok(true)
+    }
+
+    /// Takes what a process on a real GPU tells beside torch's history; whether it is one.
+    fn measure(&mut self, records: &[Record<'_>]) -> bool {
+        let start = records.iter().find_map(|record| match record {
+            Record::Start(start) => Some(start),
+            _ => None,
+        });
+        let Some(start) = start.filter(|start| start.measured) else {
+            return false;
+        };
+        self.start = start.clone();
+        let mut samples = Vec::new();
+        let mut lists = Vec::new();
+        for record in records {
+            match record {
+                Record::Owners(list) => lists.push(*list),
+                Record::Note(json) => {
+                    let note = serde_json::from_slice::<Note>(json).ok();
+                    if let Some(mut sample) = note.and_then(|note| note.sample) {
+                        sample.device = self.physical(sample.device);
+                        samples.push(sample);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let entries = std::mem::take(&mut self.blocks).into_values().flatten();
+        let texts = std::mem::take(&mut self.texts);
+        self.measured = Some(Measured::new(entries, samples, &lists, texts));
+        true
+    }
+
+    /// Writes the rows of a process on a real GPU.
+    fn write_measured(
+        mut self,
+        records: Vec<Record<'_>>,
+        collected: &mut Collected,
+    ) -> Result<bool, CollectError> {
+        let history = |record: &Record<'_>| matches!(record, Record::Torch(_));
+        let is_measured = self.measured.as_ref().is_some_and(Measured::has_samples);
+        if !is_measured && !records.iter().any(history) {
+            // It looked how many devices there are, and used none.
+            return Ok(false);
+        }
+        if let Some(measured) = &self.measured {
+            let knows_own = measured.knows_own();
+            if collected.machine.is_none() {
+                collected.machine.clone_from(&measured.machine);
+            }
+            if !is_measured {
+                self.gap("how much of the GPU was in use: it was never asked")?;
+            } else if !knows_own {
+                self.gap(
+                    "what other processes use: the driver does not say what each has, so all that came into use \
+                     counts as this one's",
+                )?;
+            }
+        }
+        for record in records {
+            match record {
+                Record::Start(start) => self.begin(start)?,
+                Record::Torch(pickle) => self.history(pickle)?,
+                Record::Note(json) => self.note(json)?,
+                _ => {}
+            }
+        }
+        if let Some(mut measured) = self.measured.take() {
+            for row in measured.rest(self.writer.stacks_mut()) {
+                self.put(row)?;
+            }
+        }
+        if !self.ended {
+            let why =
+                "the process was killed, and what it did in its last moments was not handed over";
+            self.fact(
+                facts::INCOMPLETE,
+                &format!("from event {} on: {why}", self.events + 1),
+            )?;
         }
         collected.events += self.events;
         Ok(true)
@@ -448,6 +548,18 @@ impl<'a, W: Write> Process<'a, W> {
         if let Some(trouble) = note.unnamed {
             self.gap(&format!(
                 "whose some of the blocks are, because asking torch failed: {trouble}"
+            ))?;
+        }
+        self.ended |= note.ended;
+        if let Some(rows) = note.overrun {
+            self.gap(&format!(
+                "{rows} allocations and frees, because torch's history was full or another thread used the allocator \
+                 while it was read"
+            ))?;
+        }
+        if let Some(trouble) = note.unsampled {
+            self.gap(&format!(
+                "how much of the GPU was in use at some moments, because asking it failed: {trouble}"
             ))?;
         }
         if let Some(exception) = note.exception {
@@ -540,6 +652,12 @@ impl<'a, W: Write> Process<'a, W> {
 
     /// Writes a row of torch's history, with what belongs before it.
     fn join(&mut self, mut event: Event) -> Result<(), CollectError> {
+        if let Some(measured) = &mut self.measured {
+            for row in measured.row(event, self.writer.stacks_mut()) {
+                self.put(row)?;
+            }
+            return Ok(());
+        }
         match event.kind {
             Kind::Alloc | Kind::FreeRequested => {
                 if let Some(block) = self.take_block(&event)? {
@@ -638,36 +756,20 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    /// Writes a mark, an owner or a holder. A text is its sort, its name and, for a tensor, its type and shape,
-    /// separated by tabs.
+    /// Writes a mark, an owner or a holder.
     fn put_note(&mut self, note: &BlockNote) -> Result<(), CollectError> {
         let Some(text) = self.texts.get(note.text as usize) else {
             return Ok(());
         };
-        let mut parts = text.splitn(3, '\t');
-        let sort = parts.next().unwrap_or_default();
-        let name = parts.next().unwrap_or_default();
-        let sort = match parts.next() {
-            Some(shape) => format!("{sort} {shape}"),
-            None => sort.to_owned(),
-        };
-        let stacks = self.writer.stacks_mut();
-        let (name, sort) = (stacks.intern(name), stacks.intern(&sort));
-        let kind = match note.kind {
-            NoteKind::Start => Kind::MarkStart,
-            NoteKind::End => Kind::MarkEnd,
-            NoteKind::Moment => Kind::Mark,
-            NoteKind::Owner => Kind::Owner,
-            NoteKind::Holder => Kind::Holder,
-        };
-        self.put(Event {
-            device: i32::from(note.device),
-            time: i64::try_from(note.time).ok(),
-            address: note.address,
-            name: Some(name),
-            text: Some(sort),
-            ..Event::new(kind)
-        })
+        let row = note_row(
+            note_kind(note.kind),
+            i32::from(note.device),
+            i64::try_from(note.time).ok(),
+            note.address,
+            text,
+            self.writer.stacks_mut(),
+        );
+        self.put(row)
     }
 
     /// Writes the driver's calls up to the first for which `at` says yes, if there is one.

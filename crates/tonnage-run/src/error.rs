@@ -92,6 +92,12 @@ pub enum RunError {
         /// The file that shows it.
         sign: PathBuf,
     },
+    /// There is no device to record.
+    #[error("this machine has no NVIDIA GPU that the job could use")]
+    NoGpu {
+        /// The command.
+        job: String,
+    },
     /// A given stand-in library is not there.
     #[error("the stand-in library {} cannot be used", path.display())]
     StandinUnreadable {
@@ -176,6 +182,11 @@ impl RunError {
             }
             Self::UnsupportedGpu { .. } => "`tonnage gpus` lists those that can",
             Self::RealGpu { .. } => "run on a machine without one, or allow it",
+            Self::NoGpu { job } => {
+                return Some(format!(
+                    "a dry run needs none: `tonnage run --gpu NAME -- {job}`; `tonnage gpus` lists the names"
+                ));
+            }
             Self::NoStandin { .. } => {
                 "build the command with `--features bundled`, which has it inside, \
                  or name the library in TONNAGE_STANDIN"

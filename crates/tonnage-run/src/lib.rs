@@ -26,15 +26,20 @@
 //! 4. [`RunDir::record`] makes a recording of it;
 //! 5. [`judge`] reads the verdict from the recording.
 //!
+//! [`record`] does the same on a real GPU, without the stand-in: the job runs as it is, and only the Python hook is
+//! added.
+//!
 //! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] asks for it.
 #![forbid(unsafe_code)]
 
 pub mod collect;
 mod dry_run;
 mod error;
+mod measured;
 mod observer;
 mod options;
 mod python;
+mod record;
 mod run_dir;
 mod signals;
 mod standin;
@@ -42,9 +47,11 @@ mod watch;
 
 pub use dry_run::{DryRun, Run, dry_run, judge};
 pub use error::RunError;
+pub use measured::Machine;
 pub use observer::{Ending, JobEnd, Observer, Progress, Quiet};
 pub use options::{AddressOrder, Attempt, Job, JobOutput, Options, StopAfter};
 pub use python::Torch;
+pub use record::{RecordOptions, Recorded, record};
 pub use run_dir::RunDir;
 
 /// What tonnage calls itself in the files it writes.

@@ -23,11 +23,7 @@ pub struct Torch {
 impl Torch {
     /// Finds the torch that `job` would use, without importing it.
     pub fn find(job: &Job) -> Result<Self, RunError> {
-        let first = job.command.first().ok_or(RunError::NoCommand)?;
-        let program =
-            executable(job, Path::new(first)).ok_or_else(|| RunError::CommandNotFound {
-                command: first.to_string_lossy().into_owned(),
-            })?;
+        let program = program_of(job)?;
         match interpreter(job, &program) {
             Some(python) => ask(job, &python),
             // A shell script may find its Python in ways of its own.
@@ -36,6 +32,24 @@ impl Torch {
                 .unwrap_or_default()),
         }
     }
+}
+
+/// The file that the first word of the job's command means.
+fn program_of(job: &Job) -> Result<PathBuf, RunError> {
+    let first = job.command.first().ok_or(RunError::NoCommand)?;
+    executable(job, Path::new(first)).ok_or_else(|| RunError::CommandNotFound {
+        command: first.to_string_lossy().into_owned(),
+    })
+}
+
+/// A Python that sees what the job sees: the one it starts, else the one on its path.
+pub(crate) fn interpreter_of(job: &Job) -> Result<Option<PathBuf>, RunError> {
+    let program = program_of(job)?;
+    let on_path = || {
+        let names = ["python", "python3"].into_iter();
+        names.map(Path::new).find_map(|name| executable(job, name))
+    };
+    Ok(interpreter(job, &program).or_else(on_path))
 }
 
 impl Job {

@@ -27,11 +27,12 @@ use crate::python::Torch;
 use crate::standin;
 
 /// The Python hook: files that run inside every Python process of the job.
-const HOOK_FILES: [(&str, &str); 4] = [
+const HOOK_FILES: [(&str, &str); 5] = [
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
     ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),
+    ("gpu.py", include_str!("hook/gpu.py")),
 ];
 const HOOK_FOLDER: &str = "python";
 /// What the hook is told of the options.
@@ -100,48 +101,19 @@ impl RunDir {
         let lists = [
             ("LD_PRELOAD", self.standin.clone()),
             ("LD_LIBRARY_PATH", self.path().join(LIBRARY_FOLDER)),
-            ("PYTHONPATH", self.path().join(HOOK_FOLDER)),
         ];
         let mut variables = vec![(RUN_VARIABLE, self.path().as_os_str().to_owned())];
         variables.extend(lists.map(|(name, first)| {
             let rest = job.variable(name);
             (name, prepend(first.into_os_string(), rest.as_deref()))
         }));
+        variables.push(hook_path(self.path(), job));
         variables
     }
 
     /// The command of `job`, ready to be started on the simulated devices.
     pub fn command(&self, job: &Job) -> Result<Command, RunError> {
-        let (program, arguments) = job.command.split_first().ok_or(RunError::NoCommand)?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .envs(job.environment.iter().cloned())
-            .envs(self.environment(job));
-        if let Some(folder) = &job.folder {
-            command.current_dir(folder);
-        }
-        match &job.output {
-            JobOutput::Inherit => {}
-            JobOutput::File(path) => {
-                let failed = |source| RunError::Output {
-                    path: path.clone(),
-                    source,
-                };
-                let file = File::options().append(true).create(true).open(path);
-                let file = file.map_err(failed)?;
-                command
-                    .stdout(file.try_clone().map_err(failed)?)
-                    .stderr(file);
-            }
-            JobOutput::Stderr => {
-                command.stdout(io::stderr());
-            }
-            JobOutput::Discard => {
-                command.stdout(Stdio::null()).stderr(Stdio::null());
-            }
-        }
-        Ok(command)
+        Prepared::command(self, job)
     }
 
     /// Appends a recording of what the processes of `job` left in the folder to the file `output`.
@@ -206,6 +178,84 @@ impl RunDir {
     }
 }
 
+/// A folder in which the processes of a job find the hook and leave what they record.
+pub(crate) trait Prepared {
+    /// The folder.
+    fn folder(&self) -> &Path;
+
+    /// Bytes of memory of each device; 0 if that is not known yet.
+    fn capacity(&self) -> u64;
+
+    /// The environment variables that lead the processes of `job` there.
+    fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)>;
+
+    /// The command of `job`, ready to be started.
+    fn command(&self, job: &Job) -> Result<Command, RunError> {
+        let (program, arguments) = job.command.split_first().ok_or(RunError::NoCommand)?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(job.environment.iter().cloned())
+            .envs(self.environment(job));
+        if let Some(folder) = &job.folder {
+            command.current_dir(folder);
+        }
+        match &job.output {
+            JobOutput::Inherit => {}
+            JobOutput::File(path) => {
+                let failed = |source| RunError::Output {
+                    path: path.clone(),
+                    source,
+                };
+                let file = File::options().append(true).create(true).open(path);
+                let file = file.map_err(failed)?;
+                command
+                    .stdout(file.try_clone().map_err(failed)?)
+                    .stderr(file);
+            }
+            JobOutput::Stderr => {
+                command.stdout(io::stderr());
+            }
+            JobOutput::Discard => {
+                command.stdout(Stdio::null()).stderr(Stdio::null());
+            }
+        }
+        Ok(command)
+    }
+}
+
+impl Prepared for RunDir {
+    fn folder(&self) -> &Path {
+        self.path()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.options.capacity()
+    }
+
+    fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {
+        self.environment(job)
+    }
+}
+
+/// The variable that makes every Python of `job` run the hook in `folder`.
+pub(crate) fn hook_path(folder: &Path, job: &Job) -> (&'static str, OsString) {
+    let hook = folder.join(HOOK_FOLDER).into_os_string();
+    let rest = job.variable("PYTHONPATH");
+    ("PYTHONPATH", prepend(hook, rest.as_deref()))
+}
+
+/// Puts the hook into `folder`, with what it is told.
+pub(crate) fn write_hook(folder: &Path, settings: &serde_json::Value) -> io::Result<()> {
+    let hook = folder.join(HOOK_FOLDER);
+    fs::create_dir(&hook)?;
+    fs::write(hook.join(HOOK_SETTINGS), settings.to_string())?;
+    for (name, source) in HOOK_FILES {
+        fs::write(hook.join(name), source)?;
+    }
+    Ok(())
+}
+
 fn fill(
     folder: &Path,
     standin: &Path,
@@ -222,7 +272,6 @@ fn fill(
     };
     fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
     fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;
-    fs::create_dir(folder.join(HOOK_FOLDER))?;
     let (steps, seconds) = match options.stop_after {
         None => (None, None),
         Some(StopAfter::Steps(steps)) => (Some(steps), None),
@@ -234,11 +283,7 @@ fn fill(
         "stop_after_steps": steps,
         "stop_after_seconds": seconds,
     });
-    let file = folder.join(HOOK_FOLDER).join(HOOK_SETTINGS);
-    fs::write(file, settings.to_string())?;
-    for (name, source) in HOOK_FILES {
-        fs::write(folder.join(HOOK_FOLDER).join(name), source)?;
-    }
+    write_hook(folder, &settings)?;
     for name in DRIVER_NAMES {
         symlink(standin, folder.join(LIBRARY_FOLDER).join(name))?;
     }

@@ -15,7 +15,7 @@ use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWo
 use crate::error::RunError;
 use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
-use crate::run_dir::RunDir;
+use crate::run_dir::Prepared;
 use crate::signals::{Forwarding, Termination};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -72,7 +72,7 @@ pub(crate) fn patience(first: Duration) -> Duration {
 
 /// Runs the command to its end.
 pub(crate) fn watch(
-    run_dir: &RunDir,
+    prepared: &dyn Prepared,
     job: &Job,
     watching: &Watching,
     observer: &mut dyn Observer,
@@ -80,11 +80,11 @@ pub(crate) fn watch(
     let mut command = if watching.patience.is_some() {
         let mut again = job.clone();
         again.output = JobOutput::Discard;
-        let mut command = run_dir.command(&again)?;
+        let mut command = prepared.command(&again)?;
         command.stdin(stdin_again());
         command
     } else {
-        run_dir.command(job)?
+        prepared.command(job)?
     };
     let started = Instant::now();
     let mut child = command.spawn().map_err(|source| RunError::Start {
@@ -108,8 +108,8 @@ pub(crate) fn watch(
         tick = TICK.min(tick * 2);
         let progress = Progress {
             elapsed: started.elapsed(),
-            capacity: run_dir.capacity(),
-            ..read_progress(run_dir.path())
+            capacity: prepared.capacity(),
+            ..read_progress(prepared.folder())
         };
         if progress.peak > last_peak.0 {
             last_peak = (progress.peak, Instant::now());

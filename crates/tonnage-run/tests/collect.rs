@@ -88,6 +88,7 @@ impl Run {
             arguments: vec!["python".to_owned(), "train.py".to_owned()],
             visible: vec![0],
             time: 0,
+            measured: false,
         };
         let mut log = encode(&Record::Start(start));
         // The device charges what is asked for, to nobody else.

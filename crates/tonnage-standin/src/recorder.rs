@@ -311,6 +311,7 @@ impl Log {
             arguments,
             visible: visible.into_iter().map(|device| device as u8).collect(),
             time: now(),
+            measured: false,
         };
         let mut log = Self {
             pid: start.pid,

@@ -17,7 +17,7 @@ pub const FORMAT: &str = "tonnage.trace";
 /// Major version: a reader refuses a later one.
 pub const FORMAT_MAJOR: u32 = 1;
 /// Minor version: a reader accepts any.
-pub const FORMAT_MINOR: u32 = 2;
+pub const FORMAT_MINOR: u32 = 3;
 
 const KEY_FORMAT: &str = "tonnage.format";
 const KEY_VERSION: &str = "tonnage.version";

@@ -120,6 +120,10 @@ fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
         high: high.saturating_mul(processes),
     };
     let mut parts = Vec::new();
+    if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some(facts::MEASURED) {
+        // On a real GPU everything counts.
+        return parts;
+    }
     let fact = |name: &str| all.iter().find(|fact| fact.name == name);
     if fact(meta::TORCH_VERSION).is_some_and(|fact| !fact.text.is_empty()) {
         parts.push(part("kernel images and library handles", IMAGES));

@@ -210,7 +210,7 @@ pub struct Exception {
 pub struct KnownBytes {
     /// The number.
     pub bytes: u64,
-    /// read, rounded, assumed or given.
+    /// read, rounded, assumed, given or measured.
     pub known: String,
 }
 

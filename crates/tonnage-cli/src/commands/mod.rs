@@ -10,6 +10,7 @@ pub(crate) mod gpus;
 pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod plan;
+pub(crate) mod record;
 mod recording;
 pub(crate) mod replay;
 pub(crate) mod report;

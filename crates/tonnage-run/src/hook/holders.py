@@ -367,10 +367,10 @@ class Holders:
 
         autograd._push_saved_tensors_default_hooks = told
 
-    def due(self):
+    def due(self, percent=None):
         """Whether a pass or a step that begins now is worth a census."""
         few = self.taken < _CENSUSES // 2
-        return self.taken < _CENSUSES and self.library.tonnage_census_due(105 if few else 125)
+        return self.taken < _CENSUSES and self.library.tonnage_census_due(percent or (105 if few else 125))
 
     def take(self, reason, backward=False):
         """Takes a census; in a backward pass graphs are left alone, because the engine frees them meanwhile."""

@@ -25,15 +25,18 @@ class _Recorder:
         import ctypes
         import json
 
-        self.library = ctypes.CDLL(None)
+        here = os.path.dirname(os.path.abspath(__file__))
+        with open(os.path.join(here, "tonnage.json"), encoding="utf-8") as file:
+            self.settings = json.load(file)
+        # Where the GPU is a real one, `tonnage record`, there is no stand-in.
+        self.gpu = _load("gpu")["Gpu"](self.settings["record"]) if self.settings.get("record") else None
+        self.library = self.gpu or ctypes.CDLL(None)
         self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
         self.library.tonnage_record.restype = None
         self.library.tonnage_torch_events.restype = ctypes.c_uint64
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
-        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "tonnage.json"), encoding="utf-8") as file:
-            self.settings = json.load(file)
         self.torch = None
         self.owners = None
         self.holders = None
@@ -55,6 +58,8 @@ class _Recorder:
     def meet(self, torch):
         """Called when torch has been imported."""
         self.torch = torch
+        if self.gpu is not None:
+            self.gpu.meet(torch)
         self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
         if self.settings["values"]:
             self.values = _load("values")["Values"](torch, self.library, self.settings["assumed_mask"])
@@ -66,6 +71,11 @@ class _Recorder:
         memory._record_memory_history = self._history_asked_for_by_script
         torch.cuda._lazy_call(self.start)
 
+    def sample(self):
+        """Asks a real GPU how much of it is in use."""
+        if self.gpu is not None:
+            self.gpu.sample()
+
     def ask_owners(self):
         try:
             if self.owners is not None and self.owners.installed:
@@ -76,6 +86,8 @@ class _Recorder:
     def start(self):
         """Called by torch when CUDA is first used."""
         torch = self.torch
+        if self.gpu is not None:
+            self.gpu.start()
         self._stop_after_seconds()
         try:
             if self.values is not None:
@@ -138,6 +150,8 @@ class _Recorder:
         os._exit(0)
 
     def begin(self, **more):
+        if self.gpu is not None:
+            more["max_entries"] = self.gpu.max_entries
         self.set_history("all", context="alloc", stacks="python", **more)
         self.shared = False
         self.running = True
@@ -157,9 +171,11 @@ class _Recorder:
         gc.disable()
         try:
             before = self.library.tonnage_torch_events()
-            snapshot = self.torch.cuda.memory._snapshot()
+            snapshot = self.gpu.snapshot() if self.gpu is not None else self.torch.cuda.memory._snapshot()
             kept = ("device_traces", "external_annotations")
             self.write(_TORCH, pickle.dumps({key: snapshot[key] for key in kept if key in snapshot}, 5))
+            if self.gpu is not None:
+                self.gpu.drained(snapshot["device_traces"], before)
             del snapshot
             if self.shared:
                 self.running = False
@@ -171,7 +187,7 @@ class _Recorder:
                 self.set_history(None)
                 self.begin()
             lost = self.library.tonnage_torch_events() - before
-            if lost:
+            if lost and self.gpu is None:
                 # Another thread used the allocator meanwhile; the blocks are
                 # known all the same, only their stacks are not.
                 self.note(lost=lost)
@@ -185,8 +201,17 @@ class _Recorder:
 
     def _drain_from_main_thread(self, _):
         if not self._put_off(self.callback):
-            self._between_two_steps(lambda: self.shared or self.drain())
+            self._between_two_steps(self._drain_in_passing)
         return 0
+
+    def _drain_in_passing(self):
+        if self.shared:
+            return
+        self.drain()
+        if self.gpu is not None:
+            self.gpu.sample()
+            if self.holders is not None and self.holders.due(125):
+                self.take_census("peak")
 
     def _census_from_main_thread(self, _):
         if not self._put_off(self.census_callback):
@@ -239,6 +264,7 @@ class _Recorder:
         # Called by the thread that ran out, which may be one of torch's own. An
         # exception here would take the place of the script's OutOfMemoryError.
         try:
+            self.sample()
             self.ask_owners()
             self.take_census("oom")
             self.drain()
@@ -248,7 +274,7 @@ class _Recorder:
 
     def _history_asked_for_by_script(self, enabled="all", *arguments, **options):
         self.drain()
-        if enabled is not None and not arguments:
+        if enabled is not None and not arguments and self.gpu is None:
             # From here on one history serves the script and us. A ring that comes round would lose what only it
             # tells; the script then sees more than it asked for, never less.
             options["max_entries"] = sys.maxsize
@@ -365,11 +391,14 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
 
 def _at_exit():
     if _recorder is not None:
+        _recorder.sample()
         _recorder.ask_owners()
         _recorder.take_census("end")
         _recorder.drain()
         # After the last of the history: when that is drained depends on the clock, and the place of a row must not.
         _recorder.tell_values()
+        if _recorder.gpu is not None and _recorder.gpu.files is not None:
+            _recorder.note(ended=True)
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()
 
@@ -425,10 +454,19 @@ def _run_the_users_sitecustomize():
         spec.loader.exec_module(module)
 
 
-sys.meta_path[:0] = [_TorchFinder(), _JaxFinder()]
+def _is_dry_run():
+    """Whether the GPU is simulated. On a real one every library works, and signals are the script's own business."""
+    settings = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tonnage.json")
+    with open(settings, encoding="utf-8") as file:
+        return '"record"' not in file.read()
+
+
+sys.meta_path.insert(0, _TorchFinder())
+if _is_dry_run():
+    sys.meta_path.insert(1, _JaxFinder())
+    _hear_interrupts()
 sys.excepthook = _report_exception
 os._exit = _exit_at_once
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_forked_child)
-_hear_interrupts()
 _run_the_users_sitecustomize()

@@ -635,7 +635,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             Kind::PoolFree => less = self.driver.pool_free(event).unwrap_or(event.size),
             Kind::ManagedAlloc => self.driver.managed_alloc(event),
             Kind::ManagedFree => self.driver.managed_free(event),
-            Kind::PoolTrim | Kind::DriverOom => {}
+            Kind::PoolTrim | Kind::DriverOom | Kind::Measured => {}
             _ => return Change::Nothing,
         }
         self.driver_rows += 1;

@@ -7,10 +7,10 @@
 //! * `screen`, what is shown while the job runs;
 //! * `render`, the verdict in words.
 
-mod render;
+pub(crate) mod render;
 mod screen;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ pub(crate) fn run_in(
     surroundings: &Surroundings,
 ) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
-    let path = output_file(options);
-    let mut output = Output::create(&path, options.force)?;
+    let path = output_file(options.output.as_deref(), options.force, &options.command);
+    let output = Output::create(&path, options.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
             format!("{} is not a file", path.display()),
@@ -47,14 +47,7 @@ pub(crate) fn run_in(
     let mut screen = Screen::new(!options.no_progress, Arc::clone(&surroundings.stop));
     let run = dry_run(&job, &machine, written, &mut screen)?;
     let (verdict, collected) = (run.verdict, run.limited.collected);
-    let mut path = path;
-    if !options.force && path.exists() {
-        // The script itself made a file of this name meanwhile, and a recording is not to be lost.
-        path = next_free(&path);
-        output.rename(&path);
-    }
-    output.finish()?;
-    let output = path;
+    let output = finished(output, path, options.force)?;
     let answer = match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
         Outcome::DoesNotFit => Answer::No,
@@ -75,20 +68,31 @@ pub(crate) fn run_in(
     Ok(reply?)
 }
 
+/// Gives a recording that is complete its name, which it returns.
+pub(crate) fn finished(mut output: Output, mut path: PathBuf, force: bool) -> Result<PathBuf> {
+    if !force && path.exists() {
+        // The script itself made a file of this name meanwhile, and a recording is not to be lost.
+        path = next_free(&path);
+        output.rename(&path);
+    }
+    output.finish()?;
+    Ok(path)
+}
+
 /// What a dry run showed, and where it was recorded.
 #[derive(Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub(crate) struct Judged {
     #[serde(flatten)]
-    verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// Why it does not fit, as `tonnage explain` says it.
-    cause: Option<Cause>,
+    pub(crate) cause: Option<Cause>,
     /// The file with the recording.
-    recording: String,
+    pub(crate) recording: String,
 }
 
 /// The folder of the job, from which its own files are named.
-fn job_folder(surroundings: &Surroundings) -> PathBuf {
+pub(crate) fn job_folder(surroundings: &Surroundings) -> PathBuf {
     let here = std::env::current_dir().unwrap_or_default();
     match &surroundings.folder {
         Some(folder) => folder.canonicalize().unwrap_or_else(|_| here.join(folder)),
@@ -96,18 +100,24 @@ fn job_folder(surroundings: &Surroundings) -> PathBuf {
     }
 }
 
-/// What was typed, as the library takes it.
-fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
-    let mut job = Job::new(&typed.command);
+/// The command that was typed, as the library takes it.
+pub(crate) fn job_of(command: &[OsString], json: bool, surroundings: &Surroundings) -> Job {
+    let mut job = Job::new(command);
     job.folder.clone_from(&surroundings.folder);
     job.environment.clone_from(&surroundings.environment);
     job.output = match &surroundings.output {
         Some(path) => JobOutput::File(path.clone()),
         // stdout is for the verdict alone.
-        None if typed.json => JobOutput::Stderr,
+        None if json => JobOutput::Stderr,
         None => JobOutput::Inherit,
     };
     job.start_scripts_with_python();
+    job
+}
+
+/// What was typed, as the library takes it.
+fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
+    let job = job_of(&typed.command, typed.json, surroundings);
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
     let mut options = Options::new(gpu.clone());
@@ -128,12 +138,11 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
 }
 
 /// `-o`, or the script's name with another ending, and a number where that is taken.
-fn output_file(options: &RunOptions) -> PathBuf {
-    if let Some(output) = &options.output {
-        return output.clone();
+pub(crate) fn output_file(typed: Option<&Path>, force: bool, command: &[OsString]) -> PathBuf {
+    if let Some(output) = typed {
+        return output.to_owned();
     }
-    let script = options
-        .command
+    let script = command
         .iter()
         .map(Path::new)
         .find(|argument| argument.extension() == Some(OsStr::new("py")));
@@ -141,7 +150,7 @@ fn output_file(options: &RunOptions) -> PathBuf {
         .and_then(Path::file_stem)
         .unwrap_or(OsStr::new("run"));
     let path = PathBuf::from(stem).with_extension("tonnage");
-    if options.force || !path.exists() {
+    if force || !path.exists() {
         return path;
     }
     next_free(&path)
@@ -173,7 +182,7 @@ mod tests {
             let crate::arguments::Command::Run(options) = arguments.command else {
                 unreachable!("a run was parsed");
             };
-            output_file(&options)
+            output_file(options.output.as_deref(), options.force, &options.command)
         };
         assert_eq!(
             name(&["python", "jobs/train.py", "--x"]),

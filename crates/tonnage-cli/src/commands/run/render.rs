@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use tonnage_analysis::facts;
 use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
 use tonnage_run::collect::Collected;
 
@@ -81,6 +82,15 @@ fn headline(verdict: &Verdict) -> String {
         1 => format!("{} ({size})", verdict.gpu_name),
         count => format!("{count} × {} ({size} each)", verdict.gpu_name),
     };
+    if verdict.gpu_name.is_empty() && verdict.outcome == Outcome::Failed {
+        return format!(
+            "{BAD}failed{BAD:#} without using a GPU: the script {}",
+            ended(&verdict.ending)
+        );
+    }
+    if is_measured(verdict) {
+        return ran(verdict, &machine);
+    }
     match verdict.outcome {
         Outcome::Fits => fits(verdict, &machine),
         Outcome::DoesNotFit => format!(
@@ -104,6 +114,33 @@ fn headline(verdict: &Verdict) -> String {
                 "{BAD}no verdict{BAD:#}: this program uses CUDA through {}, and PyTorch did not use a GPU",
                 names.join(" and ")
             )
+        }
+    }
+}
+
+/// Whether the job ran on a real GPU.
+fn is_measured(verdict: &Verdict) -> bool {
+    verdict.capacity.known == facts::MEASURED
+}
+
+/// How a job on a real GPU went.
+fn ran(verdict: &Verdict, machine: &str) -> String {
+    let free = bytes(verdict.spare());
+    match verdict.outcome {
+        Outcome::Fits => {
+            format!("{GOOD}recorded{GOOD:#} on {machine}, {free} free at the fullest moment")
+        }
+        Outcome::DoesNotFit => format!("{BAD}out of memory{BAD:#} on {machine}"),
+        Outcome::Interrupted => format!(
+            "{WARN}interrupted{WARN:#} on {machine}: the script {}; at least {free} free until then",
+            ended(&verdict.ending)
+        ),
+        Outcome::Failed => format!(
+            "{BAD}failed{BAD:#} on {machine}: the script {}; at least {free} free until then",
+            ended(&verdict.ending)
+        ),
+        Outcome::NoDevice | Outcome::NotCovered => {
+            "the command ended without using a GPU".to_owned()
         }
     }
 }
@@ -410,13 +447,17 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     if device.reserved_known && is_torchs {
         part("cached", peak.cached, exact, "cached by PyTorch");
     }
-    part(
-        "context",
-        peak.context,
-        &verdict.context.known,
-        "CUDA's own",
-    );
-    if device.reserved_known {
+    let measured = is_measured(verdict);
+    let context = if measured {
+        "beside PyTorch when the device was first asked: CUDA's own and its libraries'"
+    } else {
+        "CUDA's own"
+    };
+    part("context", peak.context, &verdict.context.known, context);
+    if measured {
+        let what = "beside PyTorch since then: kernels, libraries, communication";
+        part("other", peak.other, facts::MEASURED, what);
+    } else if device.reserved_known {
         part("other", peak.other, exact, "outside PyTorch's allocator");
     } else {
         part(
@@ -435,12 +476,13 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         );
     }
     if peak.other_processes > 0 {
-        part(
-            "others",
-            peak.other_processes,
-            exact,
-            "in use by other processes of the run at that moment",
-        );
+        let (known, what) = if measured {
+            (facts::MEASURED, "in use by other processes at that moment")
+        } else {
+            let what = "in use by other processes of the run at that moment";
+            (exact, what)
+        };
+        part("others", peak.other_processes, known, what);
     }
     if !is_torchs {
         return;

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage record`: a job on the real GPU of this machine, recorded, and why it ran out of memory if it did.
+//!
+//! The job keeps its exit code and its stdout: what is said here goes to stderr, unless JSON is wanted.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use tonnage_analysis::verdict::Outcome;
+use tonnage_run::{Ending, RecordOptions, record};
+
+use super::run::{Judged, Screen, finished, job_folder, job_of, output_file, render};
+use crate::Surroundings;
+use crate::arguments::{self, ExplainOptions};
+use crate::commands::recording::Output;
+use crate::output::{Answer, Form, Reply, hinted, print_err};
+
+pub(crate) fn run(
+    typed: &arguments::RecordOptions,
+    form: Form,
+    surroundings: &Surroundings,
+) -> Result<Reply> {
+    // Before anything runs: a recording that cannot be written is found out now.
+    let path = output_file(typed.output.as_deref(), typed.force, &typed.command);
+    let output = Output::create(&path, typed.force)?;
+    let Some(written) = output.path() else {
+        return Err(hinted(
+            format!("{} is not a file", path.display()),
+            "a recording is read again for what is said of it: name a file with -o",
+        ));
+    };
+    let job = job_of(&typed.command, typed.json, surroundings);
+    let mut options = RecordOptions::default();
+    options.forward_signals = surroundings.forward_signals;
+    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop));
+    let recorded = record(&job, &options, written, &mut screen)?;
+    let path = finished(output, path, typed.force)?;
+    let fails = recorded.verdict.outcome == Outcome::DoesNotFit;
+    let judged = Judged {
+        verdict: recorded.verdict,
+        cause: fails.then(|| super::explain::cause(&path)).flatten(),
+        recording: path.to_string_lossy().into_owned(),
+    };
+    let reply = Reply::new(form, Answer::Yes, &judged, |judged| {
+        let here = job_folder(surroundings);
+        let cause = judged.cause.as_ref();
+        let collected = &recorded.collected;
+        let mut text = render::text(&judged.verdict, cause, collected, &path, &here);
+        if fails {
+            let what = ExplainOptions {
+                what: path.clone(),
+                json: false,
+            };
+            let explained = super::explain::run(&what, Form::Text);
+            let explained = explained.ok().and_then(|reply| reply.text);
+            text = explained.map_or(text.clone(), |explained| format!("{text}\n\n{explained}"));
+        }
+        text
+    })?;
+    if form == Form::Text {
+        // The script's own output may have ended without a line break.
+        print_err("");
+        print_err(reply.text.as_deref().unwrap_or_default());
+    }
+    Ok(Reply {
+        text: reply.text.filter(|_| form != Form::Text),
+        exit_code: Some(exit_code(recorded.end.ending)),
+        ..reply
+    })
+}
+
+/// The exit code of the job, as a shell would pass it on.
+fn exit_code(ending: Ending) -> u8 {
+    match ending {
+        Ending::Exit(code) => u8::try_from(code).unwrap_or(1),
+        Ending::Signal(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        _ => 1,
+    }
+}
