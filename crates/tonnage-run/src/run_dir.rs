@@ -27,9 +27,10 @@ use crate::python::Torch;
 use crate::standin;
 
 /// The Python hook: files that run inside every Python process of the job.
-const HOOK_FILES: [(&str, &str); 5] = [
+const HOOK_FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
+    ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),
     ("gpu.py", include_str!("hook/gpu.py")),

@@ -62,7 +62,8 @@ class _Recorder:
             self.gpu.meet(torch)
         self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
         if self.settings["values"]:
-            self.values = _load("values")["Values"](torch, self.library, self.settings["assumed_mask"])
+            host = _load("host")["Host"](torch)
+            self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
             self.values.install()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.after_step = self._stop_after_steps

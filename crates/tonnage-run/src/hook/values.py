@@ -172,6 +172,7 @@ class _Operator:
         "call",
         "handle",
         "heavy",
+        "host",
         "makes",
         "mutated",
         "name",
@@ -238,8 +239,9 @@ def _harmless(default):
 class Values:
     """The mode's work; one for a process."""
 
-    def __init__(self, torch, library, assumed_mask):
+    def __init__(self, torch, library, host, assumed_mask):
         self.torch = torch
+        self.host = host
         self.assumed_mask = assumed_mask
         self.state_of = library.tonnage_values_state
         self.state_of.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
@@ -281,7 +283,7 @@ class Values:
         """Enters the mode; called when torch has been imported, before any other mode can be there."""
         from torch.utils import _python_dispatch as dispatch
 
-        values = self
+        values, host = self, self.host
 
         class Mode(dispatch.TorchDispatchMode):
             supports_higher_order_operators = True
@@ -302,6 +304,10 @@ class Values:
                 if operator is None:
                     operator = values._look_up(function)
                 try:
+                    if operator.host is not None:
+                        result = host.handle(operator.host, operator.name, function, args, kwargs or {})
+                        if result is not NotImplemented:
+                            return result
                     if operator.handle is None or not values.on:
                         return operator.call(*args, **kwargs) if kwargs else operator.call(*args)
                     return operator.handle(operator, args, kwargs or {})
@@ -385,7 +391,7 @@ class Values:
     def _look_up(self, function):
         operator = _Operator()
         operator.call = getattr(function, "_op", function)
-        operator.handle = None
+        operator.handle = operator.host = None
         self.operators[function] = operator
         schema = getattr(function, "_schema", None)
         if schema is None:
@@ -398,6 +404,7 @@ class Values:
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
         is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+        operator.host = self.host.kind(space, name, is_view)
         if name in _PASSED or is_view:
             return operator
         operator.writes_only = any(kwarg_only for _, _, kwarg_only in operator.mutated)
