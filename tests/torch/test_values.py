@@ -155,3 +155,39 @@ def test_a_job_can_be_stopped_early_and_is_judged_as_far_as_it_ran(tonnage, tmp_
     if when == "4steps":
         steps = [row for row in run.table().to_pylist() if row["kind"] == "mark" and row["text"] == "step"]
         assert len(steps) == 4
+
+
+def test_solvers_succeed_unless_it_is_known_that_they_do_not(tonnage, tmp_path):
+    script = tmp_path / "solvers.py"
+    script.write_text(
+        "import torch\n"
+        "a = torch.randn(512, 512, device='cuda')\n"
+        "for name in ('cholesky', 'inv', 'svd', 'eigh', 'eigvals', 'pinv'):\n"
+        "    getattr(torch.linalg, name)(a)\n"
+        "torch.linalg.lstsq(a, a)\n"
+        "try:\n"
+        "    torch.linalg.cholesky(-torch.eye(3).cuda())\n"
+        "except torch.linalg.LinAlgError:\n"
+        "    print('not positive definite')\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "not positive definite" in run.err
+
+
+def test_a_mode_of_fake_tensors_gets_its_turn(tonnage, tmp_path):
+    script = tmp_path / "fsdp.py"
+    script.write_text(
+        "import os, torch\n"
+        "import torch.distributed as dist\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+        "os.environ.update(MASTER_ADDR='127.0.0.1', MASTER_PORT='29617', RANK='0', WORLD_SIZE='1')\n"
+        "dist.init_process_group('nccl')\n"
+        "model = fully_shard(torch.nn.Linear(64, 64).cuda())\n"
+        "model(torch.randn(8, 64, device='cuda')).sum().backward()\n"
+        "dist.destroy_process_group()\n"
+        "print('sharded')\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "sharded" in run.err

@@ -69,6 +69,9 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
     writes: 0,
 });
 
+/// Marks an answer that is meant for a read of one byte.
+const FOR_A_BYTE: u64 = 1 << 63;
+
 thread_local! {
     /// What small reads of unknown memory are answered, in their order: set
     /// while an operator of torch runs that reads a count back.
@@ -374,13 +377,17 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
 
 /// What a small read of unknown memory is answered by this thread, if anything was prepared.
 ///
-/// A byte is a check ("are all of them finite?") that comes before the count, and it is true.
+/// A byte is a check ("are all of them finite?") that comes before the count, and it is true, unless an answer for
+/// bytes comes next (`FOR_A_BYTE`).
 fn next_answer(size: usize) -> Option<u64> {
     // A thread that ends may copy after its variables are gone.
     let next = ANSWERS.try_with(|answers| {
         let mut answers = answers.borrow_mut();
-        if size == 1 {
+        let for_a_byte = answers.front().is_some_and(|next| next & FOR_A_BYTE != 0);
+        if size == 1 && !for_a_byte {
             answers.front().map(|_| 1)
+        } else if for_a_byte && size != 1 {
+            None
         } else {
             answers.pop_front()
         }

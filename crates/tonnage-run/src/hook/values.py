@@ -43,6 +43,9 @@ import threading
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
 _DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
 
+# Marks an answer for a read of one byte; as in the stand-in.
+_FOR_A_BYTE = 1 << 63
+
 _SMALL = 64 << 10
 _MAX_FLOAT = 128 << 10
 _MAX_INTEGER = 32 << 20
@@ -298,6 +301,9 @@ class Values:
 
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 if types and any(kind not in values.plain for kind in types):
+                    if any(kind.__name__ == "FakeTensor" for kind in types):
+                        # It has no values, and is made by a mode below this one, which must get its turn.
+                        return function(*args, **kwargs) if kwargs else function(*args)
                     # The subclass unwraps itself first; its inner tensors come here afterwards.
                     return NotImplemented
                 operator = values.operators.get(function)
@@ -422,6 +428,8 @@ class Values:
             operator.handle = self._read
         elif name in ("_to_copy", "copy_"):
             operator.handle = self._copy
+        elif name == "_linalg_check_errors":
+            operator.handle = self._check_status
         elif name.startswith(("linalg_", "_linalg_")):
             operator.handle = self._solve
         elif name == "equal":
@@ -788,9 +796,19 @@ class Values:
         return result if computed is None else computed
 
     def _solve(self, operator, args, kwargs):
-        """Linear algebra checks its input for numbers that are not finite, and its status."""
-        with self._answers([0] * 8):
+        """Solvers read back whether they failed; that of eigenvalues first whether its input is finite."""
+        finite = [_FOR_A_BYTE | 1] if "eig" in operator.name and "eigh" not in operator.name else []
+        with self._answers([*finite, *[_FOR_A_BYTE] * 4]):
             return self._compute(operator, args, kwargs)
+
+    def _check_status(self, operator, args, kwargs):
+        """The status of a solver: success, unless it was computed that it is not."""
+        status = args[0]
+        if status.is_cuda and self._level([status]) == _KNOWN:
+            values = self._pulled(status)
+            if values is not None and bool(values.any()):
+                return operator.call(values, *args[1:], **kwargs)
+        return self._call(operator, args, kwargs)
 
     # Sizes that depend on values.
 
