@@ -290,7 +290,18 @@ ROWS = [
         gpu="h100-80gb",
         prints="done, 128 MiB",
     ),
-    Row("ao_int4", ("torchao",), "linear layers", "int4 weights", "torchao_quantize.py", ("int4",), gpu="h100-80gb"),
+    # Wants a package that is not in the registry for this torch, and says so, with a GPU too.
+    Row(
+        "ao_int4",
+        ("torchao",),
+        "linear layers",
+        "int4 weights without mslk: an ImportError",
+        "torchao_quantize.py",
+        ("int4",),
+        gpu="h100-80gb",
+        outcome="failed",
+        prints="Requires mslk",
+    ),
     Row("ao_adam8", ("torchao",), "linear layers", "AdamW8bit", "torchao_quantize.py", ("adam8",), gpu="a100-40gb"),
     Row("sd_unet", ("diffusers",), "U-Net of SD 1.5", "training, fp16, checkpointing", "diffusers_unet.py"),
     Row(

@@ -208,6 +208,51 @@ def silmont_attention(context, compiled):
     ]
 
 
+# Error messages: what was asked for, what PyTorch's blocks had, what the process had.
+
+
+def whitefox(context, case, tried, allocated, in_use):
+    text = context.run(context.drivers / "whitefox_case.py", context.source, case, options=("--stop-at-oom",))
+    message = text[text.index("direct:") :]
+
+    def gib(pattern):
+        number, unit = re.search(pattern.replace("SIZE", r"([\d.]+) (GiB|MiB|KiB)"), message).groups()
+        return round(float(number) / {"GiB": 1, "MiB": 1 << 10, "KiB": 1 << 20}[unit], 2)
+
+    return [
+        figure(f"{case}: asked for", "GiB", tried, gib("Tried to allocate SIZE")),
+        figure(f"{case}: allocated", "GiB", allocated, gib("Of the allocated memory SIZE is allocated")),
+        figure(f"{case}: in use by the process", "GiB", in_use, gib("this process has SIZE memory in use")),
+    ]
+
+
+# Snapshots of a torch.compile'd step, and of a 2.7 B model in one process, one length after the other.
+
+
+def bcrafton_snapshot(context):
+    context.run(context.source / "benchmarking_script.py", PYTHONPATH=str(context.source))
+    return snapshots.compare(
+        context.source / "memory_snapshot.pickle",
+        context.folder / "memory_snapshot.pickle",
+        "12 layers, compiled training",
+    )
+
+
+def kkaitlyn_snapshots(context):
+    context.run(
+        *(context.drivers / "kkaitlyn_lengths.py",),
+        seconds=1500,
+        PYTHONPATH=f"{context.source}:{context.source.parent / 'kkaitlyn-basics'}",
+    )
+    found = []
+    for way in ("forward", "fullstep"):
+        for tokens in (128, 256, 512):
+            name = f"memory_ctx{tokens}_{way}"
+            real = context.source / "memory_files" / f"{name}_.pickle"
+            found += snapshots.compare(real, context.folder / f"{name}.pickle", f"2.7 B, {way}, {tokens} tokens")
+    return found
+
+
 # lit-gpt's table of finetuning on an A100 of 40 GB; OOM is 0 there.
 
 
@@ -239,6 +284,8 @@ JOBS += [
     Job("wedsonlin baseline optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("baseline",)),
     Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
+    Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),
+    Job("kkaitlyn lengths", "kkaitlyn", "2.6.0", "h100-80gb", kkaitlyn_snapshots),
     Job("silmont attention 4096", "silmont", "2.6.0", "rtx4090", silmont_snapshot),
     Job("silmont attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (False,)),
     Job("silmont compiled attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (True,)),
@@ -257,3 +304,14 @@ NOTE = (
 )
 for row in LITGPT:
     JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", "litgpt", "2.1.2", "a100-40gb", litgpt, row, NOTE))
+MESSAGES = [
+    ("cumsum", 5.96, 17.88, 18.17),
+    ("attention 93", 13.08, 15.35, 15.62),
+    ("attention 128", 128.0, 5.66, 9.46),
+    ("tanh", 32.0, 9.0, 9.30),
+    ("transposed", 28.37, 6.38, 8.23),
+]
+for row in MESSAGES:
+    JOBS.append(
+        Job(f"whitefox {row[0]}", "whitefox", "2.1.2", "rtx3090", whitefox, row, "The program is written anew.")
+    )

@@ -11,6 +11,8 @@ SOURCES = {
     "charan": ("Charan6924/assignment2-systems", "4e7e497ce83d", "Charan6924"),
     "silmont": ("silmont2000/assignment2-systems", "133f0643dd71", "silmont2000"),
     "kkaitlyn": ("kkaitlyn111/cs336-a2-systems", "c1c174d195a5", "kkaitlyn111"),
+    "kkaitlyn-basics": ("kkaitlyn111/cs336-assignment1", "e6dc1418ec46", "kkaitlyn111"),
+    "bcrafton": ("bcrafton/assignment2-systems", "0c0e8a736edb", "B. Crafton"),
     "nothanmin": ("notHanmin/assignment2-systems", "bbd29721256d", "notHanmin"),
     "litgpt": ("Lightning-AI/litgpt", "8641822b3249", "Lightning AI"),
     "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
