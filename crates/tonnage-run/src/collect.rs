@@ -94,6 +94,7 @@ struct Note {
     unsampled: Option<String>,
     #[serde(default)]
     ended: bool,
+    made_up: Option<String>,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -308,6 +309,8 @@ struct Process<'a, W> {
     measured: Option<Measured>,
     /// Whether the process said that its recording is complete.
     ended: bool,
+    /// What NVML was asked for that a simulated GPU does not have.
+    made_up: Vec<String>,
     unknown: u32,
     events: u64,
 }
@@ -330,6 +333,7 @@ impl<'a, W: Write> Process<'a, W> {
             loss: None,
             measured: None,
             ended: false,
+            made_up: Vec::new(),
             unknown: 0,
             events: 0,
         }
@@ -375,6 +379,12 @@ impl<'a, W: Write> Process<'a, W> {
         }
         self.rest()?;
         self.incomplete()?;
+        if !self.made_up.is_empty() {
+            let what = self.made_up.join(", ");
+            self.gap(&format!(
+                "{what}, which were asked of NVML: the answers are those of an idle GPU"
+            ))?;
+        }
         let counts = std::mem::take(&mut self.unmodelled);
         for (name, count) in counts {
             let name = Some(self.writer.stacks_mut().intern(&name));
@@ -567,6 +577,9 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(values) = note.values {
             self.values(values)?;
+        }
+        if let Some(what) = note.made_up {
+            self.made_up.push(what);
         }
         if let Some(stopped) = note.stopped {
             self.fact(facts::ENDED_EARLY, &stopped)?;

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! NVML: the machine as `nvidia-smi` sees it, with all its devices.
 //!
-//! What a device does not have (links, fabrics, partitions) and what a dry run
-//! does not know (temperatures, use of compute) is answered "not supported",
-//! which every caller handles.
+//! What a device does not have (links, fabrics, partitions) is answered "not supported", which every caller handles.
+//! Sensors answer as those of an idle GPU, because many programs ask for them without expecting a refusal; that they
+//! were asked is told, so that the verdict can say that the answers are made up.
 
 use tonnage_capture::DeviceProfile;
 
 use std::ffi::CStr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Plain, Ptr};
 use crate::machine::{self, accounts, machine};
@@ -91,7 +93,12 @@ pub(crate) fn nvmlSystemGetDriverVersion(version: OutText, length: u32) -> i32 {
 }
 
 pub(crate) fn nvmlSystemGetNVMLVersion(version: OutText, length: u32) -> i32 {
-    write(version, length, &format!("13.{}", driver_version()))
+    let major = if machine().is_ok_and(machine::Machine::is_cuda_13) {
+        13
+    } else {
+        12
+    };
+    write(version, length, &format!("{major}.{}", driver_version()))
 }
 
 pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> i32 {
@@ -317,6 +324,226 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
     infos: OutArray<[u8; 16]>,
 ) -> i32 {
     processes(handle, &count, &infos)
+}
+
+// Sensors and clocks: an idle GPU, with the clocks of the catalogue.
+
+/// Degrees that an idle device reports.
+const TEMPERATURE: u32 = 35;
+/// Milliwatts that an idle device draws, and may draw. No catalogue has them for every board.
+const POWER: u32 = 30_000;
+const POWER_LIMIT: u32 = 300_000;
+
+/// Tells, once for each, that the program asked for something that a dry run makes up.
+fn made_up(what: &'static str) {
+    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if !told.contains(&what) {
+        told.push(what);
+        recorder::remark_note(format!("{{\"made_up\": \"{what}\"}}").as_bytes());
+    }
+}
+
+/// Writes a made-up answer of a device that exists.
+fn invent<T: Plain>(handle: Ptr, what: &'static str, out: &Out<T>, value: T) -> i32 {
+    report(handle, out, |_, _| {
+        made_up(what);
+        value
+    })
+}
+
+pub(crate) fn nvmlDeviceGetUtilizationRates(handle: Ptr, _out: OutBytes<8>) -> i32 {
+    // Nothing is computed: both are zero, as they were before the call.
+    status(device(handle).map(|_| made_up("utilisation")))
+}
+
+pub(crate) fn nvmlDeviceGetEncoderUtilization(handle: Ptr, out: Out<u32>, period: Out<u32>) -> i32 {
+    period.set(167_000);
+    invent(handle, "utilisation", &out, 0)
+}
+
+pub(crate) use nvmlDeviceGetEncoderUtilization as nvmlDeviceGetDecoderUtilization;
+
+/// No samples were taken, which a driver says in this way.
+pub(crate) fn nvmlDeviceGetProcessUtilization(
+    _handle: Ptr,
+    _samples: Ptr,
+    _count: Out<u32>,
+    _since: u64,
+) -> i32 {
+    made_up("utilisation");
+    NOT_FOUND
+}
+
+pub(crate) fn nvmlDeviceGetTemperature(handle: Ptr, _sensor: i32, out: Out<u32>) -> i32 {
+    invent(handle, "temperature", &out, TEMPERATURE)
+}
+
+pub(crate) fn nvmlDeviceGetTemperatureV(handle: Ptr, out: OutArray<u8>) -> i32 {
+    status(device(handle).map(|_| {
+        made_up("temperature");
+        out.put(8, TEMPERATURE);
+    }))
+}
+
+/// Shutdown, slowdown, limit of the memory, limit of the GPU.
+pub(crate) fn nvmlDeviceGetTemperatureThreshold(handle: Ptr, kind: i32, out: Out<u32>) -> i32 {
+    let degrees = match kind {
+        0 | 2 => 95,
+        1 => 92,
+        3 => 85,
+        _ => return NOT_SUPPORTED,
+    };
+    invent(handle, "temperature limits", &out, degrees)
+}
+
+pub(crate) fn nvmlDeviceGetPowerUsage(handle: Ptr, out: Out<u32>) -> i32 {
+    invent(handle, "power", &out, POWER)
+}
+
+/// Millijoules: what an idle device has drawn since it was first asked.
+pub(crate) fn nvmlDeviceGetTotalEnergyConsumption(handle: Ptr, out: Out<u64>) -> i32 {
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since = FIRST.get_or_init(Instant::now).elapsed();
+    let joules = since.as_millis() as u64 * u64::from(POWER) / 1000;
+    invent(handle, "energy", &out, joules)
+}
+
+pub(crate) fn nvmlDeviceGetPowerManagementMode(handle: Ptr, out: Out<i32>) -> i32 {
+    report(handle, &out, |_, _| 1)
+}
+
+pub(crate) fn nvmlDeviceGetPowerManagementLimit(handle: Ptr, out: Out<u32>) -> i32 {
+    invent(handle, "power limits", &out, POWER_LIMIT)
+}
+
+pub(crate) use {
+    nvmlDeviceGetPowerManagementLimit as nvmlDeviceGetPowerManagementDefaultLimit,
+    nvmlDeviceGetPowerManagementLimit as nvmlDeviceGetEnforcedPowerLimit,
+};
+
+pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(
+    handle: Ptr,
+    least: Out<u32>,
+    most: Out<u32>,
+) -> i32 {
+    most.set(POWER_LIMIT);
+    invent(handle, "power limits", &least, POWER_LIMIT / 3)
+}
+
+/// The clock of the memory or of the multiprocessors, in MHz.
+fn clock(handle: Ptr, kind: i32, out: &Out<u32>) -> i32 {
+    if !(0..4).contains(&kind) {
+        return INVALID_ARGUMENT;
+    }
+    report(handle, out, |_, profile| {
+        let khz = if kind == 2 {
+            profile.memory_clock_khz
+        } else {
+            profile.clock_khz
+        };
+        khz as u32 / 1000
+    })
+}
+
+/// That it runs at its full clock is made up; how high that is, is not.
+pub(crate) fn nvmlDeviceGetClockInfo(handle: Ptr, kind: i32, out: Out<u32>) -> i32 {
+    made_up("clocks");
+    clock(handle, kind, &out)
+}
+
+pub(crate) fn nvmlDeviceGetMaxClockInfo(handle: Ptr, kind: i32, out: Out<u32>) -> i32 {
+    clock(handle, kind, &out)
+}
+
+pub(crate) use {
+    nvmlDeviceGetClockInfo as nvmlDeviceGetApplicationsClock,
+    nvmlDeviceGetMaxClockInfo as nvmlDeviceGetDefaultApplicationsClock,
+};
+
+pub(crate) fn nvmlDeviceGetClock(handle: Ptr, kind: i32, _which: i32, out: Out<u32>) -> i32 {
+    nvmlDeviceGetClockInfo(handle, kind, out)
+}
+
+/// P8: idle.
+pub(crate) fn nvmlDeviceGetPerformanceState(handle: Ptr, out: Out<i32>) -> i32 {
+    invent(handle, "performance state", &out, 8)
+}
+
+pub(crate) use nvmlDeviceGetPerformanceState as nvmlDeviceGetPowerState;
+
+/// The reason for low clocks: the GPU is idle.
+pub(crate) fn nvmlDeviceGetCurrentClocksEventReasons(handle: Ptr, out: Out<u64>) -> i32 {
+    invent(handle, "performance state", &out, 1)
+}
+
+pub(crate) use nvmlDeviceGetCurrentClocksEventReasons as nvmlDeviceGetCurrentClocksThrottleReasons;
+
+/// Boards for desktops have fans; those for servers are cooled by the server.
+fn fans(profile: &DeviceProfile) -> u32 {
+    let desktop = ["GeForce", "RTX", "Quadro", "TITAN"];
+    if desktop.iter().any(|word| profile.name.contains(word)) {
+        2
+    } else {
+        0
+    }
+}
+
+pub(crate) fn nvmlDeviceGetNumFans(handle: Ptr, out: Out<u32>) -> i32 {
+    report(handle, &out, |_, profile| fans(profile))
+}
+
+pub(crate) fn nvmlDeviceGetFanSpeed(handle: Ptr, out: Out<u32>) -> i32 {
+    match device(handle) {
+        Ok((_, profile)) if fans(profile) == 0 => NOT_SUPPORTED,
+        _ => invent(handle, "fan speed", &out, 30),
+    }
+}
+
+pub(crate) fn nvmlDeviceGetFanSpeed_v2(handle: Ptr, fan: u32, out: Out<u32>) -> i32 {
+    match device(handle) {
+        Ok((_, profile)) if fan >= fans(profile).max(1) => INVALID_ARGUMENT,
+        _ => nvmlDeviceGetFanSpeed(handle, out),
+    }
+}
+
+/// The generation of PCI Express that the architecture has.
+pub(crate) fn nvmlDeviceGetMaxPcieLinkGeneration(handle: Ptr, out: Out<u32>) -> i32 {
+    report(handle, &out, |_, profile| match profile.major {
+        ..=7 => 3,
+        8 => 4,
+        _ => 5,
+    })
+}
+
+pub(crate) use {
+    nvmlDeviceGetMaxPcieLinkGeneration as nvmlDeviceGetGpuMaxPcieLinkGeneration,
+    nvmlDeviceGetMaxPcieLinkGeneration as nvmlDeviceGetCurrPcieLinkGeneration,
+};
+
+pub(crate) fn nvmlDeviceGetMaxPcieLinkWidth(handle: Ptr, out: Out<u32>) -> i32 {
+    invent(handle, "width of the PCIe link", &out, 16)
+}
+
+pub(crate) use nvmlDeviceGetMaxPcieLinkWidth as nvmlDeviceGetCurrPcieLinkWidth;
+
+pub(crate) fn nvmlDeviceGetPcieThroughput(handle: Ptr, _counter: i32, out: Out<u32>) -> i32 {
+    invent(handle, "PCIe throughput", &out, 0)
+}
+
+pub(crate) fn nvmlDeviceGetPersistenceMode(handle: Ptr, out: Out<i32>) -> i32 {
+    report(handle, &out, |_, _| 1)
+}
+
+/// GeForce boards cannot correct errors of their memory in a way that NVML could switch.
+pub(crate) fn nvmlDeviceGetEccMode(handle: Ptr, now: Out<i32>, next: Out<i32>) -> i32 {
+    match device(handle) {
+        Ok((_, profile)) if profile.name.contains("GeForce") => NOT_SUPPORTED,
+        _ => {
+            next.set(1);
+            invent(handle, "error correction", &now, 1)
+        }
+    }
 }
 
 // What these devices do not have.
