@@ -191,3 +191,18 @@ def test_a_mode_of_fake_tensors_gets_its_turn(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "sharded" in run.err
+
+
+def test_a_parameter_with_attributes_of_its_own_is_a_plain_tensor(tonnage, tmp_path):
+    script = tmp_path / "subclass.py"
+    script.write_text(
+        "import torch\n"
+        "class Packed(torch.nn.Parameter):\n"
+        "    blocks = 64\n"
+        "packed = Packed(torch.arange(6.0), requires_grad=False).cuda()\n"
+        "packed = Packed(packed, requires_grad=False)\n"
+        "print('sum', packed.data.contiguous().sum().item(), type(packed).__name__)\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "sum 15.0 Packed" in run.err

@@ -266,6 +266,7 @@ class Values:
         self.kinds = dict.fromkeys(integers, True)
         self.kinds.update(dict.fromkeys((torch.float32, torch.float64, torch.float16, torch.bfloat16), False))
         self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.subclasses = {}
         self.buffers = []
         self.operators = {}
         self.pool = None
@@ -300,7 +301,7 @@ class Values:
                 return False
 
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-                if types and any(kind not in values.plain for kind in types):
+                if types and any(values.unwraps(kind) for kind in types):
                     if any(kind.__name__ == "FakeTensor" for kind in types):
                         # It has no values, and is made by a mode below this one, which must get its turn.
                         return function(*args, **kwargs) if kwargs else function(*args)
@@ -348,6 +349,14 @@ class Values:
             bootstrap(thread)
 
         threading.Thread._bootstrap_inner = bootstrap_inner
+
+    def unwraps(self, kind):
+        """Whether a kind of tensor handles operators itself; a subclass that only adds attributes does not."""
+        found = self.subclasses.get(kind)
+        if found is None:
+            plain = kind.__torch_dispatch__ is self.torch._C._disabled_torch_dispatch_impl
+            found = self.subclasses[kind] = not plain
+        return found
 
     def _skip_compiler(self, function):
         """Keeps torch.compile from compiling our own functions."""
