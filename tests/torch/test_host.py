@@ -176,3 +176,17 @@ def test_a_model_built_on_the_host_costs_no_memory_there(tonnage, tmp_path, half
     saved = (tmp_path / "checkpoint.pt").stat()
     assert saved.st_size > (1 if half else 2) << 30
     assert saved.st_blocks * 512 < 64 << 20, "a checkpoint of values nobody knows is a sparse file"
+
+
+def test_a_sparse_buffer_goes_to_the_device(tonnage, tmp_path):
+    script = tmp_path / "sparse.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2048, 2048)\n"
+        "model.register_buffer('heads', torch.ones(6, 8, dtype=torch.bool).to_sparse(), persistent=False)\n"
+        "model.cuda()\n"
+        "print('on', model.heads.device, model.heads.layout)\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "on cuda:0 torch.sparse_coo" in run.err

@@ -292,7 +292,7 @@ class Host:
             return NotImplemented
         with self.lock:
             first = args[0] if args else None
-            if kind is not _READING and first.is_cpu:
+            if kind is not _READING and first.is_cpu and first.layout is self.torch.strided:
                 if kind is not _COPYING:
                     if self._put_off_change(kind, function, first, args, kwargs):
                         return first
@@ -430,7 +430,7 @@ class Host:
                 tensors.append(argument)
             elif isinstance(argument, (list, tuple)):
                 tensors.extend(one for one in argument if isinstance(one, self.torch.Tensor))
-        if name == "copy_":
+        if name == "copy_" and all(one.layout is self.torch.strided for one in args[:2]):
             target, source = args[0], args[1]
             if not target.is_cpu and source.nbytes >= _LARGE:
                 return  # to the GPU: nobody reads the values
