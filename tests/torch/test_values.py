@@ -56,6 +56,54 @@ def test_without_values_the_device_reads_as_zero(tonnage):
     assert run.verdict["unknown_values"] is None
 
 
+MASKS_IN_BACKWARD = """
+import torch
+
+
+class Selected(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, mask):
+        ctx.save_for_backward(x, mask)
+        return x[mask]
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, mask = ctx.saved_tensors
+        into = torch.zeros_like(x)
+        into[mask] = grad
+        kept = mask.nonzero()
+        assert kept.shape == (600, 1), kept.shape
+        return into, None
+
+
+def loss(x, mask):
+    y = x[mask]
+    assert y.shape == (600, 256), y.shape
+    z = y.clone()
+    z[mask[:600]] = y[: mask[:600].sum()] * 2
+    return Selected.apply(x, mask).sum() + z.sum()
+
+
+mask = torch.zeros(1024, dtype=torch.bool)
+mask[torch.randperm(1024)[:600]] = True
+mask = mask.cuda()
+x = torch.randn(1024, 256, device="cuda", requires_grad=True)
+loss(x, mask).backward()
+loss(x, mask).backward()
+gradient, = torch.autograd.grad(outputs=loss(x, mask), inputs=x)
+for reentrant in (True, False):
+    torch.utils.checkpoint.checkpoint(loss, x, mask, use_reentrant=reentrant).backward()
+print("went on:", tuple(gradient.shape))
+"""
+
+
+def test_masks_are_counted_in_backward_passes_too(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, MASKS_IN_BACKWARD))])
+    assert run.code == 0, run.err
+    assert "went on: (1024, 256)" in run.err
+    assert run.verdict["unknown_values"] is None
+
+
 def rows(run):
     kept = [name for name in run.table().column_names if name != "time_ns"]
     return [row for row in run.table().select(kept).to_pylist() if row["kind"] != "meta"]

@@ -89,6 +89,11 @@ def _code_of_calls(old):
     return scope["_wrapped_call_impl"].__code__
 
 
+def _roots(arguments, options):
+    """The tensors a backward pass begins with, among the arguments of `backward` and `grad`."""
+    return arguments[0] if arguments else options.get("tensors", options.get("outputs", ()))
+
+
 def _plain(name):
     """A dotted name without what torch.compile puts around a module."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
@@ -149,6 +154,23 @@ class Owners:
             (torch, "load", "save"),
         ):
             setattr(owner, name, self._in_phase(getattr(owner, name), phase))
+        if self.values is not None:
+            functions = torch.autograd.function.BackwardCFunction
+            functions.apply = self._with_values(functions.apply)
+
+    def _with_values(self, apply):
+        """The backward pass of a function that is written in Python may read values."""
+
+        @functools.wraps(apply)
+        def apply_with_values(node, *gradients):
+            entered = self._enter_values()
+            try:
+                return apply(node, *gradients)
+            finally:
+                if entered:
+                    self.values.pause()
+
+        return apply_with_values
 
     def _note(self, kind, text, address=0):
         data = text.encode("utf-8", "replace")
@@ -382,10 +404,15 @@ class Owners:
                 self._ask_holders()
             self._note(_START, f"phase\t{phase}")
             self.backwards += inner
-            paused = inner and self.values is not None and self.values.pause()
+            paused, handles = False, ()
+            if inner and self.values is not None:
+                handles = self.values.before_backward(_roots(arguments, options))
+                paused = self.values.pause()
             try:
                 return function(*arguments, **options)
             finally:
+                for handle in handles:
+                    handle.remove()
                 self.backwards -= inner
                 if paused:
                     self.values.resume()

@@ -28,7 +28,9 @@ backward pass has the sizes of the first time.
 
 It is off during backward passes and optimizer steps, where values rarely matter
 and a reference held a little longer would move the allocator's blocks, except
-in modules that are called there, which compute a forward pass again.
+in Python code that is called there: modules, which compute a forward pass again,
+and functions with a backward pass of their own. Torch's own backward of an
+indexing by masks counts them once more; it is told what the forward pass found.
 """
 
 import collections
@@ -119,6 +121,9 @@ _FILLED = {
     "fill_": (1,),
     "fill": (1,),
 }
+# Nodes of autograd that count the masks of their forward pass again.
+_COUNTING_NODES = {"IndexBackward0", "IndexPutBackward0"}
+_MAX_COUNTED = 1 << 16
 # They write all of `self` whatever was there before.
 _OVERWRITING = {
     "copy_",
@@ -274,6 +279,9 @@ class Values:
         self.on = False
         self.reads = collections.Counter()
         self.sizes = collections.Counter()
+        # What masks selected, by the number of autograd's node.
+        self.counted = collections.OrderedDict()
+        self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
         self.foreign = {}
         self.deciding = {}
         self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
@@ -395,6 +403,37 @@ class Values:
     def resume(self):
         if self.mode is not None:
             self.push(self.mode)
+
+    @_harmless(())
+    def before_backward(self, roots):
+        """Tells nodes that will count masks what the forward pass found. Handles, to be removed after the pass."""
+        handles, seen = [], set()
+        if not self.counted:
+            return handles
+        roots = (roots,) if isinstance(roots, self.torch.Tensor) else roots
+        waiting = [root.grad_fn for root in roots if isinstance(root, self.torch.Tensor)]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            waiting.extend(one for one, _ in node.next_functions)
+            if node.name() in _COUNTING_NODES:
+                counts = self.counted.get(node._sequence_nr())
+                if counts:
+                    handles.append(node.register_prehook(_Answers(self.answer, counts * 4).enter))
+                    handles.append(node.register_hook(self._answered))
+        return handles
+
+    def _answered(self, *_):
+        self.answer(None, 0)
+
+    def _remember(self, counts):
+        """What masks select, for the backward pass. Autograd made its node just before it called the operator."""
+        if self.sequence is not None and self.torch.is_grad_enabled():
+            self.counted[self.sequence() - 1] = counts
+            if len(self.counted) > _MAX_COUNTED:
+                self.counted.popitem(last=False)
 
     def is_active(self):
         """Whether the mode is among those of this thread."""
@@ -885,6 +924,7 @@ class Values:
         counts, of = self._masks(indices)
         if not counts:
             return self._compute(operator, args, kwargs)
+        self._remember(counts)
         given = [tensor, *(index for index in indices if index is not None)]
         level = self._level(given)
         with self._answers(counts):
@@ -919,6 +959,7 @@ class Values:
         counts, of = self._masks(args[1])
         if not counts:
             return self._compute(operator, args, kwargs)
+        self._remember(counts)
         device = [tensor for tensor in self._tensors(args, kwargs) if tensor.is_cuda]
         level = self._level(device)
         computed, copies = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
@@ -1124,8 +1165,10 @@ class _Answers:
         self.answer = answer
         self.numbers = (ctypes.c_uint64 * len(numbers))(*numbers)
 
-    def __enter__(self):
+    def enter(self, *_):
         self.answer(self.numbers, len(self.numbers))
+
+    __enter__ = enter
 
     def __exit__(self, *_):
         self.answer(None, 0)
