@@ -95,6 +95,9 @@ struct Note {
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
+    /// Whether an autotuner chose among kernels, which goes by time on a GPU.
+    #[serde(default)]
+    autotuned: bool,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -577,6 +580,12 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(values) = note.values {
             self.values(values)?;
+        }
+        if note.autotuned {
+            self.gap(
+                "which kernels an autotuner takes: it measures time, and a dry run has none; \
+                 the first that compiles was taken, and a library's before others",
+            )?;
         }
         if let Some(what) = note.made_up {
             self.made_up.push(what);

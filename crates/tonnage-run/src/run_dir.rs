@@ -30,12 +30,18 @@ use crate::standin;
 const HOOK_FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
+    ("autotune.py", include_str!("hook/autotune.py")),
     ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),
     ("gpu.py", include_str!("hook/gpu.py")),
 ];
 const HOOK_FOLDER: &str = "python";
+/// The caches of Inductor and Triton. A dry run has its own: what an autotuner chose there must not reach a GPU.
+const COMPILER_CACHES: [(&str, &str); 2] = [
+    ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+    ("TRITON_CACHE_DIR", "triton"),
+];
 /// What the hook is told of the options.
 const HOOK_SETTINGS: &str = "tonnage.json";
 const LIBRARY_FOLDER: &str = "lib";
@@ -109,6 +115,8 @@ impl RunDir {
             (name, prepend(first.into_os_string(), rest.as_deref()))
         }));
         variables.push(hook_path(self.path(), job));
+        let caches = compiler_caches(job, self.path());
+        variables.extend(COMPILER_CACHES.map(|(name, folder)| (name, caches.join(folder).into())));
         variables
     }
 
@@ -289,6 +297,17 @@ fn fill(
         symlink(standin, folder.join(LIBRARY_FOLDER).join(name))?;
     }
     Ok(())
+}
+
+/// Where compilers keep what they made: one folder for all dry runs, in the user's cache. If that cannot be written,
+/// the folder of this run.
+fn compiler_caches(job: &Job, run: &Path) -> PathBuf {
+    let set = |name| job.variable(name).filter(|value| !value.is_empty());
+    let cache = set("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| set("HOME").map(|home| Path::new(&home).join(".cache")));
+    let kept = cache.map(|cache| cache.join("tonnage"));
+    let kept = kept.filter(|kept| fs::create_dir_all(kept).is_ok());
+    kept.unwrap_or_else(|| run.join("caches"))
 }
 
 /// A list of paths with `first` in front of what was there.

@@ -41,6 +41,7 @@ class _Recorder:
         self.owners = None
         self.holders = None
         self.values = None
+        self.autotuners = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -65,6 +66,8 @@ class _Recorder:
             host = _load("host")["Host"](torch)
             self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
             self.values.install()
+        if self.gpu is None:
+            self._choose_without_timing()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.after_step = self._stop_after_steps
         memory = torch.cuda.memory
@@ -76,6 +79,14 @@ class _Recorder:
         """Asks a real GPU how much of it is in use."""
         if self.gpu is not None:
             self.gpu.sample()
+
+    def _choose_without_timing(self):
+        self.autotuners = _load("autotune")["Autotuners"]()
+        for name, change in self.autotuners.modules().items():
+            if name in sys.modules:
+                change(sys.modules[name])
+            else:
+                sys.meta_path.insert(0, _AfterImport(name, change))
 
     def ask_owners(self):
         try:
@@ -290,10 +301,12 @@ class _Recorder:
         return result
 
     def tell_values(self):
-        """Tells which values were read that nobody knows."""
+        """Tells which values were read that nobody knows, and whether choices go by time."""
         if self.values is not None and self.values.on:
             self.values.on = False
             self.note(values=self.values.summary())
+        if self.autotuners is not None and self.autotuners.chose:
+            self.note(autotuned=True)
 
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
@@ -336,15 +349,19 @@ def _torch_imported(torch):
         print(f"tonnage: no stacks will be recorded: {error}", file=sys.stderr)
 
 
-class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Lets torch be imported as usual, then calls `_torch_imported`.
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Lets a module be imported as usual, then calls a function with it.
 
-    Many packages look whether torch is there before they import it, so it stays
-    until torch has really been imported.
+    Many packages look whether a module is there before they import it, so this
+    stays until it has really been imported.
     """
 
+    def __init__(self, name, call):
+        self.name = name
+        self.call = call
+
     def find_spec(self, name, path, target=None):
-        if name != "torch":
+        if name != self.name:
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
@@ -362,7 +379,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
                 del loader.exec_module
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    _torch_imported(module)
+                    self.call(module)
 
             loader.exec_module = execute_and_tell
         return spec
@@ -462,7 +479,7 @@ def _is_dry_run():
         return '"record"' not in file.read()
 
 
-sys.meta_path.insert(0, _TorchFinder())
+sys.meta_path.insert(0, _AfterImport("torch", _torch_imported))
 if _is_dry_run():
     sys.meta_path.insert(1, _JaxFinder())
     _hear_interrupts()

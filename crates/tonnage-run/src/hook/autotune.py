@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Autotuners choose without compiling every candidate.
+
+Triton's autotuner and those of Inductor compile many variants of a kernel, time
+them and take the fastest. In a dry run nothing takes time, so the comparison
+says nothing, and compiling takes minutes. Here the first candidate that compiles
+is taken; where Inductor chooses between a library and kernels of its own, the
+library. Which one a GPU would take is unknown by nature, and the verdict says so.
+"""
+
+import functools
+
+
+class Autotuners:
+    def __init__(self):
+        # Whether a choice was made that goes by time on a GPU.
+        self.chose = False
+
+    def modules(self):
+        """What to do when these modules have been imported."""
+        return {
+            "triton.runtime.autotuner": self._change_triton,
+            "torch._inductor.runtime.triton_heuristics": self._change_kernels,
+            "torch._inductor.select_algorithm": self._change_algorithms,
+        }
+
+    def _change_triton(self, module):
+        tuner = module.Autotuner
+        bench = tuner._bench
+
+        @functools.wraps(bench)
+        def bench_until_one_works(this, *arguments, **options):
+            # A new call has new arguments.
+            if getattr(this, "_tonnage_chosen_for", None) is this.nargs:
+                self.chose = True
+                return [float("inf")] * 3
+            result = bench(this, *arguments, **options)
+            first = result[0] if isinstance(result, (list, tuple)) else result
+            if first != float("inf"):
+                this._tonnage_chosen_for = this.nargs
+            return result
+
+        tuner._bench = bench_until_one_works
+
+    def _change_kernels(self, module):
+        tuner = module.CachingAutotuner
+        compile_all = tuner._precompile_worker
+
+        @functools.wraps(compile_all)
+        def compile_one(this, *arguments, **options):
+            candidates = this.configs
+            if this.compile_results or not candidates or len(candidates) < 2:
+                return compile_all(this, *arguments, **options)
+            self.chose = True
+            for candidate in candidates[:-1]:
+                this.configs = [candidate]
+                try:
+                    return compile_all(this, *arguments, **options)
+                except Exception:
+                    continue  # it needs more than the GPU has
+            this.configs = candidates[-1:]
+            return compile_all(this, *arguments, **options)
+
+        tuner._precompile_worker = compile_one
+        if hasattr(tuner, "coordinate_descent_tuning"):
+            tuner.coordinate_descent_tuning = lambda this, launcher, *_, **__: launcher
+
+    def _change_algorithms(self, module):
+        cache = module.AlgorithmSelectorCache
+        choose = cache.__call__
+
+        @functools.wraps(choose)
+        def choose_first(this, name, choices, *arguments, **options):
+            libraries = [one for one in choices if isinstance(one, module.ExternKernelCaller)]
+            if len(choices) > 1 and libraries:
+                self.chose = True
+                choices = libraries[:1]
+            return choose(this, name, choices, *arguments, **options)
+
+        cache.__call__ = choose_first

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Autotuners: they end soon, their choice is named as unknown, and nothing of it reaches the user's caches."""
+
+import os
+
+from conftest import PYTHON
+
+SCRIPT = """
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+
+def configs():
+    return [triton.Config({"BLOCK": size}, num_warps=warps) for size in (128, 256, 512, 1024) for warps in (1, 2, 4, 8)]
+
+
+@triton.autotune(configs=configs(), key=["size"])
+@triton.jit
+def double(into, source, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(into + at, 2 * tl.load(source + at, mask=at < size), mask=at < size)
+
+
+x = torch.randn(4096, device="cuda")
+double[lambda meta: (triton.cdiv(4096, meta["BLOCK"]),)](torch.empty_like(x), x, 4096)
+compiled = sum(len(cache[0]) for cache in double.fn.device_caches.values())
+print("compiled by Triton:", compiled)
+
+model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)).cuda()
+model = torch.compile(model, mode="max-autotune-no-cudagraphs")
+model(torch.randn(256, 512, device="cuda")).sum().backward()
+print("went on:", True)
+"""
+
+
+def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path):
+    path = tmp_path / "tuned.py"
+    path.write_text(SCRIPT)
+    own = {name: str(tmp_path / "own" / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+    kept = tmp_path / "kept"
+    run = tonnage(None, command=[PYTHON, str(path)], XDG_CACHE_HOME=str(kept), **own)
+    assert run.code == 0, run.err
+    assert "went on: True" in run.err
+    assert "compiled by Triton: 1\n" in run.err
+    assert any("which kernels an autotuner takes" in text for text in run.verdict["unknown"])
+    assert not (tmp_path / "own").exists(), "the user's own caches"
+    assert {"inductor", "triton"} <= set(os.listdir(kept / "tonnage"))
