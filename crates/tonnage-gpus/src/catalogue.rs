@@ -21,6 +21,8 @@ const REPEATED: usize = 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalogue {
     gpus: Vec<Gpu>,
+    /// MIG slices, which are found by name and not listed among the GPUs.
+    slices: Vec<Gpu>,
     /// Short names that stand for several GPUs, normalised, with the ids in the file's order.
     ambiguous: BTreeMap<String, Vec<String>>,
 }
@@ -35,12 +37,17 @@ impl Catalogue {
 
     /// A catalogue from the text of a file like `gpus.toml`.
     pub fn parse(text: &str) -> Result<Self, CatalogueError> {
-        let (gpus, ambiguous) = parse::parse(text)?;
+        let parsed = parse::parse(text)?;
+        let ambiguous = parsed.ambiguous;
         let ambiguous = ambiguous
             .into_iter()
             .map(|(name, ids)| (normalise(&name), ids))
             .collect();
-        Ok(Self { gpus, ambiguous })
+        Ok(Self {
+            gpus: parsed.gpus,
+            slices: parsed.slices,
+            ambiguous,
+        })
     }
 
     /// Every GPU, in the file's order.
@@ -48,7 +55,21 @@ impl Catalogue {
         &self.gpus
     }
 
-    /// The GPU of this id, alias or driver's name, ignoring case, `-`, `_` and spaces.
+    /// MIG slices of GPUs, in the file's order.
+    ///
+    /// ```
+    /// let catalogue = tonnage_gpus::Catalogue::embedded();
+    /// let slice = catalogue.find("h100/1g.10gb")?;
+    /// assert_eq!(slice.name, "NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+    /// assert_eq!(slice.sm_count.value, 16);
+    /// assert!(catalogue.slices().contains(slice));
+    /// # Ok::<(), tonnage_gpus::UnknownGpu>(())
+    /// ```
+    pub fn slices(&self) -> &[Gpu] {
+        &self.slices
+    }
+
+    /// The GPU or MIG slice of this id, alias or driver's name, ignoring case, `-`, `_` and spaces.
     ///
     /// A GPU that is in the catalogue but not supported is found too; look at
     /// [`Gpu::supported`]. A short name that stands for GPUs of different capacity (`a100`) is an
@@ -60,6 +81,7 @@ impl Catalogue {
             && let Some(gpu) = self
                 .gpus
                 .iter()
+                .chain(&self.slices)
                 .find(|gpu| keys(gpu).any(|key| normalise(key) == wanted))
         {
             return Ok(gpu);
@@ -95,6 +117,15 @@ impl Catalogue {
         let length = wanted.chars().count();
         if length < 2 {
             return Vec::new();
+        }
+        // After a GPU's name and a slash, only one of its slices can be meant.
+        if let Some((whole, _)) = wanted.split_once('/') {
+            let whole = |slice: &&Gpu| {
+                let first = |key: &str| key.split_once('/').map(|(whole, _)| normalise(whole));
+                keys(slice).any(|key| first(key).as_deref() == Some(whole))
+            };
+            let slices = self.slices.iter().filter(whole);
+            return slices.map(|slice| slice.id.clone()).collect();
         }
         // A third of the name may be wrong: "h10" finds h100, "banana" finds nothing.
         let tolerance = (length / 3).max(1);

@@ -90,6 +90,19 @@ struct RawGpu {
     total_memory: RawFigure,
     context: RawFigure,
     device: Vec<RawDevice>,
+    #[serde(default)]
+    slice: Vec<RawSlice>,
+}
+
+/// A MIG profile of a GPU.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSlice {
+    profile: String,
+    sm_count: u32,
+    /// How many of the eight parts of the memory it has.
+    memory_eighths: u32,
+    total_memory: RawFigure,
 }
 
 #[derive(Debug, Deserialize)]
@@ -117,15 +130,26 @@ fn yes() -> bool {
     true
 }
 
-/// What the file holds: the GPUs in its order, and the short names that stand for several.
-pub(crate) type Parsed = (Vec<Gpu>, BTreeMap<String, Vec<String>>);
+/// What the file holds, in its order.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) gpus: Vec<Gpu>,
+    /// MIG slices of them.
+    pub(crate) slices: Vec<Gpu>,
+    /// Short names that stand for several GPUs.
+    pub(crate) ambiguous: BTreeMap<String, Vec<String>>,
+}
 
 /// Reads a whole catalogue.
 pub(crate) fn parse(text: &str) -> Result<Parsed, CatalogueError> {
     let file: RawFile = toml::from_str(text)?;
     let mut gpus = Vec::with_capacity(file.gpu.len());
-    for raw in file.gpu {
-        gpus.push(gpu(raw, &file.arch)?);
+    let mut slices = Vec::new();
+    for mut raw in file.gpu {
+        let profiles = std::mem::take(&mut raw.slice);
+        let whole = gpu(raw, &file.arch)?;
+        slices.extend(profiles.iter().map(|profile| slice(&whole, profile)));
+        gpus.push(whole);
     }
     for (name, ids) in &file.ambiguous {
         for id in ids {
@@ -137,7 +161,76 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, CatalogueError> {
             }
         }
     }
-    Ok((gpus, file.ambiguous))
+    Ok(Parsed {
+        gpus,
+        slices,
+        ambiguous: file.ambiguous,
+    })
+}
+
+/// A MIG slice, which is like the GPU it is a part of except for its size.
+fn slice(whole: &Gpu, raw: &RawSlice) -> Gpu {
+    const MIB: u64 = 1 << 20;
+    let profile = &raw.profile;
+    let assumed = |value: u64, source: String| Figure {
+        value,
+        source,
+        known: Known::Assumed,
+    };
+    let part = |value: u64| value * u64::from(raw.memory_eighths) / 8;
+    let sms = u64::from(whole.sm_count.value).max(1);
+    let context = whole.context.value * u64::from(raw.sm_count) / sms / MIB * MIB;
+    let bus = part(u64::from(whole.memory_bus_bits.value));
+    // "1g.10gb" is 10 GB on the box.
+    let size = profile.split_once('.').map_or("", |(_, size)| size);
+    let marketed = size.trim_end_matches("gb").parse();
+    let read = raw.total_memory.known == Known::Read;
+    Gpu {
+        id: format!("{}/{profile}", whole.id),
+        aliases: whole
+            .aliases
+            .iter()
+            .map(|alias| format!("{alias}/{profile}"))
+            .chain([format!("{} {profile}", whole.id)])
+            .collect(),
+        name: format!("{} MIG {profile}", whole.name),
+        marketed_gb: marketed.unwrap_or(whole.marketed_gb),
+        total_memory: figure(&raw.total_memory),
+        context: assumed(
+            context,
+            format!(
+                "{} MiB: {} MiB of the whole {} × {} / {sms} SMs",
+                context / MIB,
+                whole.context.value / MIB,
+                whole.id,
+                raw.sm_count
+            ),
+        ),
+        sm_count: if read {
+            Figure {
+                value: raw.sm_count,
+                source: tidy(&raw.total_memory.source),
+                known: Known::Read,
+            }
+        } else {
+            Figure {
+                value: raw.sm_count,
+                source: "by the profiles of NVIDIA's MIG User Guide; not read from a driver"
+                    .to_owned(),
+                known: Known::Assumed,
+            }
+        },
+        l2_bytes: assumed(
+            part(whole.l2_bytes.value),
+            format!("{}/8 of the whole {}", raw.memory_eighths, whole.id),
+        ),
+        memory_bus_bits: Figure {
+            value: u32::try_from(bus).unwrap_or(whole.memory_bus_bits.value),
+            source: format!("{}/8 of the whole {}", raw.memory_eighths, whole.id),
+            known: Known::Assumed,
+        },
+        ..whole.clone()
+    }
 }
 
 fn gpu(raw: RawGpu, archs: &BTreeMap<String, RawArch>) -> Result<Gpu, CatalogueError> {
@@ -282,7 +375,7 @@ clock_khz = 1
 
     #[test]
     fn a_small_file_is_read_and_its_sources_are_one_line() {
-        let (gpus, _) = parse(SMALL).unwrap();
+        let gpus = parse(SMALL).unwrap().gpus;
         assert_eq!(gpus.len(), 1);
         assert_eq!(gpus[0].sm_count.source, "two lines");
         assert!(gpus[0].supported);

@@ -79,6 +79,60 @@ fn the_gpus_that_were_promised_are_there() {
 }
 
 #[test]
+fn contexts_that_were_read_later_are_in_the_catalogue() {
+    let catalogue = Catalogue::embedded();
+    for (id, mib) in [
+        ("rtx4090", 386),
+        ("a100-80gb", 414),
+        ("h100-80gb", 516),
+        ("t4", 102),
+    ] {
+        let context = &catalogue.find(id).unwrap().context;
+        assert_eq!(
+            (context.value, context.known),
+            (mib * MIB, Known::Read),
+            "{id}"
+        );
+    }
+}
+
+#[test]
+fn a_slice_is_a_part_of_its_gpu() {
+    let catalogue = Catalogue::embedded();
+    let mut names = Vec::new();
+    for slice in catalogue.slices() {
+        let (whole, profile) = slice.id.split_once('/').unwrap();
+        let whole = catalogue.find(whole).unwrap();
+        assert_eq!(catalogue.find(&slice.id).unwrap(), slice);
+        assert_eq!(catalogue.find(&slice.name).unwrap(), slice);
+        assert_eq!(slice.name, format!("{} MIG {profile}", whole.name));
+        assert!(
+            slice.total_memory.value <= whole.total_memory.value,
+            "{}",
+            slice.id
+        );
+        assert!(slice.sm_count.value <= whole.sm_count.value, "{}", slice.id);
+        assert!(slice.context.value <= whole.context.value, "{}", slice.id);
+        // The profile's own size, as a GPU's is near the size on its box.
+        let marketed = f64::from(slice.marketed_gb) * 1e9;
+        let ratio = slice.total_memory.value as f64 / marketed;
+        assert!((0.93..1.11).contains(&ratio), "{}: {ratio}", slice.id);
+        // Slices of compute and of memory of one GPU have different names.
+        names.push(slice.id.clone());
+    }
+    let count = names.len();
+    names.dedup();
+    assert_eq!((names.len(), count > 30), (count, true));
+    let one = catalogue.find("h100-80gb/1g.10gb").unwrap();
+    assert_eq!(
+        (one.total_memory.value, one.sm_count.value),
+        (10_468_982_784, 16)
+    );
+    let error = catalogue.find("h100/1g.11gb").unwrap_err().to_string();
+    assert!(error.contains("h100-80gb/1g.10gb"), "{error}");
+}
+
+#[test]
 fn no_name_means_two_gpus() {
     let catalogue = Catalogue::embedded();
     let mut owner: BTreeMap<String, &str> = BTreeMap::new();
@@ -316,7 +370,7 @@ fn a_gpu_goes_to_json_with_its_sources() {
     assert_eq!(json["compute_capability"], "9.0");
     assert_eq!(json["total_memory"]["known"], "read");
     assert_eq!(json["total_memory"]["value"], 85_017_493_504_u64);
-    assert_eq!(json["context"]["known"], "assumed");
+    assert_eq!(json["context"]["known"], "read");
     assert_eq!(json["limits"]["shared_per_sm"]["value"], 233_472);
 }
 

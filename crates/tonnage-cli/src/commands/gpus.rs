@@ -21,7 +21,9 @@ pub(crate) fn run(options: &GpusOptions, form: Form) -> Result<Reply> {
             schema_version: SCHEMA_VERSION,
             gpu,
         };
-        return Ok(Reply::new(form, Answer::Yes, &one, |_| describe(gpu))?);
+        return Ok(Reply::new(form, Answer::Yes, &one, |_| {
+            describe(gpu, &catalogue)
+        })?);
     }
     let gpus = catalogue.gpus();
     let all = All {
@@ -92,17 +94,29 @@ fn table(gpus: &[Gpu]) -> String {
             gpu.name,
         );
     }
-    text.push_str("\n`tonnage gpus NAME` shows where each figure comes from.");
+    text.push_str(
+        "\n`tonnage gpus NAME` shows where each figure comes from, and the MIG slices of a GPU.",
+    );
     text
 }
 
-fn describe(gpu: &Gpu) -> String {
+fn describe(gpu: &Gpu, catalogue: &Catalogue) -> String {
     let mut text = format!("{}: {}\n", gpu.id, gpu.name);
     if let Some(reason) = &gpu.reason {
         let _ = writeln!(text, "  not supported: {reason}");
     }
     if !gpu.aliases.is_empty() {
         let _ = writeln!(text, "  also called {}", gpu.aliases.join(", "));
+    }
+    let own = |slice: &&Gpu| slice.id.split_once('/').map(|(whole, _)| whole) == Some(&*gpu.id);
+    let slices: Vec<&str> = catalogue
+        .slices()
+        .iter()
+        .filter(own)
+        .map(|slice| &*slice.id)
+        .collect();
+    if !slices.is_empty() {
+        let _ = writeln!(text, "  MIG slices  {}", slices.join(", "));
     }
     let size = |figure: &Figure<u64>| format!("{} ({} bytes)", bytes(figure.value), figure.value);
     line(
