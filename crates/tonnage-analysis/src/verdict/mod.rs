@@ -9,6 +9,7 @@
 mod foreign;
 mod margin;
 mod need;
+mod sizes;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -259,6 +260,9 @@ pub struct Verdict {
     pub stopped: Option<String>,
     /// Users of a device other than PyTorch that a dry run cannot follow.
     pub foreign: Vec<Foreign>,
+    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// such blocks are assumed, not exact.
+    pub unknown_sizes: Vec<String>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
     /// Rows of the recording.
@@ -324,6 +328,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let devices_total = rows.totals(&facts);
     let exceptions = facts.exceptions();
     let foreign = foreign::find(&facts);
+    let unknown_sizes = sizes::find(&rows.unmodelled);
     let outcome = if facts.torch.is_empty() && !foreign.is_empty() {
         Outcome::NotCovered
     } else {
@@ -361,7 +366,8 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             .collect(),
         unknown_values: values::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
-        unknown: unknown(&facts, outcome, &foreign),
+        unknown: unknown(&facts, outcome, &foreign, &unknown_sizes),
+        unknown_sizes,
         foreign,
         events: rows.count,
     })
@@ -382,8 +388,14 @@ fn gaps(facts: &[meta::Meta]) -> Vec<String> {
 }
 
 /// What the recording cannot say.
-fn unknown(facts: &Facts<'_>, outcome: Outcome, foreign: &[Foreign]) -> Vec<String> {
+fn unknown(
+    facts: &Facts<'_>,
+    outcome: Outcome,
+    foreign: &[Foreign],
+    sizes: &[String],
+) -> Vec<String> {
     let mut unknown = facts.unknown.clone();
+    unknown.extend_from_slice(sizes);
     if outcome != Outcome::NotCovered {
         let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
         unknown.extend(foreign.iter().map(what));

@@ -426,7 +426,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         &format!("{}{whose}{most}, {when}", bytes(peak.used)),
     );
     let sizes = verdict.unknown_values.as_ref();
-    let assumed = sizes.is_some_and(|values| values.sizes > 0);
+    let assumed = sizes.is_some_and(|values| values.sizes > 0) || !verdict.unknown_sizes.is_empty();
     let exact = match (recorded, assumed) {
         (true, _) => "recorded",
         (false, true) => "assumed",
@@ -715,6 +715,7 @@ mod tests {
             unknown_values: None,
             stopped: None,
             foreign: Vec::new(),
+            unknown_sizes: Vec::new(),
             unknown: Vec::new(),
             events: 5000,
         }
