@@ -190,3 +190,12 @@ def test_a_sparse_buffer_goes_to_the_device(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "on cuda:0 torch.sparse_coo" in run.err
+
+
+def test_a_host_without_memory_is_named(tonnage, tmp_path):
+    path = tmp_path / "large.py"
+    path.write_text("import torch\ntorch.ones(1, device='cuda')\ntorch.empty(1 << 50)\n")
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 2
+    assert run.verdict["outcome"] == "failed"
+    assert run.verdict["host_out_of_memory"] == "the host did not have the memory that the script asked for"

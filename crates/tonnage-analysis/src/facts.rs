@@ -23,6 +23,10 @@ pub const ADDRESS_ORDER: &str = "driver.address_order";
 pub const ENDING: &str = "run.ending";
 /// Why the command was ended before its own end, if it was.
 pub const STOPPED: &str = "run.stopped";
+/// How long, in whole seconds, an interrupted run had gone on without a new peak.
+pub const WITHOUT_NEW_PEAK: &str = "run.seconds_without_new_peak";
+/// How many processes the kernel ended during the run because the machine was out of memory.
+pub const KILLED_FOR_MEMORY: &str = "run.killed_for_memory";
 /// Set if the user interrupted the run.
 pub const INTERRUPTED: &str = "run.interrupted";
 /// Which values a process read that were not computed, and which sizes depended on such values, as JSON.

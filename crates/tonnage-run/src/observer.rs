@@ -82,6 +82,10 @@ pub struct JobEnd {
     pub stopped: Option<String>,
     /// Whether it was interrupted: by a signal to this process, or by the observer.
     pub interrupted: bool,
+    /// How long it had gone on without a new peak.
+    pub quiet: Duration,
+    /// How many processes the kernel ended meanwhile, on the whole machine, for want of memory.
+    pub killed_for_memory: u64,
     /// How long it took.
     pub elapsed: Duration,
 }
@@ -93,6 +97,8 @@ impl JobEnd {
             ending,
             stopped: None,
             interrupted: false,
+            quiet: Duration::ZERO,
+            killed_for_memory: 0,
             elapsed,
         }
     }
@@ -118,4 +124,6 @@ pub struct Progress {
     pub events: u64,
     /// The largest use so far, summed over all devices.
     pub peak: u64,
+    /// How long ago that was.
+    pub quiet: Duration,
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tonnage_analysis::facts;
@@ -37,6 +38,8 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("gpu.py", include_str!("hook/gpu.py")),
 ];
 const HOOK_FOLDER: &str = "python";
+/// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
+const LONG_WITHOUT_PEAK: Duration = Duration::from_secs(10);
 /// The caches of Inductor and Triton. A dry run has its own: what an autotuner chose there must not reach a GPU.
 const COMPILER_CACHES: [(&str, &str); 2] = [
     ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
@@ -179,6 +182,13 @@ impl RunDir {
         }
         if let Some(why) = &end.stopped {
             all.push((facts::STOPPED, why.clone()));
+        }
+        if end.killed_for_memory > 0 {
+            all.push((facts::KILLED_FOR_MEMORY, end.killed_for_memory.to_string()));
+        }
+        if end.interrupted && end.quiet >= LONG_WITHOUT_PEAK {
+            let seconds = end.quiet.as_secs().to_string();
+            all.push((facts::WITHOUT_NEW_PEAK, seconds));
         }
         if end.interrupted {
             all.push((facts::INTERRUPTED, "yes".to_owned()));

@@ -86,6 +86,7 @@ pub(crate) fn watch(
     } else {
         prepared.command(job)?
     };
+    let kills_before = kills_for_memory();
     let started = Instant::now();
     let mut child = command.spawn().map_err(|source| RunError::Start {
         program: command.get_program().to_string_lossy().into_owned(),
@@ -106,7 +107,7 @@ pub(crate) fn watch(
         }
         std::thread::sleep(tick);
         tick = TICK.min(tick * 2);
-        let progress = Progress {
+        let mut progress = Progress {
             elapsed: started.elapsed(),
             capacity: prepared.capacity(),
             ..read_progress(prepared.folder())
@@ -114,8 +115,9 @@ pub(crate) fn watch(
         if progress.peak > last_peak.0 {
             last_peak = (progress.peak, Instant::now());
         }
+        progress.quiet = last_peak.1.elapsed();
         let asked_to_stop = observer.progress(&progress) == ControlFlow::Break(());
-        let quiet = last_peak.1.elapsed();
+        let quiet = progress.quiet;
         let out_of_patience = watching.patience.is_some_and(|patience| quiet > patience);
         if termination.is_none() && (asked_to_stop || out_of_patience) {
             interrupted = asked_to_stop;
@@ -132,8 +134,24 @@ pub(crate) fn watch(
         ending: status.into(),
         stopped,
         interrupted: interrupted || forwarding.as_ref().is_some_and(Forwarding::interrupted),
+        quiet: last_peak.1.elapsed(),
+        killed_for_memory: kills_for_memory().saturating_sub(kills_before),
         elapsed: started.elapsed(),
     })
+}
+
+/// How many processes the kernel has ended since it started because the machine, or a group of processes, was out of
+/// memory.
+fn kills_for_memory() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    kills_in(&text).unwrap_or(0)
+}
+
+fn kills_in(vmstat: &str) -> Option<u64> {
+    let line = vmstat
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "));
+    line?.trim().parse().ok()
 }
 
 /// The standard input of a second run: a file from its start, else nothing, since a pipe was read already.
@@ -142,4 +160,18 @@ fn stdin_again() -> Stdio {
     let is_file = std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
     let file = is_file.then(|| File::open(path).ok()).flatten();
     file.map_or_else(Stdio::null, Stdio::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted_by_the_kernel() {
+        assert_eq!(
+            kills_in("nr_free_pages 12\noom_kill 3\nnuma_hit 4\n"),
+            Some(3)
+        );
+        assert_eq!(kills_in("oom_kills 3\n"), None);
+    }
 }

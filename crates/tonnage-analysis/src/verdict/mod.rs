@@ -258,6 +258,8 @@ pub struct Verdict {
     pub unknown_values: Option<UnknownValues>,
     /// When the job was stopped before its end, as was asked for: `after 3 steps`.
     pub stopped: Option<String>,
+    /// How the memory of the host, not that of the GPU, ran out, if it did.
+    pub host_out_of_memory: Option<String>,
     /// Users of a device other than PyTorch that a dry run cannot follow.
     pub foreign: Vec<Foreign>,
     /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
@@ -339,6 +341,9 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let margin = (outcome == Outcome::Fits)
         .then(|| margin::find(&open, &devices_total, &facts))
         .flatten();
+    let host_out_of_memory = (outcome == Outcome::Failed)
+        .then(|| host_out_of_memory(&facts, &exceptions))
+        .flatten();
     Ok(Verdict {
         schema_version: SCHEMA_VERSION,
         outcome,
@@ -366,6 +371,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             .collect(),
         unknown_values: values::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
+        host_out_of_memory,
         unknown: unknown(&facts, outcome, &foreign, &unknown_sizes),
         unknown_sizes,
         foreign,
@@ -400,10 +406,36 @@ fn unknown(
         let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
         unknown.extend(foreign.iter().map(what));
     }
-    if outcome == Outcome::Fits && facts.any(facts::INTERRUPTED).is_some() {
-        unknown.push("what would have come after the interrupt".to_owned());
+    let quiet = facts.any(facts::WITHOUT_NEW_PEAK);
+    if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
+        let quiet = quiet.map_or_else(String::new, |seconds| {
+            format!("; it had gone on for {seconds} s without a new peak")
+        });
+        unknown.push(format!("what would have come after the interrupt{quiet}"));
     }
     unknown
+}
+
+/// How the host ran out of memory, if a failed job says so or the kernel ended a process for it.
+fn host_out_of_memory(facts: &Facts<'_>, exceptions: &[Exception]) -> Option<String> {
+    const WORDS: [&str; 3] = [
+        "DefaultCPUAllocator",
+        "Cannot allocate memory",
+        "Unable to allocate",
+    ];
+    let is_host = |exception: &&Exception| {
+        exception.kind == "builtins.MemoryError"
+            || exception.kind.ends_with("_ArrayMemoryError")
+            || WORDS.iter().any(|word| exception.message.contains(word))
+    };
+    if exceptions.iter().any(|exception| is_host(&exception)) {
+        return Some("the host did not have the memory that the script asked for".to_owned());
+    }
+    let killed: u64 = facts.any(facts::KILLED_FOR_MEMORY)?.parse().ok()?;
+    (killed > 0).then(|| {
+        "the kernel ended a process of this machine meanwhile because the host was out of memory"
+            .to_owned()
+    })
 }
 
 /// A recording, read to its end.

@@ -32,7 +32,7 @@ pub(crate) fn run(
     let job = job_of(&typed.command, typed.json, surroundings);
     let mut options = RecordOptions::default();
     options.forward_signals = surroundings.forward_signals;
-    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop));
+    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop)).on_real_gpu();
     let recorded = record(&job, &options, written, &mut screen)?;
     let path = finished(output, path, typed.force)?;
     let fails = recorded.verdict.outcome == Outcome::DoesNotFit;

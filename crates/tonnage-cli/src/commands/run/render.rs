@@ -103,8 +103,12 @@ fn headline(verdict: &Verdict) -> String {
             bytes(verdict.spare())
         ),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: the script {}",
-            ended(&verdict.ending)
+            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: the script {}{}",
+            ended(&verdict.ending),
+            verdict
+                .host_out_of_memory
+                .as_ref()
+                .map_or_else(String::new, |how| format!("; {how}")),
         ),
         Outcome::NoDevice => "the command ended without using a GPU".to_owned(),
         Outcome::NotCovered => {
@@ -714,6 +718,7 @@ mod tests {
             unmodelled: Vec::new(),
             unknown_values: None,
             stopped: None,
+            host_out_of_memory: None,
             foreign: Vec::new(),
             unknown_sizes: Vec::new(),
             unknown: Vec::new(),

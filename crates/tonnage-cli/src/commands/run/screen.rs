@@ -8,6 +8,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tonnage_run::{Attempt, JobEnd, Observer, Progress};
 
@@ -18,7 +19,12 @@ pub(crate) struct Screen {
     live_figures: bool,
     line: Option<StatusLine>,
     stop: Arc<AtomicBool>,
+    /// Whether it was said that the peak has not grown for long; said once, of the first run.
+    said_quiet: bool,
 }
+
+/// A job that has not reached a new peak for so long probably repeats the same step.
+const LONG_WITHOUT_PEAK: Duration = Duration::from_mins(1);
 
 impl Screen {
     /// Nothing is shown before the job starts; it is ended when `stop` becomes true.
@@ -27,6 +33,15 @@ impl Screen {
             live_figures,
             line: None,
             stop,
+            said_quiet: false,
+        }
+    }
+
+    /// For a real GPU, where a long job without a new peak is what everybody wants.
+    pub(crate) fn on_real_gpu(self) -> Self {
+        Self {
+            said_quiet: true,
+            ..self
         }
     }
 }
@@ -34,6 +49,7 @@ impl Screen {
 impl Observer for Screen {
     fn started(&mut self, attempt: Attempt) {
         if attempt == Attempt::Unlimited {
+            self.said_quiet = true;
             print_err(&format!(
                 "{DIM}out of memory; running it once more on a GPU without a limit, to find out how much it needs \
                  (--stop-at-oom leaves this out){DIM:#}"
@@ -45,6 +61,15 @@ impl Observer for Screen {
     }
 
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        if !self.said_quiet && progress.peak > 0 && progress.quiet >= LONG_WITHOUT_PEAK {
+            self.said_quiet = true;
+            let seconds = progress.quiet.as_secs();
+            print_err(&format!(
+                "{DIM}no new peak for {seconds} s, {} so far; Ctrl-C ends the job with a verdict on what ran, \
+                 --stop-after 3steps or 90s does so by itself{DIM:#}",
+                bytes(progress.peak)
+            ));
+        }
         if let Some(line) = &mut self.line {
             line.show(&figures(progress));
         }
