@@ -59,7 +59,7 @@ _CALLED = ("_compiled_call_impl", "_call_impl")
 _COLUMN = 19
 
 
-def _code_of_calls(old):
+def _code_of_calls(torch, old):
     """The code that takes the place of `old`, with its file and its lines."""
     if set(old.co_names) != set(_CALLED) or old.co_freevars:
         raise RuntimeError("torch calls modules in a way that is not known here")
@@ -70,7 +70,11 @@ def _code_of_calls(old):
             line = number
         if instruction.argval in _CALLED:
             lines[instruction.argval] = line
-    tree = ast.parse(_CALL)
+    text = _CALL
+    if not hasattr(torch.compiler, "is_compiling"):
+        # Before torch 2.3 there is nobody to ask: what torch.compile traces is then broken up where modules are called.
+        text = text.replace("torch.compiler.is_compiling()", "False")
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             node.lineno = node.end_lineno = old.co_firstlineno
@@ -112,6 +116,8 @@ class Owners:
         import ctypes
 
         self.torch = torch
+        # Before torch 2.3 there is no such function, and `bool()` is false.
+        self.is_compiling = getattr(torch.compiler, "is_compiling", bool)
         self.holders = holders
         self.values = values
         self.tell = library.tonnage_note
@@ -133,7 +139,7 @@ class Owners:
         # Now, before anything is compiled; it tells nothing before CUDA is used.
         self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
         called = torch.nn.Module._wrapped_call_impl
-        called.__code__ = _code_of_calls(called.__code__)
+        called.__code__ = _code_of_calls(self.torch, called.__code__)
 
     def install(self):
         """Called when CUDA is first used."""
@@ -365,7 +371,7 @@ class Owners:
             self.holders.take("peak", self.in_backward())
 
     def _before_step(self, optimizer, _arguments, _options):
-        if self.torch.compiler.is_compiling():
+        if self.is_compiling():
             return
         self._end_failed_step()
         self._ask_holders()
@@ -381,7 +387,7 @@ class Owners:
             self.values.resume()
 
     def _after_step(self, optimizer, _arguments, _options):
-        if self.torch.compiler.is_compiling() or not getattr(self.local, "stepping", 0):
+        if self.is_compiling() or not getattr(self.local, "stepping", 0):
             return
         self.ask_optimizer(optimizer)
         self.local.stepping -= 1
