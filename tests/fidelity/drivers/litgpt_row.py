@@ -45,4 +45,4 @@ for name in dir(finetune):
     if name.startswith("save_"):
         setattr(finetune, name, lambda *rest, **more: None)
 more = {"quantize": quantize} if quantize else {}
-finetune.setup(checkpoint_dir=Path("checkpoints") / model, precision="bf16-true", out_dir=Path("out/x"), **more)
+finetune.setup(checkpoint_dir=Path("checkpoints") / model, precision="bf16-true", out_dir=Path("made/x"), **more)
