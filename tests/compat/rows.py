@@ -65,7 +65,7 @@ ROWS = [
         "gpt.py",
         ("--compile", "max-autotune", "--layers", "2"),
         gpu="a100-40gb",
-        cause="Inductor compiles every candidate of every matrix product: 209 s of processor time, then it ends as on a GPU",
+        cause="Inductor compiles every candidate of every product: 209 s of processor time; then it ends as on a GPU",
     ),
     Row("trainer_tiny", HF, "Llama, 12 M", "Trainer, bf16", "hf_trainer.py", ("--size", "tiny")),
     Row("trainer_1b", HF, "Llama 3.2 1B", "Trainer, bf16, batch 2 × 2048", "hf_trainer.py", gpu="a100-80gb"),
