@@ -260,6 +260,7 @@ def litgpt(context, script, model, batch, tokens, real):
     text = context.run(context.drivers / "litgpt_row.py", context.source, script, model, batch, tokens, seconds=900)
     found = re.search(r"Memory used: ([\d.]+) GB", text)
     what = f"{script}, {model}, batch {batch}"
+    assert found or "OutOfMemoryError" in text, "it ended otherwise"
     if not real:
         return [figure(what, "fits", "OOM", "OOM" if "OutOfMemoryError" in text else "fits")]
     return [figure(f"{what}: allocated", "GB", real, float(found.group(1)))]
