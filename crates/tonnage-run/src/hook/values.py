@@ -1121,7 +1121,7 @@ class Values:
             if foreign is None:
                 # 0 ours or torch's, 1 a library's, 2 the script's.
                 own = not name.startswith(tuple(self.places)) or name == "<stdin>"
-                foreign = self.foreign[name] = 0 if not own else 1 if name.startswith(self.libraries) else 2
+                foreign = self.foreign[name] = 0 if not own else 1 if self._is_library(name) else 2
             if foreign and nearest is None:
                 nearest = frame
             if foreign == 2:
@@ -1130,6 +1130,10 @@ class Values:
         if nearest is not None:
             return (nearest.f_code.co_filename, nearest.f_lineno, nearest.f_code.co_name), nearest
         return ("", 0, ""), None
+
+    def _is_library(self, name):
+        """Whether a file belongs to a package; one environment may use the packages of another."""
+        return name.startswith(self.libraries) or f"{os.sep}site-packages{os.sep}" in name
 
     @_harmless(None)
     def _note_read(self, tensor):
