@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""`tonnage record`, with the stand-in in the role of the GPU.
+"""`tonnage record` and `tonnage verify`, with the stand-in in the role of the GPU.
 
 The job runs inside a dry run that does not load its own Python hook, so
 `tonnage record` finds a CUDA driver and does not know that it is simulated. The
@@ -49,6 +49,16 @@ while time.monotonic() - started < 1.5:
 os.kill(os.getpid(), 9)
 """
 
+# A GPU computes this sum; the stand-in, in its role, computes nothing, and the dry run draws a value.
+DECIDES = """
+import torch
+weights = torch.randn(2048, 2048, device="cuda")
+total = (weights @ weights).sum()
+if total.item() == 0.0:
+    kept = torch.empty(7 << 20, device="cuda")
+after = [torch.empty(1 << 20, device="cuda") for _ in range(8)]
+"""
+
 RANKS = """
 import os, torch
 from torch import nn
@@ -77,12 +87,15 @@ class Recorded:
 def on_gpu(tmp_path):
     """Runs a command of tonnage where the stand-in is the GPU."""
 
-    def run(command, source, *arguments, gpu=("--gpu", "rtx3090"), launcher=(PYTHON,), json=True, **variables):
+    def run(
+        command, source, *arguments, gpu=("--gpu", "rtx3090"), launcher=(PYTHON,), json=True, report=False, **variables
+    ):
         script = tmp_path / "job.py"
         script.write_text(source)
         recording, truth = tmp_path / "real.tonnage", tmp_path / "truth.tonnage"
+        output = tmp_path / "report.json" if report else recording
         exit_code = tmp_path / "exit"
-        inner = [TONNAGE, command, *(["--json"] if json else []), "--force", "-o", str(recording), *arguments]
+        inner = [TONNAGE, command, *(["--json"] if json else []), "--force", "-o", str(output), *arguments]
         inner += ["--", *launcher, str(script)]
         keep_code = WITHOUT_HOOK.replace("exec ", "") + f'; echo $? > "{exit_code}"'
         outer = [TONNAGE, "run", "--no-progress", "--stop-at-oom", "--force", "-o", str(truth), *gpu]
@@ -178,3 +191,70 @@ def test_without_a_gpu_the_next_step_is_a_dry_run(tmp_path):
     )
     assert done.returncode == 2
     assert "no NVIDIA GPU" in done.stderr and "tonnage run --gpu NAME -- " in done.stderr
+
+
+def verify_recorded(path, source, *arguments):
+    """Runs a script dry and compares that with a recording that is there already."""
+    script, report = path / "job.py", path / "again.json"
+    script.write_text(source)
+    line = [TONNAGE, "verify", "--force", "--recorded", str(path / "real.tonnage"), "-o", str(report), *arguments]
+    done = subprocess.run(
+        [*line, "--", PYTHON, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(),
+        cwd=path,
+        check=False,
+    )
+    return done, json.loads(report.read_text())
+
+
+def test_verify_finds_nothing_but_a_larger_context(on_gpu, tmp_path):
+    done = on_gpu("verify", TRAIN, gpu=("--gpu", "rtx3090", "--context", "400MiB"), json=False, report=True)
+    assert done.code == 0, done.err
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["same"] and found["settings"] == []
+    process = found["processes"][0]
+    assert process["same_events"] == process["real_events"] == process["dry_events"] > 200
+    assert process["moved_blocks"] == 0
+    figures = {one["name"]: (one["real"], one["dry"]) for one in process["figures"]}
+    assert figures["beside_first"] == (400 << 20, 256 << 20)
+    assert figures["peak_allocated"][0] == figures["peak_allocated"][1]
+    assert "the GPU has 144.00 MiB more beside PyTorch" in done.out
+    assert "allocated " in done.out, "the script's own output is shown once"
+    assert done.out.count("reserved 1") == 1
+
+
+def test_verify_names_another_setting_and_another_gpu(on_gpu, tmp_path):
+    done = on_gpu("record", TRAIN, CUBLAS_WORKSPACE_CONFIG=":16:8")
+    assert done.code == 0, done.err
+    again, found = verify_recorded(tmp_path, TRAIN)
+    assert again.returncode == 1, again.stderr
+    assert [one["what"] for one in found["settings"]] == ["CUBLAS_WORKSPACE_CONFIG"]
+    first = found["processes"][0]["partings"][0]
+    assert first["known"] == "certain"
+    assert "workspace of cuBLAS" in first["cause"] and "CUBLAS_WORKSPACE_CONFIG is :16:8" in first["cause"]
+    places = [one["place"] for one in found["processes"][0]["partings"] if one["place"]]
+    assert {place["file"] for place in places} == {"job.py"}
+    assert "different" in again.stdout and "CUBLAS_WORKSPACE_CONFIG" in again.stdout
+    # Everything but workspaces and the segments around them agrees.
+    process = found["processes"][0]
+    assert process["same_events"] >= 0.85 * process["real_events"]
+    assert all(
+        "workspace of cuBLAS" in one["cause"] for one in process["partings"] if one["real_bytes"] or one["dry_bytes"]
+    )
+    again, found = verify_recorded(tmp_path, TRAIN, "--gpu", "h100")
+    named = {one["what"]: one for one in found["settings"]}
+    assert named["GPU"]["real"] == "NVIDIA GeForce RTX 3090" and "H100" in named["GPU"]["dry"]
+    assert again.returncode == 1
+
+
+def test_verify_names_a_value_that_the_script_decides_by(on_gpu, tmp_path):
+    done = on_gpu("verify", DECIDES, json=False, report=True)
+    assert done.code == 1, done.err
+    found = json.loads((tmp_path / "report.json").read_text())
+    (parting,) = found["processes"][0]["partings"]
+    assert parting["real_bytes"] == 28 << 20 and parting["only_dry"] == 0
+    assert "decides by" in parting["cause"] and "job.py:5" in parting["cause"]
+    assert parting["place"] == {"file": "job.py", "line": 6, "function": "<module>"}

@@ -39,6 +39,8 @@ pub const FOREIGN: &str = "run.foreign";
 pub const EXCEPTION: &str = "process.exception";
 /// The devices a process saw, by their number on the machine, with commas.
 pub const VISIBLE: &str = "process.visible";
+/// The environment variables that change what PyTorch and CUDA allocate, as JSON.
+pub const ENVIRONMENT: &str = "process.environment";
 /// Version of Python.
 pub const PYTHON_VERSION: &str = "python.version";
 /// CUDA's version as torch was built for it.

@@ -10,7 +10,8 @@
 //! * [`replay`] says what another allocator or device would have made of a recording;
 //! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
 //! * [`verdict`] says from a recording whether the run fits, by how much, and
-//!   who held the memory at the peak.
+//!   who held the memory at the peak;
+//! * [`verify`] says where a dry run is not what a real GPU did.
 //!
 //! **Invariant:** nothing here prints. Results are data with public fields;
 //! text and JSON are made of them elsewhere.
@@ -27,3 +28,4 @@ pub mod plan;
 pub mod replay;
 pub mod tune;
 pub mod verdict;
+pub mod verify;

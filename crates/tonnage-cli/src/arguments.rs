@@ -43,6 +43,7 @@ impl Color {
 pub(crate) enum Command {
     Run(RunOptions),
     Record(RecordOptions),
+    Verify(VerifyOptions),
     Explain(ExplainOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
@@ -61,7 +62,7 @@ pub(crate) enum Command {
 pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Ask what a job does",
-        &["run", "record", "explain", "report", "diff"],
+        &["run", "record", "verify", "explain", "report", "diff"],
     ),
     (
         "Decide what to change",
@@ -108,6 +109,7 @@ impl Command {
         match self {
             Self::Run(options) => options.json,
             Self::Record(options) => options.json,
+            Self::Verify(options) => options.json,
             Self::Gpus(options) => options.json,
             Self::Info(options) => options.json,
             Self::Replay(options) => options.json,
@@ -219,7 +221,44 @@ pub(crate) struct RecordOptions {
     /// Overwrite FILE.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print what was recorded as JSON on stdout; the output of the command goes to stderr.
+    /// Print what was recorded as JSON on stdout, as `tonnage run` does; the output of the command goes to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// script may stand for itself.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Compare a dry run with what the real GPU of this machine does
+///
+/// Records the command on the GPU, runs it dry on the same GPU of the
+/// catalogue, and compares the two event by event: where they part, why, and
+/// how far apart their figures are. The report is a small JSON file without
+/// source text and folders, made to be sent with an issue; both recordings are
+/// left beside it.
+///
+/// Exit code: 0 every event is the same, 1 they differ, 2 one of them could not
+/// be done.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage verify -- python train.py
+  tonnage verify --recorded train.tonnage -- python train.py")]
+pub(crate) struct VerifyOptions {
+    /// A recording of the same command by `tonnage record`: the command is then run dry only, on any machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recorded: Option<PathBuf>,
+    /// The GPU of the dry run, instead of the one that was recorded.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+    /// Where to write the report [default: the script's name with -verify.json, and a number if that is taken].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE and the recordings beside it.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print the report on stdout too; the output of the command goes to stderr.
     #[arg(long)]
     pub(crate) json: bool,
     /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python

@@ -149,6 +149,9 @@ fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
         Command::Record(options) => {
             commands::record::run(options, form, &Surroundings::of_a_command())
         }
+        Command::Verify(options) => {
+            commands::verify::run(options, form, &Surroundings::of_a_command())
+        }
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),

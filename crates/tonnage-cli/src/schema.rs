@@ -5,7 +5,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
-use tonnage_analysis::{diff, explain, plan, replay, tune};
+use tonnage_analysis::{diff, explain, plan, replay, tune, verify};
 
 use crate::commands;
 
@@ -24,7 +24,7 @@ pub struct Described {
 pub fn schemas() -> Vec<Described> {
     vec![
         of::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
-        of::<commands::run::Judged>("record", "tonnage record --json -- COMMAND"),
+        of::<verify::Verification>("verify", "tonnage verify --json -- COMMAND"),
         of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
         of::<commands::info::All>("info", "tonnage info --json FILE"),

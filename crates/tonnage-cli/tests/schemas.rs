@@ -270,6 +270,19 @@ fn folder() -> TempDir {
     ] {
         put(name, &trace.write(Vec::new()).unwrap());
     }
+    let mut real = trained(256, false);
+    for (name, text) in [
+        ("gpu.name", "NVIDIA GeForce RTX 3090"),
+        ("gpu.capacity", "25286672384"),
+        ("gpu.capacity.known", "measured"),
+    ] {
+        real.meta.push(tonnage_trace::Meta {
+            process: 0,
+            name: name.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+    put("real.tonnage", &real.write(Vec::new()).unwrap());
     put("snapshot.json", SNAPSHOT.as_bytes());
     put("buffers.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
     put(
@@ -287,6 +300,10 @@ fn what_commands_print_is_as_the_schemas_say() {
     for (name, call) in [
         ("run", "run --json -o run.tonnage -- true"),
         ("run", "run --json --force -o run.tonnage -- false"),
+        (
+            "verify",
+            "verify --json --recorded real.tonnage -o verify.json -- true",
+        ),
         ("gpus", "gpus --json"),
         ("gpu", "gpus --json h100"),
         (

@@ -549,6 +549,18 @@ impl<'a, W: Write> Process<'a, W> {
                 self.fact(meta::ALLOCATOR_CONF, conf)?;
             }
         }
+        if !note.environment.is_empty() {
+            // Who the process is, is no setting.
+            let is_setting =
+                |name: &String| !["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&&**name);
+            let settings: BTreeMap<_, _> = note
+                .environment
+                .iter()
+                .filter(|(name, _)| is_setting(name))
+                .collect();
+            let text = serde_json::to_string(&settings).unwrap_or_default();
+            self.fact(facts::ENVIRONMENT, &text)?;
+        }
         if let Some(rank) = note.environment.get("RANK") {
             self.fact(meta::PROCESS_RANK, rank)?;
         }

@@ -98,6 +98,28 @@ pub enum RunError {
         /// The command.
         job: String,
     },
+    /// The real GPU is not in the catalogue.
+    #[error("the GPU {gpu} ({capacity} bytes) is not in the catalogue, so it cannot be simulated")]
+    NotCatalogued {
+        /// The driver's name.
+        gpu: String,
+        /// Its bytes.
+        capacity: u64,
+    },
+    /// A recording is not one of a real GPU.
+    #[error("{} was not measured on a GPU", path.display())]
+    NotMeasured {
+        /// Its file.
+        path: PathBuf,
+    },
+    /// A recording cannot be compared.
+    #[error("cannot compare the recording {}", path.display())]
+    Compare {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        source: tonnage_trace::ReadError,
+    },
     /// A given stand-in library is not there.
     #[error("the stand-in library {} cannot be used", path.display())]
     StandinUnreadable {
@@ -186,6 +208,12 @@ impl RunError {
                 return Some(format!(
                     "a dry run needs none: `tonnage run --gpu NAME -- {job}`; `tonnage gpus` lists the names"
                 ));
+            }
+            Self::NotCatalogued { .. } => {
+                "name the most similar one with --gpu NAME; `tonnage gpus` lists them"
+            }
+            Self::NotMeasured { .. } => {
+                "the job used no GPU, or the file is of a dry run: `tonnage record` makes one that was"
             }
             Self::NoStandin { .. } => {
                 "build the command with `--features bundled`, which has it inside, \

@@ -27,7 +27,7 @@
 //! 5. [`judge`] reads the verdict from the recording.
 //!
 //! [`record`] does the same on a real GPU, without the stand-in: the job runs as it is, and only the Python hook is
-//! added.
+//! added. [`verify`] does both and compares them.
 //!
 //! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] asks for it.
 #![forbid(unsafe_code)]
@@ -43,6 +43,7 @@ mod record;
 mod run_dir;
 mod signals;
 mod standin;
+mod verify;
 mod watch;
 
 pub use dry_run::{DryRun, Run, dry_run, judge};
@@ -53,6 +54,7 @@ pub use options::{AddressOrder, Attempt, Job, JobOutput, Options, StopAfter};
 pub use python::Torch;
 pub use record::{RecordOptions, Recorded, record};
 pub use run_dir::RunDir;
+pub use verify::{Verified, VerifyOptions, verify};
 
 /// What tonnage calls itself in the files it writes.
 pub const PRODUCER: &str = concat!("tonnage ", env!("CARGO_PKG_VERSION"));

@@ -16,3 +16,4 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod tune;
+pub(crate) mod verify;

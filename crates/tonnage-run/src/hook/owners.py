@@ -28,6 +28,9 @@ import weakref
 
 _START, _END, _MOMENT, _OWNER = range(4)
 
+# On a real GPU torch is asked after this many steps, and then after one of so many.
+_FIRST_TURNS, _TURNS = 20, 16
+
 # What the code of `torch.nn.Module._wrapped_call_impl` becomes. `_tonnage` is a
 # global variable of its module. The compiler's hold on frames is taken off
 # while our own functions run, else it would try to compile them.
@@ -133,6 +136,9 @@ class Owners:
         self.local = threading.local()
         self.backwards = 0
         self.steps = 0
+        self.passes = 0
+        # Whether a real GPU waits while torch is asked: then it is asked after the first passes and some later ones.
+        self.sparing = False
         # Called with the number of steps that are done.
         self.after_step = lambda steps: None
         self.installed = False
@@ -309,9 +315,15 @@ class Owners:
         values.resume()
         return True
 
+    def _is_asked(self):
+        """Whether torch is asked for owners after this pass or step."""
+        turn = self.steps or self.passes
+        return not self.sparing or turn < _FIRST_TURNS or turn % _TURNS == 0
+
     def _begin_pass(self, module):
         self._end_failed_step()
         self._meet(module)
+        self.passes += 1
         # What is computed again in a backward pass belongs to that.
         if self.backwards:
             return
@@ -338,6 +350,8 @@ class Owners:
 
     def _end_pass(self, module, phase, result):
         try:
+            if not self._is_asked():
+                return
             self.ask_module(module)
             if phase == "eval":
                 self._ask_caches(module)
@@ -389,7 +403,8 @@ class Owners:
     def _after_step(self, optimizer, _arguments, _options):
         if self.is_compiling() or not getattr(self.local, "stepping", 0):
             return
-        self.ask_optimizer(optimizer)
+        if self._is_asked():
+            self.ask_optimizer(optimizer)
         self.local.stepping -= 1
         if self.values is not None:
             self._resume_after_step()
@@ -422,7 +437,7 @@ class Owners:
                 self.backwards -= inner
                 if paused:
                     self.values.resume()
-                if inner and not self.backwards:
+                if inner and not self.backwards and self._is_asked():
                     for root in list(self.roots):
                         self.ask_module(root)
                         self._forget_gradients(root)

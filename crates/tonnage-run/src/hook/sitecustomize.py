@@ -69,6 +69,7 @@ class _Recorder:
         if self.gpu is None:
             self._choose_without_timing()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
+        self.owners.sparing = self.gpu is not None
         self.owners.after_step = self._stop_after_steps
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
@@ -108,7 +109,10 @@ class _Recorder:
             self.library.tonnage_set_census(self.census_callback)
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
-        variables = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "RANK", "LOCAL_RANK", "WORLD_SIZE")
+        families = ("PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_", "NCCL_")
+        # A path says something of the machine and nothing of memory.
+        settings = [name for name, value in os.environ.items() if name.startswith(families) and "/" not in value]
+        variables = (*sorted(settings), "RANK", "LOCAL_RANK", "WORLD_SIZE")
         self.note(
             torch=torch.__version__,
             cuda=torch.version.cuda,

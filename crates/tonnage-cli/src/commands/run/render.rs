@@ -433,6 +433,8 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     let assumed = sizes.is_some_and(|values| values.sizes > 0) || !verdict.unknown_sizes.is_empty();
     let exact = match (recorded, assumed) {
         (true, _) => "recorded",
+        // PyTorch's history has what was asked for; how far that was rounded follows from its rules.
+        (false, _) if is_measured(verdict) => "computed",
         (false, true) => "assumed",
         (false, false) => "exact",
     };
