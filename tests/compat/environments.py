@@ -15,7 +15,7 @@ PACKAGES = {
     "2.15.0": ["transformers", "accelerate", "lightning", "torchvision", "timm", "peft", "trl", "bitsandbytes",
                "torchao", "diffusers", "ultralytics", "openai-whisper", "torch-geometric", "sentence-transformers",
                "liger-kernel", "datasets", "einops", "xformers", "cupy-cuda13x", "kornia", "monai", "open_clip_torch",
-               "gpytorch", "torchdiffeq", "x-transformers", "vector-quantize-pytorch", "stable-baselines3",
+               "gpytorch", "torchdiffeq", "x-transformers", "einx", "vector-quantize-pytorch", "stable-baselines3",
                "segmentation-models-pytorch", "scipy"],
 }  # fmt: skip
 

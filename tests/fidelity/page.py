@@ -51,8 +51,10 @@ def tables(known):
     for row in rows:
         by_kind[kind(row[2])].append(row)
     measured = [row for row in by_kind["bytes"]]
-    reserved = [abs(difference(f)) for _, _, f in measured if "reserved" in f["what"]]
-    allocated = [abs(difference(f)) for _, _, f in measured if "reserved" not in f["what"]]
+    groups = {"allocated memory": [], "reserved memory": [], "in use by the process": []}
+    for _, _, one in measured:
+        name = next((name for name in ("reserved", "in use") if name in one["what"]), "allocated")
+        groups[next(title for title in groups if title.startswith(name))].append(abs(difference(one)))
     thresholds = by_kind["batch"] + by_kind["fits"]
     right = sum(1 for _, _, figure in thresholds if figure["real"] == figure["dry"])
     whole = sum(1 for _, _, figure in by_kind["events"] if figure["real"] == figure["dry"])
@@ -66,7 +68,7 @@ def tables(known):
         "| | figures | median difference | 95th percentile | largest |",
         "|---|---|---|---|---|",
     ]
-    for name, values in (("allocated memory", allocated), ("reserved memory", reserved)):
+    for name, values in groups.items():
         if values:
             cells = [statistics.median(values), quantile(values, 0.95), max(values)]
             text.append(f"| {name} | {len(values)} | {' | '.join(f'{value:.3f} %' for value in cells)} |")

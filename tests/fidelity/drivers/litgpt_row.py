@@ -44,7 +44,7 @@ finetune.generate = lambda model, ids, **more: ids
 finetune.micro_batch_size, finetune.gradient_accumulation_iters = int(batch), 2
 finetune.max_iters, finetune.eval_iters, finetune.eval_max_new_tokens = 4, 2, 10
 for name in dir(finetune):
-    if name.startswith("save_"):
+    if name.startswith("save_") and callable(getattr(finetune, name)):
         setattr(finetune, name, lambda *rest, **more: None)
 more = {"quantize": quantize} if quantize else {}
 finetune.setup(checkpoint_dir=Path("checkpoints") / model, precision="bf16-true", out_dir=Path("made/x"), **more)
