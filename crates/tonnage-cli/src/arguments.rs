@@ -128,8 +128,9 @@ impl Command {
 ///
 /// Runs the command with a stand-in for the CUDA libraries that accounts for
 /// every byte and runs no kernel, so PyTorch's own allocator shows what the
-/// script does to the memory of the chosen GPU. Values on the device are
-/// unknown and read as zero.
+/// script does to the memory of the chosen GPU. Small values are computed on
+/// the CPU, so that flags, counts and sizes are those of a GPU; the verdict
+/// names what the script read and nobody computed.
 ///
 /// A job that runs out of memory is run once more on a GPU without a limit, so
 /// that the verdict can say how much it needs. It ends with the job, or when
