@@ -184,7 +184,15 @@ ROWS = [
         gpu="a100-40gb",
     ),
     Row("rnn", T, "LSTM and GRU", "packed sequences", "rnn.py", gpu="rtx3090", prints=r"done, \(2048,\)"),
-    Row("attention_kinds", T, "attention", "flash, efficient, math, cuDNN", "attention_kinds.py", gpu="a100-80gb"),
+    Row(
+        "attention_kinds",
+        T,
+        "attention",
+        "flash, efficient, math, cuDNN",
+        "attention_kinds.py",
+        gpu="a100-80gb",
+        ci=True,
+    ),
     Row("cuda_graph", T, "MLP", "CUDA graph of a training step", "cuda_graph.py", gpu="rtx3090", ci=True),
     Row("triton", ("triton", "torch"), "vector addition", "autotuned kernel", "triton_kernel.py", gpu="rtx3090"),
     Row(
@@ -206,7 +214,6 @@ ROWS = [
         gpu="rtx3090",
         outcome="does_not_fit",
         prints="OutOfMemoryError",
-        ci=True,
     ),
     Row(
         "device_info",
@@ -215,10 +222,9 @@ ROWS = [
         "properties, mem_get_info, NVML",
         "device_info.py",
         gpu="a100-80gb",
-        ci=True,
         prints="^NVIDIA A100-SXM4-80GB 8 0 108",
     ),
-    Row("cpu_offload", T, "MLP, 134 M", "save_on_cpu, model.cpu() and back", "cpu_offload.py", gpu="rtx3090"),
+    Row("cpu_offload", T, "MLP, 134 M", "save_on_cpu, model.cpu() and back", "cpu_offload.py", gpu="rtx3090", ci=True),
     Row("flex_attention", T, "attention", "flex_attention, compiled block mask", "flex_attention.py", gpu="a100-80gb"),
     Row(
         "read_values",
