@@ -85,8 +85,20 @@ for read in (
     weight = parameter(1024, 1024)
     nn.init.xavier_uniform_(weight)
     print("read", read(weight))
+one, other = parameter(1024, 1024), parameter(1024, 1024)
+nn.init.normal_(one)
+with torch.no_grad():
+    for _ in range(300):
+        other.copy_(one)
+        one.copy_(other).mul_(1.5).clamp_(-1, 1)
+print("to and fro", digest(one), digest(other))
+lazy = nn.LazyLinear(1024)
+lazy(torch.ones(1, 1024))
+print("lazy", digest(lazy.weight))
 state = parameter(1024, 1024)
 nn.init.kaiming_normal_(state)
+with torch._subclasses.FakeTensorMode():
+    print("fake", tuple(nn.Linear(2048, 2048).weight.shape))
 target = nn.Linear(1024, 1024, bias=False)
 target.load_state_dict({"weight": state})
 print("loaded", digest(target.weight))
@@ -116,12 +128,12 @@ def peak():
 
 
 before = peak()
-model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(32)])
+model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(12)])
 half = model.to(torch.bfloat16) if {half} else model
 half.to("cuda")
-assert peak() - before < 700, peak() - before
+assert peak() - before < 400, peak() - before
 torch.save(model.state_dict(), "checkpoint.pt")
-assert peak() - before < 700, peak() - before
+assert peak() - before < 400, peak() - before
 model.to("cpu")
 print("host", peak() - before)
 """
@@ -140,7 +152,7 @@ shape = (4096, 4096)
 size = 2 * shape[0] * shape[1]
 header = {
     f"{at}.weight": {"dtype": "BF16", "shape": shape, "data_offsets": [at * size, (at + 1) * size]}
-    for at in range(32)
+    for at in range(12)
 }
 text = json.dumps(header).encode()
 text += b" " * (-len(text) % 8)
@@ -148,9 +160,9 @@ with open("model.safetensors", "wb") as file:
     file.write(struct.pack("<Q", len(text)) + text)
     # The first numbers of the first tensor; all others are zeros.
     file.write(torch.arange(8, dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes())
-    file.truncate(8 + len(text) + 32 * size)
+    file.truncate(8 + len(text) + 12 * size)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-model = nn.Sequential(*[nn.Linear(*shape, bias=False, device="meta") for _ in range(32)])
+model = nn.Sequential(*[nn.Linear(*shape, bias=False, device="meta") for _ in range(12)])
 state = {name: tensor.float() for name, tensor in load_file("model.safetensors").items()}
 model.load_state_dict(state, assign=True)
 model.to("cuda")
@@ -174,7 +186,7 @@ def test_a_model_built_on_the_host_costs_no_memory_there(tonnage, tmp_path, half
     run = tonnage(None, command=[PYTHON, str(path)])
     assert run.code == 0, run.err
     saved = (tmp_path / "checkpoint.pt").stat()
-    assert saved.st_size > (1 if half else 2) << 30
+    assert saved.st_size > (384 if half else 768) << 20
     assert saved.st_blocks * 512 < 64 << 20, "a checkpoint of values nobody knows is a sparse file"
 
 

@@ -125,13 +125,15 @@ class _Change:
 class _Copy:
     """A copy of a tensor as it was to be at that time."""
 
-    __slots__ = ("from_size", "from_view", "operators", "view")
+    __slots__ = ("count", "from_size", "from_view", "operators", "view")
 
     def __init__(self, target, source, size, operators):
         self.view = _View(target)
         self.from_view = _View(source)
         self.from_size = size
         self.operators = list(operators)
+        # A copy of a copy of a copy is carried out at some time.
+        self.count = 1 + sum(getattr(operator, "count", 1) for operator in operators)
 
     def carry_out(self, torch, storage):
         source = torch.UntypedStorage(self.from_size)
@@ -207,6 +209,7 @@ class Host:
         self.waiting = {}
         self.parameters = {}
         self.lock = threading.RLock()
+        self.plain = (torch.Tensor, torch.nn.Parameter)
         self.floats = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
         self.registered = 0
         self._watch_parameters()
@@ -219,9 +222,10 @@ class Host:
         register_module_parameter_registration_hook(self._on_parameter)
 
     def _on_parameter(self, module, name, parameter):
-        if parameter is None or parameter.device.type != "cpu" or parameter.nbytes < _LARGE:
-            return
+        # Others may have no storage yet, or none at all.
         if type(parameter) is not self.torch.nn.Parameter or parameter.layout is not self.torch.strided:
+            return
+        if not parameter.is_cpu or parameter.nbytes < _LARGE:
             return
         storage = parameter.untyped_storage()
         with self.lock:
@@ -243,7 +247,7 @@ class Host:
 
             @functools.wraps(read)
             def fill_in_first(tensor, *arguments, **options):
-                if self.waiting:
+                if self.waiting and type(tensor) in self.plain:
                     self.fill_in([tensor])
                 return read(tensor, *arguments, **options)
 
@@ -292,23 +296,22 @@ class Host:
             return NotImplemented
         with self.lock:
             first = args[0] if args else None
-            if kind is not _READING and first.is_cpu and first.layout is self.torch.strided:
-                if kind is not _COPYING:
-                    if self._put_off_change(kind, function, first, args, kwargs):
-                        return first
-                elif name == "copy_":
-                    if self._put_off_copy(first, args[1]):
-                        return first
-                elif first.nbytes >= _LARGE:
-                    device = kwargs.get("device")
-                    if name == "_to_copy" and device is not None and device.type != "cpu":
-                        return NotImplemented  # to the GPU: nobody reads the values
-                    result = self._copy(name, first, kwargs)
+            if kind is not _READING and type(first) in self.plain and first.is_cpu:
+                if first.layout is self.torch.strided:
+                    result = self._put_off(kind, name, function, first, args, kwargs)
                     if result is not None:
                         return result
             if self.waiting:
                 self._fill_in_what_is_read(name, args, kwargs)
             return NotImplemented
+
+    def _put_off(self, kind, name, function, first, args, kwargs):
+        """The result of an operator that waits; none if it does not."""
+        if kind is not _COPYING:
+            return first if self._put_off_change(kind, function, first, args, kwargs) else None
+        if name == "copy_":
+            return first if self._put_off_copy(first, args[1]) else None
+        return self._copy(name, first, kwargs) if first.nbytes >= _LARGE else None
 
     def _entry(self, tensor):
         """What is put off for the storage of a tensor of the CPU."""
@@ -400,7 +403,8 @@ class Host:
             return None
         one = self._entry(source)
         if one is not None:
-            return _Copy(target, source, self._size(source), one.operators)
+            copy = _Copy(target, source, self._size(source), one.operators)
+            return copy if copy.count <= _MAX_PUT_OFF else None
         if source.dtype in self.floats and _is_mapped_file(source.data_ptr()):
             return _CopyOfFile(target, source)
         return None
@@ -409,6 +413,9 @@ class Host:
         """A copy on the host of what is put off, perhaps of another type: it waits too."""
         torch = self.torch
         if not source.is_contiguous() or source.dtype not in self.floats:
+            return None
+        device = kwargs.get("device")
+        if device is not None and device.type != "cpu":
             return None
         if kwargs.get("memory_format") not in (None, torch.contiguous_format, torch.preserve_format):
             return None
@@ -430,7 +437,12 @@ class Host:
                 tensors.append(argument)
             elif isinstance(argument, (list, tuple)):
                 tensors.extend(one for one in argument if isinstance(one, self.torch.Tensor))
-        if name == "copy_" and all(one.layout is self.torch.strided for one in args[:2]):
+        strided = all(one.layout is self.torch.strided for one in tensors)
+        if name == "_to_copy" and strided and args[0].nbytes >= _LARGE:
+            device = kwargs.get("device")
+            if device is not None and device.type != "cpu":
+                return  # to the GPU: nobody reads the values
+        if name == "copy_" and strided:
             target, source = args[0], args[1]
             if not target.is_cpu and source.nbytes >= _LARGE:
                 return  # to the GPU: nobody reads the values
