@@ -476,6 +476,8 @@ class Values:
             operator.handle = self._read
         elif name in ("_to_copy", "copy_"):
             operator.handle = self._copy
+        elif name == "multinomial":
+            operator.handle = self._sample
         elif name == "_linalg_check_errors":
             operator.handle = self._check_status
         elif name.startswith(("linalg_", "_linalg_")):
@@ -847,6 +849,11 @@ class Values:
         """Solvers read back whether they failed; that of eigenvalues first whether its input is finite."""
         finite = [_FOR_A_BYTE | 1] if "eig" in operator.name and "eigh" not in operator.name else []
         with self._answers([*finite, *[_FOR_A_BYTE] * 4]):
+            return self._compute(operator, args, kwargs)
+
+    def _sample(self, operator, args, kwargs):
+        """Older torch reads back that probabilities are valid, and then that none of their sums is zero."""
+        with self._answers([_FOR_A_BYTE | 1, *[_FOR_A_BYTE] * 2]):
             return self._compute(operator, args, kwargs)
 
     def _check_status(self, operator, args, kwargs):
