@@ -31,7 +31,7 @@ use crate::standin;
 const HOOK_FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
-    ("autotune.py", include_str!("hook/autotune.py")),
+    ("compilers.py", include_str!("hook/compilers.py")),
     ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),

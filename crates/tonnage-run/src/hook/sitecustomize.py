@@ -41,7 +41,7 @@ class _Recorder:
         self.owners = None
         self.holders = None
         self.values = None
-        self.autotuners = None
+        self.compilers = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -67,7 +67,7 @@ class _Recorder:
             self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
             self.values.install()
         if self.gpu is None:
-            self._choose_without_timing()
+            self._change_compilers()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.sparing = self.gpu is not None
         self.owners.after_step = self._stop_after_steps
@@ -81,9 +81,9 @@ class _Recorder:
         if self.gpu is not None:
             self.gpu.sample()
 
-    def _choose_without_timing(self):
-        self.autotuners = _load("autotune")["Autotuners"]()
-        for name, change in self.autotuners.modules().items():
+    def _change_compilers(self):
+        self.compilers = _load("compilers")["Compilers"]()
+        for name, change in self.compilers.modules().items():
             if name in sys.modules:
                 change(sys.modules[name])
             else:
@@ -309,7 +309,7 @@ class _Recorder:
         if self.values is not None and self.values.on:
             self.values.on = False
             self.note(values=self.values.summary())
-        if self.autotuners is not None and self.autotuners.chose:
+        if self.compilers is not None and self.compilers.chose:
             self.note(autotuned=True)
 
     def forget(self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Autotuners choose without compiling every candidate.
+"""Compilers in a dry run: autotuners choose without compiling every candidate, and old Triton finds the driver.
 
 Triton's autotuner and those of Inductor compile many variants of a kernel, time
 them and take the fastest. In a dry run nothing takes time, so the comparison
@@ -9,9 +9,10 @@ library. Which one a GPU would take is unknown by nature, and the verdict says s
 """
 
 import functools
+import os
 
 
-class Autotuners:
+class Compilers:
     def __init__(self):
         # Whether a choice was made that goes by time on a GPU.
         self.chose = False
@@ -19,10 +20,25 @@ class Autotuners:
     def modules(self):
         """What to do when these modules have been imported."""
         return {
+            "triton.common.build": self._find_driver,
             "triton.runtime.autotuner": self._change_triton,
             "torch._inductor.runtime.triton_heuristics": self._change_kernels,
             "torch._inductor.select_algorithm": self._change_algorithms,
         }
+
+    def _find_driver(self, module):
+        """Triton of torch 2.1 asks only the system where the driver's library is."""
+        ask = getattr(module, "libcuda_dirs", None)
+        if ask is None:
+            return
+
+        @functools.wraps(ask)
+        def ask_here_first():
+            folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+            here = [folder for folder in folders if folder and os.path.exists(os.path.join(folder, "libcuda.so"))]
+            return here or ask()
+
+        module.libcuda_dirs = ask_here_first
 
     def _change_triton(self, module):
         tuner = module.Autotuner
