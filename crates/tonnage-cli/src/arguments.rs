@@ -124,6 +124,25 @@ impl Command {
     }
 }
 
+// The groups below have no documentation comment: clap would take it for the text of the command.
+#[derive(Args, Debug)]
+pub(crate) struct RecordingFile {
+    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct JobCommand {
+    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// script may stand for itself.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// Dry-run a PyTorch script on a GPU that is not there
 ///
 /// Runs the command with a stand-in for the CUDA libraries that accounts for
@@ -165,12 +184,8 @@ pub(crate) struct RunOptions {
     /// In which order the driver hands out addresses: it decides ties between free blocks.
     #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
     pub(crate) address_order: AddressOrder,
-    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite FILE.
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) file: RecordingFile,
     /// Do not run a job that ran out of memory again to find out how much it needs.
     #[arg(long)]
     pub(crate) stop_at_oom: bool,
@@ -194,10 +209,8 @@ pub(crate) struct RunOptions {
     /// Run even where a real NVIDIA device is present.
     #[arg(long, alias = "even-with-gpu")]
     pub(crate) allow_real_gpu: bool,
-    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
-    /// script may stand for itself.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
 }
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -216,19 +229,13 @@ Examples:
   tonnage record -- python train.py
   tonnage record -o night.tonnage -- torchrun --nproc-per-node 8 train.py")]
 pub(crate) struct RecordOptions {
-    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite FILE.
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) file: RecordingFile,
     /// Print what was recorded as JSON on stdout, as `tonnage run` does; the output of the command goes to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
-    /// script may stand for itself.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
 }
 
 /// Compare a dry run with what the real GPU of this machine does
@@ -262,10 +269,8 @@ pub(crate) struct VerifyOptions {
     /// Print the report on stdout too; the output of the command goes to stderr.
     #[arg(long)]
     pub(crate) json: bool,
-    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
-    /// script may stand for itself.
-    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

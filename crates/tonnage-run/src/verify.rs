@@ -83,17 +83,10 @@ pub fn verify(
         again.output = JobOutput::Discard;
     }
     let dry_run = dry_run(&again, &simulated, dry, observer)?;
-    let unreadable = |path: &Path| {
-        let path = path.to_owned();
-        move |source| RunError::Compare { path, source }
-    };
-    let open = |path: &Path| {
-        File::open(path).map_err(|source| RunError::Read {
-            path: path.to_owned(),
-            source,
-        })
-    };
-    let verification = compare(open(real)?, open(dry)?).map_err(unreadable(real))?;
+    let verification = compare(open(real)?, open(dry)?).map_err(|source| RunError::Compare {
+        path: real.to_owned(),
+        source,
+    })?;
     Ok(Verified {
         verification,
         recorded,
@@ -101,12 +94,16 @@ pub fn verify(
     })
 }
 
-/// The GPU of a recording: the driver's name, bytes of memory, and how many there were.
-fn machine(recording: &Path) -> Result<(String, u64, u8), RunError> {
-    let file = File::open(recording).map_err(|source| RunError::Read {
+fn open(recording: &Path) -> Result<File, RunError> {
+    File::open(recording).map_err(|source| RunError::Read {
         path: recording.to_owned(),
         source,
-    })?;
+    })
+}
+
+/// The GPU of a recording: the driver's name, bytes of memory, and how many there were.
+fn machine(recording: &Path) -> Result<(String, u64, u8), RunError> {
+    let file = open(recording)?;
     let unreadable = |source| RunError::Compare {
         path: recording.to_owned(),
         source,

@@ -182,7 +182,7 @@ fn has_torch() -> bool {
 }
 
 /// Where an address lies: the beginning of the file in memory, and its path.
-fn file_of(address: *const c_void) -> Option<(usize, String)> {
+pub(crate) fn file_of(address: *const c_void) -> Option<(usize, String)> {
     let mut about = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),

@@ -27,6 +27,7 @@ use tonnage_trace::{
 use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
+use crate::info;
 pub use foreign::{Foreign, ForeignUse};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
@@ -379,20 +380,6 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     })
 }
 
-/// What is not known, each sentence once: processes of one job often miss the same.
-fn gaps(facts: &[meta::Meta]) -> Vec<String> {
-    let mut gaps: Vec<String> = Vec::new();
-    for fact in facts
-        .iter()
-        .filter(|fact| fact.name.starts_with(meta::UNKNOWN))
-    {
-        if !gaps.contains(&fact.text) {
-            gaps.push(fact.text.clone());
-        }
-    }
-    gaps
-}
-
 /// What the recording cannot say.
 fn unknown(
     facts: &Facts<'_>,
@@ -738,7 +725,7 @@ impl<'a> Facts<'a> {
             capacity: bytes(meta::GPU_CAPACITY, facts::GPU_CAPACITY_KNOWN),
             context: bytes(meta::GPU_CONTEXT, facts::GPU_CONTEXT_KNOWN),
             torch: any(meta::TORCH_VERSION).map_or(String::new(), |fact| fact.text.clone()),
-            unknown: gaps(facts),
+            unknown: info::unknown(facts),
         }
     }
 

@@ -21,20 +21,24 @@ pub(crate) fn run(
     surroundings: &Surroundings,
 ) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
-    let path = output_file(typed.output.as_deref(), typed.force, &typed.command);
-    let output = Output::create(&path, typed.force)?;
+    let path = output_file(
+        typed.file.output.as_deref(),
+        typed.file.force,
+        &typed.job.command,
+    );
+    let output = Output::create(&path, typed.file.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
             format!("{} is not a file", path.display()),
             "a recording is read again for what is said of it: name a file with -o",
         ));
     };
-    let job = job_of(&typed.command, typed.json, surroundings);
+    let job = job_of(&typed.job.command, typed.json, surroundings);
     let mut options = RecordOptions::default();
     options.forward_signals = surroundings.forward_signals;
     let mut screen = Screen::new(false, Arc::clone(&surroundings.stop)).on_real_gpu();
     let recorded = record(&job, &options, written, &mut screen)?;
-    let path = finished(output, path, typed.force)?;
+    let path = finished(output, path, typed.file.force)?;
     let fails = recorded.verdict.outcome == Outcome::DoesNotFit;
     let judged = Judged {
         verdict: recorded.verdict,

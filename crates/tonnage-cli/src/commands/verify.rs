@@ -50,7 +50,7 @@ pub(crate) fn run(
         None => &real_path,
     };
     let dry_written = dry.path().ok_or_else(no_file)?;
-    let job = job_of(&typed.command, typed.json, surroundings);
+    let job = job_of(&typed.job.command, typed.json, surroundings);
     let mut options = VerifyOptions::default();
     options.is_recorded = typed.recorded.is_some();
     options.forward_signals = surroundings.forward_signals;
@@ -58,7 +58,7 @@ pub(crate) fn run(
         let catalogue = Catalogue::embedded();
         options.gpu = Some(super::gpus::find(&catalogue, name)?.clone());
     }
-    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop));
+    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop)).on_real_gpu();
     let verified = verify(&job, &options, real_written, dry_written, &mut screen)?;
     let verification = verified.verification;
     let json = serde_json::to_string_pretty(&verification)?;
@@ -89,7 +89,7 @@ fn report_file(typed: &arguments::VerifyOptions) -> PathBuf {
     if let Some(output) = &typed.output {
         return output.clone();
     }
-    let script = output_file(None, true, &typed.command);
+    let script = output_file(None, true, &typed.job.command);
     let stem = script.file_stem().unwrap_or(OsStr::new("run"));
     let named = |number: u32| {
         let number = match number {

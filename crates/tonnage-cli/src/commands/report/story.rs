@@ -8,6 +8,7 @@ use anyhow::Result;
 use tonnage_analysis::explain::{Explanation, codes};
 use tonnage_analysis::facts;
 use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
+use tonnage_analysis::info;
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
 use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
@@ -365,18 +366,8 @@ fn run(result: &Replayed) -> AllocatorRun {
 
 /// What the recording cannot say.
 fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
-    let prefix = format!("{}.", meta::UNKNOWN);
-    let mut sentences: Vec<String> = Vec::new();
-    for fact in held
-        .meta
-        .iter()
-        .filter(|fact| fact.name.starts_with(&prefix))
-    {
-        let sentence = plain(&fact.text);
-        if sentences.len() < 50 && !sentences.contains(&sentence) {
-            sentences.push(sentence);
-        }
-    }
+    let told = info::unknown(&held.meta);
+    let mut sentences: Vec<String> = told.iter().take(50).map(|text| plain(text)).collect();
     if held.truncated {
         sentences
             .push("what came after the last whole batch, because the file was cut off".to_owned());

@@ -34,8 +34,12 @@ pub(crate) fn run_in(
     surroundings: &Surroundings,
 ) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
-    let path = output_file(options.output.as_deref(), options.force, &options.command);
-    let output = Output::create(&path, options.force)?;
+    let path = output_file(
+        options.file.output.as_deref(),
+        options.file.force,
+        &options.job.command,
+    );
+    let output = Output::create(&path, options.file.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
             format!("{} is not a file", path.display()),
@@ -47,7 +51,7 @@ pub(crate) fn run_in(
     let mut screen = Screen::new(!options.no_progress, Arc::clone(&surroundings.stop));
     let run = dry_run(&job, &machine, written, &mut screen)?;
     let (verdict, collected) = (run.verdict, run.limited.collected);
-    let output = finished(output, path, options.force)?;
+    let output = finished(output, path, options.file.force)?;
     let answer = match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
         Outcome::DoesNotFit => Answer::No,
@@ -117,7 +121,7 @@ pub(crate) fn job_of(command: &[OsString], json: bool, surroundings: &Surroundin
 
 /// What was typed, as the library takes it.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
-    let job = job_of(&typed.command, typed.json, surroundings);
+    let job = job_of(&typed.job.command, typed.json, surroundings);
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
     let mut options = Options::new(gpu.clone());
@@ -182,7 +186,11 @@ mod tests {
             let crate::arguments::Command::Run(options) = arguments.command else {
                 unreachable!("a run was parsed");
             };
-            output_file(options.output.as_deref(), options.force, &options.command)
+            output_file(
+                options.file.output.as_deref(),
+                options.file.force,
+                &options.job.command,
+            )
         };
         assert_eq!(
             name(&["python", "jobs/train.py", "--x"]),

@@ -24,7 +24,7 @@ pub(crate) struct Screen {
 }
 
 /// A job that has not reached a new peak for so long probably repeats the same step.
-const LONG_WITHOUT_PEAK: Duration = Duration::from_mins(1);
+const HINT_AFTER: Duration = Duration::from_mins(1);
 
 impl Screen {
     /// Nothing is shown before the job starts; it is ended when `stop` becomes true.
@@ -61,7 +61,7 @@ impl Observer for Screen {
     }
 
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
-        if !self.said_quiet && progress.peak > 0 && progress.quiet >= LONG_WITHOUT_PEAK {
+        if !self.said_quiet && progress.peak > 0 && progress.quiet >= HINT_AFTER {
             self.said_quiet = true;
             let seconds = progress.quiet.as_secs();
             print_err(&format!(

@@ -7,6 +7,8 @@
 
 use std::ffi::CStr;
 
+use crate::foreign::file_of;
+
 /// An address inside the library with one of these names, if it is loaded.
 ///
 /// Only what the library itself defines counts: what its dependencies define
@@ -29,15 +31,8 @@ pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
         // SAFETY: a link map begins with the address at which the library lies, and is there as long
         // as the library.
         let base = unsafe { *map };
-        let mut about = libc::Dl_info {
-            dli_fname: std::ptr::null(),
-            dli_fbase: std::ptr::null_mut(),
-            dli_sname: std::ptr::null(),
-            dli_saddr: std::ptr::null_mut(),
-        };
-        // SAFETY: `about` is ours to write.
-        let found = unsafe { libc::dladdr(address, &raw mut about) } != 0;
-        (found && about.dli_fbase as usize == base).then_some(address as usize)
+        let is_its_own = file_of(address).is_some_and(|(start, _)| start == base);
+        is_its_own.then_some(address as usize)
     })
 }
 
