@@ -5,7 +5,7 @@ ADDRESSES = (
     "addresses that the driver hands out decide ties between free blocks; replayed with the real ones, the figure is"
     " the real one"
 )
-IMAGES = "kernel images of the libraries, which are not counted (the verdict says so)"
+IMAGES = "memory beside PyTorch that is not counted, images and handles of libraries (the verdict says so)"
 HARNESS = (
     "unknown; their programs ran one after the other in a process, so earlier ones may have left memory (not tested)"
 )

@@ -183,31 +183,6 @@ def silmont_snapshot(context):
     return snapshots.compare(context.source / "mem_snapshot.pickle", found, "attention, 4096 tokens")
 
 
-def silmont_attention(context, compiled):
-    """The script has COMPILE as a constant; `sed` of that line is the only change."""
-    text = (context.source / "cs336_systems" / "pytorch_attention_benchmark.py").read_text()
-    text = text.replace("COMPILE = False", f"COMPILE = {compiled}").replace("num_steps = 100", "num_steps = 3")
-    (context.folder / "benchmark.py").write_text(text)
-    context.run("benchmark.py", PYTHONPATH=str(context.source / "cs336-basics"))
-    name = f"pytorch_attention_benchmark_compile_{compiled}.csv"
-
-    def rows(path):
-        with open(path) as file:
-            return {(int(row["d_model"]), int(row["seq_len"])): row for row in csv.DictReader(file)}
-
-    real, dry = rows(context.source / name), rows(context.folder / name)
-    return [
-        figure(
-            f"attention, compile {compiled}, {key[1]} × {key[0]}: allocated",
-            "MiB",
-            float(row["mem_mb"]),
-            float(dry[key]["mem_mb"] or 0),
-        )
-        for key, row in real.items()
-        if row["status"] == "Success"
-    ]
-
-
 # Error messages: what was asked for, what PyTorch's blocks had, what the process had.
 
 
@@ -288,8 +263,6 @@ JOBS += [
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),
     Job("kkaitlyn lengths", "kkaitlyn", "2.6.0", "h100-80gb", kkaitlyn_snapshots),
     Job("silmont attention 4096", "silmont", "2.6.0", "rtx4090", silmont_snapshot),
-    Job("silmont attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (False,)),
-    Job("silmont compiled attention", "silmont", "2.6.0", "rtx4090", silmont_attention, (True,)),
 ]
 PHI, STABLE, LLAMA, LLAMA13 = "phi-1_5", "stablelm-base-alpha-3b", "Llama-2-7b-hf", "Llama-2-13b-hf"
 LITGPT = [

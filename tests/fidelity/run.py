@@ -58,6 +58,7 @@ class Context:
         shown = [f"{name}={value}" for name, value in variables.items()]
         shown += ["tonnage run", "--gpu", self.job.gpu, *options, "--", "python", *map(str, command)]
         text = " ".join(shown).replace(f"{self.source}/", "").replace(str(self.source), ".")
+        text = text.replace(str(self.source.parent), "..")
         self.commands.append(text.replace(str(HERE), "tests/fidelity"))
         with open(self.folder / "out", "w+") as out, open(self.folder / "err", "w+") as err:
             child = subprocess.Popen(

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Autotuners: they end soon, their choice is named as unknown, and nothing of it reaches the user's caches."""
 
+import importlib.util
 import os
+import types
+from pathlib import Path
 
 from conftest import PYTHON
 
@@ -47,3 +50,29 @@ def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path)
     assert any("which kernels an autotuner takes" in text for text in run.verdict["unknown"])
     assert not (tmp_path / "own").exists(), "the user's own caches"
     assert {"inductor", "triton"} <= set(os.listdir(kept / "tonnage"))
+
+
+def test_inductor_before_torch_2_7_compiles_one_candidate_too():
+    path = Path(__file__).parents[2] / "crates/tonnage-run/src/hook/compilers.py"
+    spec = importlib.util.spec_from_file_location("compilers", path)
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+
+    class CachingAutotuner:
+        """As there: one function, which compiles every candidate and keeps what starts them."""
+
+        def __init__(self, *configs):
+            self.configs, self.launchers = list(configs), []
+
+        def precompile(self, warm_cache_only=False):
+            for config in self.configs:
+                if config == "too large":
+                    raise RuntimeError("out of resources")
+                self.launchers.append(config)
+
+    compilers = hook.Compilers()
+    compilers._change_kernels(types.SimpleNamespace(CachingAutotuner=CachingAutotuner))
+    tuner = CachingAutotuner("too large", "first", "second")
+    tuner.precompile()
+    assert tuner.launchers == ["first"]
+    assert compilers.chose

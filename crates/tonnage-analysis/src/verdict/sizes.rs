@@ -7,8 +7,10 @@
 
 use std::collections::BTreeMap;
 
+const RECURRENT: &str = "what cuDNN reserves for recurrent networks: what their equations have to keep is counted, which may be less";
+
 /// Functions by their name or its beginning, with what they would have told.
-const KNOWN: [(&str, &str); 6] = [
+const KNOWN: [(&str, &str); 8] = [
     (
         "cudnnBackendGetAttribute",
         "the workspaces of convolutions and attention: a cuDNN older than 9.8 does not tell them without a GPU, and they \
@@ -18,10 +20,9 @@ const KNOWN: [(&str, &str); 6] = [
         "cudnnGetConvolution",
         "the workspaces of convolutions by cuDNN's older interface: they are left out",
     ),
-    (
-        "cudnnGetRNNTempSpaceSizes",
-        "what cuDNN reserves for recurrent networks: what their equations have to keep is counted, which may be less",
-    ),
+    ("cudnnGetRNNTempSpaceSizes", RECURRENT),
+    ("cudnnGetRNNTrainingReserveSize", RECURRENT),
+    ("cudnnGetRNNWorkspaceSize", RECURRENT),
     (
         "cudnnDropoutGetStatesSize",
         "the state of cuDNN's dropout: 24 KiB for each multiprocessor is assumed",
@@ -106,6 +107,8 @@ mod tests {
             "cudnnGetConvolutionBackwardDataWorkspaceSize",
         ];
         assert_eq!(told(&both).len(), 1);
+        let recurrent = ["cudnnGetRNNTrainingReserveSize", "cudnnGetRNNWorkspaceSize"];
+        assert_eq!(told(&recurrent), [RECURRENT]);
         let solver = told(&[
             "cusolverDnDgesvd_bufferSize",
             "cusolverDnXgeev_bufferSize",

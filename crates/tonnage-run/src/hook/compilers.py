@@ -60,12 +60,16 @@ class Compilers:
 
     def _change_kernels(self, module):
         tuner = module.CachingAutotuner
-        compile_all = tuner._precompile_worker
+        # torch before 2.7 has one function for the candidates, which makes what starts the kernels too.
+        name, made = "_precompile_worker", "compile_results"
+        if not hasattr(tuner, name):
+            name, made = "precompile", "launchers"
+        compile_all = getattr(tuner, name)
 
         @functools.wraps(compile_all)
         def compile_one(this, *arguments, **options):
             candidates = this.configs
-            if this.compile_results or not candidates or len(candidates) < 2:
+            if getattr(this, made) or not candidates or len(candidates) < 2:
                 return compile_all(this, *arguments, **options)
             self.chose = True
             for candidate in candidates[:-1]:
@@ -77,7 +81,7 @@ class Compilers:
             this.configs = candidates[-1:]
             return compile_all(this, *arguments, **options)
 
-        tuner._precompile_worker = compile_one
+        setattr(tuner, name, compile_one)
         if hasattr(tuner, "coordinate_descent_tuning"):
             tuner.coordinate_descent_tuning = lambda this, launcher, *_, **__: launcher
 

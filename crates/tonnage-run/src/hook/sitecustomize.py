@@ -383,7 +383,11 @@ class _AfterImport(importlib.abc.MetaPathFinder):
                 del loader.exec_module
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                    self.call(module)
+                    try:
+                        self.call(module)
+                    except Exception as error:
+                        # A version that we do not know: the program goes on with it as it is.
+                        print(f"tonnage: {self.name} is left as it is: {error}", file=sys.stderr)
 
             loader.exec_module = execute_and_tell
         return spec

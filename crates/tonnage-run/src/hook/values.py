@@ -478,6 +478,8 @@ class Values:
             operator.handle = self._copy
         elif name == "multinomial":
             operator.handle = self._sample
+        elif name == "normal":
+            operator.handle = self._normal
         elif name == "_linalg_check_errors":
             operator.handle = self._check_status
         elif name.startswith(("linalg_", "_linalg_")):
@@ -854,6 +856,15 @@ class Values:
     def _sample(self, operator, args, kwargs):
         """Older torch reads back that probabilities are valid, and then that none of their sums is zero."""
         with self._answers([_FOR_A_BYTE | 1, *[_FOR_A_BYTE] * 2]):
+            return self._compute(operator, args, kwargs)
+
+    def _normal(self, operator, args, kwargs):
+        """Older torch reads back that no deviation is negative; it is so unless it was computed that one is."""
+        deviation, right = kwargs.get("std", args[1] if len(args) > 1 else None), 1
+        if isinstance(deviation, self.torch.Tensor) and deviation.is_cuda and self._level([deviation]) == _KNOWN:
+            values = self._pulled(deviation)
+            right = int(values is None or not bool((values < 0).any()))
+        with self._answers([_FOR_A_BYTE | right]):
             return self._compute(operator, args, kwargs)
 
     def _check_status(self, operator, args, kwargs):

@@ -23,9 +23,11 @@ pub(crate) use backend::{
     cudnnBackendSetAttribute,
 };
 pub(crate) use recurrent::{
-    cudnnDestroyRNNDataDescriptor, cudnnDestroyRNNDescriptor, cudnnGetRNNTempSpaceSizes,
-    cudnnGetRNNWeightParams, cudnnGetRNNWeightSpaceSize, cudnnSetRNNDataDescriptor,
-    cudnnSetRNNDescriptor_v8,
+    cudnnDestroyRNNDataDescriptor, cudnnDestroyRNNDescriptor, cudnnGetRNNLinLayerBiasParams,
+    cudnnGetRNNLinLayerMatrixParams, cudnnGetRNNParamsSize, cudnnGetRNNTempSpaceSizes,
+    cudnnGetRNNTrainingReserveSize, cudnnGetRNNWeightParams, cudnnGetRNNWeightSpaceSize,
+    cudnnGetRNNWorkspaceSize, cudnnSetRNNBiasMode, cudnnSetRNNDataDescriptor,
+    cudnnSetRNNDescriptor_v6, cudnnSetRNNDescriptor_v8, cudnnSetRNNProjectionLayers,
 };
 
 use crate::ffi::{Out, OutArray, OutText, Ptr};
@@ -343,6 +345,13 @@ static TENSORS: Mutex<BTreeMap<Ptr, Tensor>> = Mutex::new(BTreeMap::new());
 
 fn tensors() -> MutexGuard<'static, BTreeMap<Ptr, Tensor>> {
     TENSORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Type and sizes of a tensor that was described.
+pub(super) fn shape(tensor: Ptr) -> Option<(i32, Vec<i32>)> {
+    let tensors = tensors();
+    let tensor = tensors.get(&tensor)?;
+    Some((tensor.data_type, tensor.sizes.clone()))
 }
 
 /// Describes a tensor whose elements lie one after the other.

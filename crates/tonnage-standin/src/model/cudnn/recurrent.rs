@@ -8,12 +8,19 @@
 //!
 //! What a forward pass reserves for its backward pass is not documented; the
 //! answer is what has to be kept by the equations, and named to the user.
+//!
+//! Torch up to 2.1 calls the interface of cuDNN 8 and older, which names the
+//! input by a tensor in each call, and matrices and biases by functions of their
+//! own. Both interfaces come to the same network here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{BAD_PARAM, SUCCESS, describe, element_size, guessed};
+use super::{BAD_PARAM, SUCCESS, describe, element_size, guessed, shape};
 use crate::ffi::{Out, Ptr};
+
+/// Both the input's and the recurrent matrices have a bias, unless it is said otherwise.
+const BOTH_BIASES: i32 = 2;
 
 #[derive(Clone, Copy, Default)]
 struct Network {
@@ -202,8 +209,23 @@ pub(crate) fn cudnnGetRNNWeightSpaceSize(_handle: Ptr, descriptor: Ptr, size: Ou
     SUCCESS
 }
 
-/// Workspace: what the input makes of every gate. Reserved in training: gates,
-/// state and output of every step (a GRU also keeps its recurrent candidate).
+impl Network {
+    /// Bytes of workspace for so many steps of all sequences: what the input makes of every gate.
+    fn workspace(&self, steps: usize) -> usize {
+        steps * self.hidden * self.directions * self.gates() * element_size(self.data_type)
+    }
+
+    /// Bytes reserved in training: gates, state and output of every step (a GRU also keeps its recurrent candidate).
+    fn reserve(&self, steps: usize) -> usize {
+        let kept = match self.cell {
+            2 => 6,
+            3 => 5,
+            _ => 2,
+        };
+        steps * self.hidden * self.all_layers() * kept * element_size(self.data_type)
+    }
+}
+
 pub(crate) fn cudnnGetRNNTempSpaceSizes(
     _handle: Ptr,
     descriptor: Ptr,
@@ -217,16 +239,10 @@ pub(crate) fn cudnnGetRNNTempSpaceSizes(
     else {
         return BAD_PARAM;
     };
-    let steps = sequence.length * sequence.batch * network.hidden;
-    let element = element_size(network.data_type);
-    workspace.set(steps * network.directions * network.gates() * element);
+    let steps = sequence.length * sequence.batch;
+    workspace.set(network.workspace(steps));
     if mode == 1 {
-        let kept = match network.cell {
-            2 => 6,
-            3 => 5,
-            _ => 2,
-        };
-        reserve.set(steps * network.all_layers() * kept * element);
+        reserve.set(network.reserve(steps));
     }
     SUCCESS
 }
@@ -270,6 +286,178 @@ pub(crate) fn cudnnGetRNNWeightParams(
     SUCCESS
 }
 
+#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
+pub(crate) fn cudnnSetRNNDescriptor_v6(
+    _handle: Ptr,
+    network: Ptr,
+    hidden: i32,
+    layers: i32,
+    _dropout: Ptr,
+    _input_mode: i32,
+    direction: i32,
+    cell: i32,
+    _algorithm: i32,
+    precision: i32,
+) -> i32 {
+    let hidden = hidden.max(0) as usize;
+    let described = Network {
+        cell,
+        bias: BOTH_BIASES,
+        directions: if direction == 1 { 2 } else { 1 },
+        data_type: precision,
+        input: 0,
+        hidden,
+        output: hidden,
+        layers: layers.max(0) as usize,
+    };
+    networks().insert(network, described);
+    SUCCESS
+}
+
+/// The recurrent projection; one of the output is not supported by cuDNN either.
+pub(crate) fn cudnnSetRNNProjectionLayers(
+    _handle: Ptr,
+    descriptor: Ptr,
+    recurrent: i32,
+    _output: i32,
+) -> i32 {
+    match networks().get_mut(&descriptor) {
+        Some(network) => {
+            if recurrent > 0 {
+                network.output = recurrent as usize;
+            }
+            SUCCESS
+        }
+        None => BAD_PARAM,
+    }
+}
+
+pub(crate) fn cudnnSetRNNBiasMode(descriptor: Ptr, mode: i32) -> i32 {
+    match networks().get_mut(&descriptor) {
+        Some(network) => {
+            network.bias = mode;
+            SUCCESS
+        }
+        None => BAD_PARAM,
+    }
+}
+
+/// The network with the input that a tensor of one step has: its second size, and its type.
+fn with_input(descriptor: Ptr, step: Ptr) -> Option<Network> {
+    let (data_type, sizes) = shape(step)?;
+    let input = sizes.get(1).copied().unwrap_or(0).max(0) as usize;
+    network(descriptor).map(|network| Network {
+        data_type,
+        input,
+        ..network
+    })
+}
+
+pub(crate) fn cudnnGetRNNParamsSize(
+    _handle: Ptr,
+    descriptor: Ptr,
+    step: Ptr,
+    size: Out<usize>,
+    data_type: i32,
+) -> i32 {
+    let Some(network) = with_input(descriptor, step) else {
+        return BAD_PARAM;
+    };
+    size.set(network.elements() * element_size(data_type));
+    SUCCESS
+}
+
+/// The network and its steps, of all sequences together: each step has a tensor, whose first size is its batch.
+fn with_steps(descriptor: Ptr, steps: &[Ptr]) -> Option<(Network, usize)> {
+    let network = with_input(descriptor, *steps.first()?)?;
+    let batch = |step: &Ptr| {
+        let first = shape(*step).and_then(|(_, sizes)| sizes.first().copied());
+        first.unwrap_or(0).max(0) as usize
+    };
+    Some((network, steps.iter().map(batch).sum()))
+}
+
+pub(crate) fn cudnnGetRNNWorkspaceSize(
+    _handle: Ptr,
+    descriptor: Ptr,
+    _length: i32,
+    steps: &[Ptr],
+    size: Out<usize>,
+) -> i32 {
+    guessed("cudnnGetRNNWorkspaceSize");
+    let Some((network, steps)) = with_steps(descriptor, steps) else {
+        return BAD_PARAM;
+    };
+    size.set(network.workspace(steps));
+    SUCCESS
+}
+
+pub(crate) fn cudnnGetRNNTrainingReserveSize(
+    _handle: Ptr,
+    descriptor: Ptr,
+    _length: i32,
+    steps: &[Ptr],
+    size: Out<usize>,
+) -> i32 {
+    guessed("cudnnGetRNNTrainingReserveSize");
+    let Some((network, steps)) = with_steps(descriptor, steps) else {
+        return BAD_PARAM;
+    };
+    size.set(network.reserve(steps));
+    SUCCESS
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
+pub(crate) fn cudnnGetRNNLinLayerMatrixParams(
+    _handle: Ptr,
+    descriptor: Ptr,
+    layer: i32,
+    step: Ptr,
+    _weights_described: Ptr,
+    weights: Ptr,
+    index: i32,
+    matrix: Ptr,
+    address: Out<Ptr>,
+) -> i32 {
+    let (layer, index) = (layer.max(0) as usize, index.max(0) as usize);
+    let Some(network) = with_input(descriptor, step) else {
+        return BAD_PARAM;
+    };
+    if layer >= network.all_layers() || index >= network.matrices() {
+        return BAD_PARAM;
+    }
+    let (rows, columns) = network.matrix(layer, index);
+    describe(matrix, network.data_type, &[1, rows as i32, columns as i32]);
+    let offset = network.matrix_offset(layer, index) * element_size(network.data_type);
+    address.set(Ptr(weights.0 + offset));
+    SUCCESS
+}
+
+#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
+pub(crate) fn cudnnGetRNNLinLayerBiasParams(
+    _handle: Ptr,
+    descriptor: Ptr,
+    layer: i32,
+    step: Ptr,
+    _weights_described: Ptr,
+    weights: Ptr,
+    index: i32,
+    bias: Ptr,
+    address: Out<Ptr>,
+) -> i32 {
+    let (layer, index) = (layer.max(0) as usize, index.max(0) as usize);
+    let Some(network) = with_input(descriptor, step) else {
+        return BAD_PARAM;
+    };
+    if layer >= network.all_layers() || !network.has_bias(index) {
+        return BAD_PARAM;
+    }
+    describe(bias, network.data_type, &[1, network.hidden as i32, 1]);
+    let offset = network.bias_offset(layer, index) * element_size(network.data_type);
+    address.set(Ptr(weights.0 + offset));
+    SUCCESS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,5 +479,84 @@ mod tests {
         assert_eq!(network.elements(), layer(10) + layer(40));
         assert_eq!(network.matrix_offset(0, 1), 200);
         assert_eq!(network.bias_offset(3, 8), network.elements());
+    }
+
+    #[test]
+    fn both_interfaces_describe_the_same_network() {
+        let (old, new, step) = (Ptr(0x51), Ptr(0x52), Ptr(0x53));
+        let weights = Ptr(1 << 20);
+        describe(step, 0, &[16, 10, 1]);
+        let lstm = 2;
+        cudnnSetRNNDescriptor_v6(Ptr::NULL, old, 20, 2, Ptr::NULL, 0, 1, lstm, 0, 0);
+        cudnnSetRNNDescriptor_v8(new, 0, lstm, 2, 1, 0, 0, 0, 0, 10, 20, 20, 2, Ptr::NULL, 0);
+        let (mut size_old, mut size_new) = (0_usize, 0_usize);
+        // SAFETY: local variables, here and below.
+        let [out_old, out_new] =
+            unsafe { [Out::new(&raw mut size_old), Out::new(&raw mut size_new)] };
+        assert_eq!(
+            cudnnGetRNNParamsSize(Ptr::NULL, old, step, out_old, 0),
+            SUCCESS
+        );
+        assert_eq!(cudnnGetRNNWeightSpaceSize(Ptr::NULL, new, out_new), SUCCESS);
+        assert_eq!(size_old, size_new);
+        let (matrix, bias) = (Ptr(0x54), Ptr(0x55));
+        for (layer, index) in [(0, 0), (1, 3), (3, 7)] {
+            let mut found = [Ptr::NULL; 4];
+            let [a, b, c, d] = &mut found;
+            // SAFETY: as above.
+            let [a, b, c, d] = unsafe {
+                [
+                    Out::new(&raw mut *a),
+                    Out::new(&raw mut *b),
+                    Out::new(&raw mut *c),
+                    Out::new(&raw mut *d),
+                ]
+            };
+            let filter = Ptr::NULL;
+            cudnnGetRNNLinLayerMatrixParams(
+                Ptr::NULL,
+                old,
+                layer,
+                step,
+                filter,
+                weights,
+                index,
+                matrix,
+                a,
+            );
+            cudnnGetRNNLinLayerBiasParams(
+                Ptr::NULL,
+                old,
+                layer,
+                step,
+                filter,
+                weights,
+                index,
+                bias,
+                b,
+            );
+            cudnnGetRNNWeightParams(
+                Ptr::NULL,
+                new,
+                layer,
+                size_new,
+                weights,
+                index,
+                matrix,
+                c,
+                bias,
+                d,
+            );
+            assert_eq!(found[..2], found[2..]);
+            assert_ne!(found[0], Ptr::NULL);
+        }
+        cudnnDestroyRNNDescriptor(old);
+        let mut none = 0;
+        // SAFETY: as above.
+        let out = unsafe { Out::new(&raw mut none) };
+        assert_eq!(
+            cudnnGetRNNParamsSize(Ptr::NULL, old, step, out, 0),
+            BAD_PARAM
+        );
     }
 }
