@@ -196,6 +196,10 @@ pub(crate) struct RunOptions {
     /// that part of its elements [default: mask=100%, the most there can be].
     #[arg(long, value_name = "WHAT", value_parser = parse_assumption)]
     pub(crate) assume: Option<u8>,
+    /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain NAME`
+    /// says what a change does.
+    #[arg(long = "change", value_name = "NAME")]
+    pub(crate) changes: Vec<String>,
     /// End the job early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
     #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
     pub(crate) stop_after: Option<StopAfter>,
@@ -515,10 +519,11 @@ Examples:
   tonnage explain train.tonnage
   tonnage explain snapshot.pickle --json
   ssh trainer cat snapshot.pickle | tonnage explain -
-  tonnage explain TN102")]
+  tonnage explain TN102
+  tonnage explain checkpoint-blocks")]
 pub(crate) struct ExplainOptions {
-    /// The recording, a PyTorch snapshot, `-` for standard input, or the code of a finding.
-    #[arg(value_name = "FILE|CODE")]
+    /// The recording, a PyTorch snapshot, `-` for standard input, the code of a finding or the name of a change.
+    #[arg(value_name = "FILE|CODE|CHANGE")]
     pub(crate) what: PathBuf,
     /// Print the result as JSON.
     #[arg(long)]

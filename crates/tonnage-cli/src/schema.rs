@@ -33,6 +33,7 @@ pub fn schemas() -> Vec<Described> {
         of::<tune::Tuned>("tune", "tonnage tune --json FILE"),
         of::<explain::Explanation>("explain", "tonnage explain --json FILE"),
         of::<commands::explain::Meaning>("finding", "tonnage explain --json CODE"),
+        of::<commands::explain::ChangePage>("change", "tonnage explain --json CHANGE"),
         of::<diff::Diff>("diff", "tonnage diff --json BEFORE AFTER"),
         of::<commands::check::All<'_>>("check", "tonnage check --json"),
         of::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),

@@ -92,6 +92,7 @@ struct Note {
     sample: Option<Sample>,
     overrun: Option<u64>,
     unsampled: Option<String>,
+    change: Option<serde_json::Value>,
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
@@ -314,6 +315,8 @@ struct Process<'a, W> {
     ended: bool,
     /// What NVML was asked for that a simulated GPU does not have.
     made_up: Vec<String>,
+    /// What was last told of each change to the program, by name.
+    changes: Vec<(String, serde_json::Value)>,
     unknown: u32,
     events: u64,
 }
@@ -337,6 +340,7 @@ impl<'a, W: Write> Process<'a, W> {
             measured: None,
             ended: false,
             made_up: Vec::new(),
+            changes: Vec::new(),
             unknown: 0,
             events: 0,
         }
@@ -387,6 +391,9 @@ impl<'a, W: Write> Process<'a, W> {
             self.gap(&format!(
                 "{what}, which were asked of NVML: the answers are those of an idle GPU"
             ))?;
+        }
+        for (_, change) in std::mem::take(&mut self.changes) {
+            self.fact(facts::CHANGE, &change.to_string())?;
         }
         let counts = std::mem::take(&mut self.unmodelled);
         for (name, count) in counts {
@@ -598,6 +605,13 @@ impl<'a, W: Write> Process<'a, W> {
                 "which kernels an autotuner takes: it measures time, and a dry run has none; \
                  the first that compiles was taken, and a library's before others",
             )?;
+        }
+        if let Some(change) = note.change {
+            let name = change["name"].as_str().unwrap_or_default().to_owned();
+            match self.changes.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, told)) => *told = change,
+                None => self.changes.push((name, change)),
+            }
         }
         if let Some(what) = note.made_up {
             self.made_up.push(what);

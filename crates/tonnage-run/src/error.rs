@@ -77,6 +77,22 @@ pub enum RunError {
         /// What was asked for.
         percent: u8,
     },
+    /// No change has this name.
+    #[error("no change is called {name:?}{}", meant(near.as_ref()))]
+    UnknownChange {
+        /// What was asked for.
+        name: String,
+        /// The name that is most like it.
+        near: Option<String>,
+    },
+    /// Two changes cannot be made together.
+    #[error("{one} and {other} cannot be made together")]
+    ChangesExclude {
+        /// One of them.
+        one: String,
+        /// The other.
+        other: String,
+    },
     /// No machine has so many GPUs.
     #[error(
         "{gpus} GPUs cannot be simulated: a machine has 1 to {}",
@@ -174,6 +190,11 @@ pub enum RunError {
     },
 }
 
+/// What is said of a name that is like another.
+fn meant(near: Option<&String>) -> String {
+    near.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
 /// What is said of packages that a dry run cannot follow.
 fn beside(others: &[String]) -> String {
     if others.is_empty() {
@@ -202,6 +223,12 @@ impl RunError {
             Self::TorchWithoutCuda { .. } => {
                 "install the ordinary Linux build; no GPU and no driver is needed for it"
             }
+            Self::UnknownChange { .. } => {
+                let names = crate::changes::all().iter().map(|change| &*change.name);
+                let names: Vec<&str> = names.collect();
+                return Some(format!("there are {}", names.join(", ")));
+            }
+            Self::ChangesExclude { .. } => "choose one of them",
             Self::UnsupportedGpu { .. } => "`tonnage gpus` lists those that can",
             Self::RealGpu { .. } => "run on a machine without one, or allow it",
             Self::NoGpu { job } => {

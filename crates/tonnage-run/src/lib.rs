@@ -32,6 +32,7 @@
 //! **Invariants:** nothing here prints. No signal handler is installed unless [`Options::forward_signals`] asks for it.
 #![forbid(unsafe_code)]
 
+pub mod changes;
 pub mod collect;
 mod dry_run;
 mod error;

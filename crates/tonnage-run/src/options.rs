@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 pub use tonnage_capture::AddressOrderName as AddressOrder;
 use tonnage_gpus::{Catalogue, Gpu, UnknownGpu};
 
+use crate::changes;
 use crate::error::RunError;
 
 /// What to run.
@@ -116,6 +117,9 @@ pub struct Options {
     pub values: bool,
     /// The part of a mask that nobody knows, in percent, that is taken to be true.
     pub assumed_mask: u8,
+    /// Changes that are made to the program inside its process, by their names, in this order:
+    /// [`changes::all`](crate::changes::all) has them.
+    pub changes: Vec<String>,
     /// End the job before it ends by itself.
     pub stop_after: Option<StopAfter>,
     /// Run even where a real NVIDIA device is present.
@@ -142,6 +146,7 @@ impl Options {
             stop_at_oom: false,
             values: true,
             assumed_mask: 100,
+            changes: Vec::new(),
             stop_after: None,
             allow_real_gpu: false,
             forward_signals: false,
@@ -168,6 +173,7 @@ impl Options {
                 percent: self.assumed_mask,
             });
         }
+        changes::validate(&self.changes)?;
         if !(1..=Self::MAX_GPUS).contains(&self.gpus) {
             return Err(RunError::GpuCount { gpus: self.gpus });
         }

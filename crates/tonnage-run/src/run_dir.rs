@@ -20,6 +20,7 @@ use tonnage_capture::{
 use tonnage_trace::{WriteError, Writer, meta};
 
 use crate::PRODUCER;
+use crate::changes;
 use crate::collect::{CollectError, Collected, collect};
 use crate::error::RunError;
 use crate::observer::JobEnd;
@@ -36,8 +37,11 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("values.py", include_str!("hook/values.py")),
     ("holders.py", include_str!("hook/holders.py")),
     ("gpu.py", include_str!("hook/gpu.py")),
+    ("changing.py", include_str!("hook/changing.py")),
 ];
 const HOOK_FOLDER: &str = "python";
+/// Where the files of changes are, beside the hook.
+const CHANGES_FOLDER: &str = "changes";
 /// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
 const LONG_WITHOUT_PEAK: Duration = Duration::from_secs(10);
 /// The caches of Inductor and Triton. A dry run has its own: what an autotuner chose there must not reach a GPU.
@@ -272,6 +276,10 @@ pub(crate) fn write_hook(folder: &Path, settings: &serde_json::Value) -> io::Res
     for (name, source) in HOOK_FILES {
         fs::write(hook.join(name), source)?;
     }
+    fs::create_dir(hook.join(CHANGES_FOLDER))?;
+    for (name, source) in changes::FILES {
+        fs::write(hook.join(CHANGES_FOLDER).join(format!("{name}.py")), source)?;
+    }
     Ok(())
 }
 
@@ -299,6 +307,7 @@ fn fill(
     let settings = serde_json::json!({
         "values": options.values,
         "assumed_mask": options.assumed_mask,
+        "changes": options.changes,
         "stop_after_steps": steps,
         "stop_after_seconds": seconds,
     });

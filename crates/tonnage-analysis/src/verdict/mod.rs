@@ -6,6 +6,7 @@
 //! far from its limits a job that fits is, `need` how much one that does not fit would take. Memory grows with the
 //! blocks that live at the same time, not with the length of the recording.
 
+mod changes;
 mod foreign;
 mod margin;
 mod need;
@@ -28,6 +29,7 @@ use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
 use crate::info;
+pub use changes::{Edit, ProgramChange};
 pub use foreign::{Foreign, ForeignUse};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
@@ -257,6 +259,8 @@ pub struct Verdict {
     pub unmodelled: Vec<Unmodelled>,
     /// Values that were read and that nobody computed; none if there were no such reads.
     pub unknown_values: Option<UnknownValues>,
+    /// Changes that were made to the program inside its process, as was asked for, or could not be made.
+    pub changes: Vec<ProgramChange>,
     /// When the job was stopped before its end, as was asked for: `after 3 steps`.
     pub stopped: Option<String>,
     /// How the memory of the host, not that of the GPU, ran out, if it did.
@@ -371,6 +375,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             })
             .collect(),
         unknown_values: values::find(&facts),
+        changes: changes::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         host_out_of_memory,
         unknown: unknown(&facts, outcome, &foreign, &unknown_sizes),

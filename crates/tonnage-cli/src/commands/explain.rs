@@ -17,6 +17,9 @@ use tonnage_analysis::holdings::{
 };
 use tonnage_analysis::replay::{Job, Options};
 
+use tonnage_run::RunError;
+use tonnage_run::changes::{self, Change};
+
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use crate::arguments::ExplainOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, without_colour};
@@ -26,6 +29,13 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
     let name = options.what.to_string_lossy();
     if name.len() == 5 && name.to_ascii_uppercase().starts_with("TN") && !options.what.exists() {
         return page(&name, form);
+    }
+    if !options.what.exists() {
+        match changes::find(&name) {
+            Ok(change) => return page_of_change(change, form),
+            Err(error @ RunError::UnknownChange { near: Some(_), .. }) => return Err(error.into()),
+            Err(_) => {}
+        }
     }
     let recording = Recording::open(&options.what)?;
     let first = read(&recording, &options.what)?;
@@ -147,6 +157,44 @@ fn page(name: &str, form: Form) -> Result<Reply> {
         format!(
             "{GOOD}{}{GOOD:#}  {}\n\n{}",
             code.code, code.title, code.page
+        )
+    })?)
+}
+
+/// What a change to a program does.
+#[derive(Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub(crate) struct ChangePage {
+    /// What it is called.
+    name: &'static str,
+    /// What it is, in a few words.
+    title: &'static str,
+    /// What it does to the mathematics: nothing, rounding, or the algorithm.
+    maths: &'static str,
+    /// To what it applies.
+    applies: &'static str,
+    /// What it costs in time.
+    cost: &'static str,
+    /// What it does, what it saves and how it is written by hand.
+    page: &'static str,
+    /// Packages that the program's Python must have.
+    packages: &'static [String],
+}
+
+fn page_of_change(change: &'static Change, form: Form) -> Result<Reply> {
+    let page = ChangePage {
+        name: &change.name,
+        title: &change.title,
+        maths: change.maths.as_str(),
+        applies: &change.applies,
+        cost: &change.cost,
+        page: &change.page,
+        packages: &change.packages,
+    };
+    Ok(Reply::new(form, Answer::Yes, &page, |page| {
+        format!(
+            "{GOOD}{}{GOOD:#}  {}\n\n{}\n\nApplies to: {}.\nCosts: {}\nTry it: tonnage run --change {} -- python train.py",
+            page.name, page.title, page.page, page.applies, page.cost, page.name
         )
     })?)
 }

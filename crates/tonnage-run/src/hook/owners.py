@@ -141,6 +141,8 @@ class Owners:
         self.sparing = False
         # Called with the number of steps that are done.
         self.after_step = lambda steps: None
+        # Called with a model before and after it is called, outside of backward passes: changes are made there.
+        self.before_pass = self.after_pass = lambda module: None
         self.installed = False
         # Now, before anything is compiled; it tells nothing before CUDA is used.
         self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
@@ -303,6 +305,9 @@ class Owners:
             if depth == 0:
                 self._begin_pass(module)
                 self.local.entered = self._enter_values()
+                self.local.outermost = None if self.backwards else module
+                if not self.backwards:
+                    self.before_pass(module)
             self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
         except Exception:
             pass
@@ -338,6 +343,9 @@ class Owners:
         try:
             self._note(_END, f"module\t{self.paths.get(module) or type(module).__name__}")
             depth = self.local.depth = max(0, getattr(self.local, "depth", 1) - 1)
+            if depth == 0 and getattr(self.local, "outermost", None) is module:
+                self.local.outermost = None
+                self.after_pass(module)
             if depth == 0 and self.local.entered:
                 self.local.entered = False
                 self.values.pause()

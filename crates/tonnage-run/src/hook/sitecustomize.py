@@ -42,6 +42,7 @@ class _Recorder:
         self.holders = None
         self.values = None
         self.compilers = None
+        self.changes = None
         self.set_history = None
         self.running = False
         # Whether the script records a history of its own, which must not be cleared.
@@ -71,10 +72,18 @@ class _Recorder:
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.sparing = self.gpu is not None
         self.owners.after_step = self._stop_after_steps
+        self.change(self.settings.get("changes") or ())
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
         memory._record_memory_history = self._history_asked_for_by_script
         torch.cuda._lazy_call(self.start)
+
+    def change(self, names):
+        """Makes changes to the program, inside this process. torch has been imported."""
+        if names:
+            self.changes = _load("changing")["Changes"](self.torch, names, _load, self.note)
+            self.owners.before_pass = self.changes.before_pass
+            self.owners.after_pass = self.changes.after_pass
 
     def sample(self):
         """Asks a real GPU how much of it is in use."""
@@ -311,6 +320,8 @@ class _Recorder:
             self.note(values=self.values.summary())
         if self.compilers is not None and self.compilers.chose:
             self.note(autotuned=True)
+        if self.changes is not None:
+            self.changes.finish()
 
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
@@ -322,9 +333,9 @@ class _Recorder:
         self.library.tonnage_set_census(None)
 
 
-def _load(name):
+def _load(name, given=()):
     """What one of our files defines. It runs under a name of its own, so that no stack shows a file of this run."""
-    scope = {"__name__": f"tonnage_{name}"}
+    scope = {"__name__": f"tonnage_{name}", **dict(given)}
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     with open(source, encoding="utf-8") as file:
         exec(compile(file.read(), "<tonnage>", "exec"), scope)

@@ -135,9 +135,11 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
     options.stop_at_oom = typed.stop_at_oom;
     options.values = typed.values == Values::On;
     options.assumed_mask = typed.assume.unwrap_or(options.assumed_mask);
+    options.changes.clone_from(&typed.changes);
     options.stop_after = typed.stop_after;
     options.allow_real_gpu = typed.allow_real_gpu;
     options.forward_signals = surroundings.forward_signals;
+    options.validate()?;
     Ok((job, options))
 }
 

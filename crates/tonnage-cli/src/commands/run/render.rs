@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tonnage_analysis::facts;
 use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
+use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
 use crate::commands::explain::Cause;
@@ -17,6 +18,8 @@ const HOLDERS: usize = 5;
 const OTHERS: usize = 8;
 /// How many GPUs that are large enough the text lists.
 const GPUS: usize = 5;
+/// How many places of a change the text lists.
+const PLACES: usize = 3;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
@@ -33,6 +36,7 @@ pub(crate) fn text(
         let _ = write!(text, "; {} ({})", cause.title, cause.code);
     }
     text.push('\n');
+    changes(&mut text, verdict);
     if let Some(margin) = &verdict.margin {
         distance(&mut text, margin);
     }
@@ -66,6 +70,32 @@ pub(crate) fn text(
         row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
     }
     text.trim_end().to_owned()
+}
+
+/// What was changed in the program: the answer is about the changed one.
+fn changes(text: &mut String, verdict: &Verdict) {
+    for change in &verdict.changes {
+        let title = changes::find(&change.name).map_or(&change.name, |known| &known.title);
+        let places: Vec<&str> = change.places.iter().take(PLACES).map(|at| &**at).collect();
+        let more = change.places.len().saturating_sub(PLACES);
+        let mut at = places.join(", ");
+        if more > 0 {
+            let _ = write!(at, " and {more} more");
+        }
+        if change.applied {
+            row(text, "with", &format!("{GOOD}{title}{GOOD:#}, at {at}"));
+            for line in &change.lines {
+                row(text, "", line);
+            }
+        } else {
+            let why = change.why.as_deref().unwrap_or("it is not known why");
+            row(
+                text,
+                "without",
+                &format!("{WARN}{title}{WARN:#}, not changed: {why}"),
+            );
+        }
+    }
 }
 
 fn row(text: &mut String, name: &str, value: &str) {
@@ -719,6 +749,7 @@ mod tests {
             exceptions: Vec::new(),
             unmodelled: Vec::new(),
             unknown_values: None,
+            changes: Vec::new(),
             stopped: None,
             host_out_of_memory: None,
             foreign: Vec::new(),

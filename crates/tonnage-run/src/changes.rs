@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The changes that a dry run can make to a program inside its process, without touching a file.
+//!
+//! Each is one file of `hook/changes`. Its front matter, TOML between two lines `+++`, says what the change is; the
+//! rest is the Python that makes it. The name of a change is the name of its file.
+
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RunError;
+
+/// The files, by the names of the changes.
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("hook/changes/", $name, ".py")))),*]
+    };
+}
+
+/// Every file of the folder `hook/changes`, in the order in which people should try them.
+pub(crate) const FILES: &[(&str, &str)] =
+    files!["optimizer-fused", "autocast-bf16", "checkpoint-blocks",];
+
+/// A line that begins or ends the front matter of a file.
+const FENCE: &str = "\n+++\n";
+
+/// What a change does to the mathematics of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Maths {
+    /// Nothing: the same numbers are computed.
+    Nothing,
+    /// The same formula, with another rounding.
+    Rounding,
+    /// Another algorithm, which may train differently.
+    Algorithm,
+}
+
+impl Maths {
+    /// In a few words.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Rounding => "rounding",
+            Self::Algorithm => "the algorithm",
+        }
+    }
+}
+
+/// A change that can be made to a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Change {
+    /// What it is called on the command line.
+    #[serde(skip_deserializing)]
+    pub name: String,
+    /// What it is, in a few words.
+    pub title: String,
+    /// What it does to the mathematics.
+    pub maths: Maths,
+    /// Of the changes of one group at most one can be made.
+    pub group: String,
+    /// To what it applies.
+    pub applies: String,
+    /// What it costs in time, in a sentence.
+    pub cost: String,
+    /// What it does, what it saves and how it is written by hand.
+    pub page: String,
+    /// Packages that the program's Python must have.
+    #[serde(default)]
+    pub packages: Vec<String>,
+}
+
+static ALL: LazyLock<Vec<Change>> =
+    LazyLock::new(|| FILES.iter().filter_map(|file| parse(*file)).collect());
+
+/// The change that a file describes; none if it does not describe one, which a test excludes.
+fn parse((name, source): (&str, &str)) -> Option<Change> {
+    let (_, rest) = source.split_once(FENCE)?;
+    let (front, _) = rest.split_once(FENCE)?;
+    let change: Change = toml::from_str(front).ok()?;
+    Some(Change {
+        name: name.to_owned(),
+        page: change.page.trim().to_owned(),
+        ..change
+    })
+}
+
+/// Every change there is, in the order in which people should try them.
+///
+/// ```
+/// let names: Vec<_> = tonnage_run::changes::all().iter().map(|change| &*change.name).collect();
+/// assert!(names.contains(&"checkpoint-blocks"));
+/// ```
+pub fn all() -> &'static [Change] {
+    &ALL
+}
+
+/// The change with this name.
+///
+/// ```
+/// use tonnage_run::changes::{Maths, find};
+///
+/// assert_eq!(find("checkpoint-blocks")?.maths, Maths::Nothing);
+/// assert!(find("checkpoint-block").unwrap_err().to_string().contains("did you mean checkpoint-blocks?"));
+/// # Ok::<(), tonnage_run::RunError>(())
+/// ```
+pub fn find(name: &str) -> Result<&'static Change, RunError> {
+    let found = all().iter().find(|change| change.name == name);
+    found.ok_or_else(|| RunError::UnknownChange {
+        name: name.to_owned(),
+        near: near(name),
+    })
+}
+
+/// The name of a change that is most like this one.
+fn near(name: &str) -> Option<String> {
+    let known = all().iter().map(|change| &change.name);
+    let ranked = known.map(|known| (strsim::jaro_winkler(name, known), known));
+    let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (best.0 > 0.8).then(|| best.1.clone())
+}
+
+/// Whether these changes can be made together.
+pub(crate) fn validate(names: &[String]) -> Result<(), RunError> {
+    let mut chosen: Vec<&Change> = Vec::new();
+    for name in names {
+        let change = find(name)?;
+        if let Some(other) = chosen.iter().find(|other| other.group == change.group) {
+            return Err(RunError::ChangesExclude {
+                one: other.name.clone(),
+                other: change.name.clone(),
+            });
+        }
+        chosen.push(change);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_file_describes_its_change_in_full() {
+        for file in FILES {
+            let change = parse(*file).unwrap_or_else(|| panic!("{} has no front matter", file.0));
+            let texts = [
+                &change.title,
+                &change.group,
+                &change.applies,
+                &change.cost,
+                &change.page,
+            ];
+            assert!(
+                texts.iter().all(|text| !text.trim().is_empty()),
+                "{}",
+                file.0
+            );
+            assert!(change.cost.ends_with('.'), "{}: a sentence", file.0);
+            for part in [
+                "What it saves:",
+                "What it does to the mathematics:",
+                "By hand",
+            ] {
+                assert!(
+                    change.page.contains(part),
+                    "{} does not say {part:?}",
+                    file.0
+                );
+            }
+            assert!(file.1.contains("\nclass Change(Base):"), "{}", file.0);
+        }
+        assert_eq!(all().len(), FILES.len());
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_listed_once() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hook/changes");
+        let files = std::fs::read_dir(folder).expect("the folder is there");
+        let stems = files.map(|file| file.expect("it can be read").path());
+        let stems = stems.filter(|path| path.extension().is_some_and(|end| end == "py"));
+        let stems: BTreeSet<_> = stems
+            .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        let listed: BTreeSet<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
+        assert_eq!(stems, listed);
+        assert_eq!(listed.len(), FILES.len());
+    }
+
+    #[test]
+    fn unknown_and_exclusive_changes_are_refused() {
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert!(validate(&names(&["optimizer-fused", "autocast-bf16"])).is_ok());
+        let twice = validate(&names(&["autocast-bf16", "autocast-bf16"]));
+        assert!(twice.unwrap_err().to_string().contains("together"));
+        let unlike = validate(&names(&["zzz"])).unwrap_err().to_string();
+        assert_eq!(unlike, "no change is called \"zzz\"");
+    }
+}
