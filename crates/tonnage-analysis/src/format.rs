@@ -29,6 +29,27 @@ pub fn count(number: u64) -> String {
     text
 }
 
+/// A count of things by their name for one of them: `1 block`, `2 blocks`; words behind the first stay as they are.
+///
+/// ```
+/// use tonnage_analysis::format::plural;
+///
+/// assert_eq!(plural(1, "call"), "1 call");
+/// assert_eq!(plural(2, "retry that helped"), "2 retries that helped");
+/// ```
+pub fn plural(number: u64, noun: &str) -> String {
+    let (first, rest) = noun.split_once(' ').unwrap_or((noun, ""));
+    let many = match first {
+        "retry" => "retries".to_owned(),
+        "process" => "processes".to_owned(),
+        other => format!("{other}s"),
+    };
+    let first = if number == 1 { first } else { &many };
+    format!("{} {first} {rest}", count(number))
+        .trim_end()
+        .to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,8 @@ use tonnage_trace::{
 };
 
 use crate::facts;
+use crate::unknown;
+use crate::unmodelled::UnmodelledCalls;
 use crate::verdict::KnownBytes;
 
 /// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
@@ -23,6 +25,9 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Pairs of process and device that are told apart, and streams of one of them; no machine has so many.
 const MOST: usize = 1 << 16;
 
+/// Why figures are not exact.
+const ASSUMED: &str = "sizes that are not known are assumed or left out";
+
 /// How well a figure is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -30,6 +35,8 @@ const MOST: usize = 1 << 16;
 pub enum Known {
     /// To the byte.
     Exact,
+    /// Blocks have sizes that a GPU's libraries or values would have told: they are assumed.
+    Assumed,
     /// It was this much or more.
     AtLeast,
     /// It was this much or less.
@@ -188,6 +195,9 @@ pub struct Info {
     pub devices: Vec<DeviceInfo>,
     /// Every device with what was used of it; empty if the recording has no calls of the driver.
     pub totals: Vec<DeviceTotal>,
+    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// such blocks are assumed, not exact.
+    pub unknown_sizes: Vec<String>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
 }
@@ -220,6 +230,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let mut account: Option<Account> = None;
     let mut counts: BTreeMap<(u32, i32), Counts> = BTreeMap::new();
     let mut processes = BTreeSet::new();
+    let mut unmodelled = UnmodelledCalls::default();
     let mut span: Option<Span> = None;
     let (mut events, mut events_with_stack) = (0, 0);
     while let Some(event) = reader.next().transpose()? {
@@ -234,6 +245,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
             span.first = span.first.min(time);
             span.last = span.last.max(time);
         }
+        unmodelled.add(&event, reader.stacks());
         if processes.len() < MOST {
             processes.insert(event.process);
         }
@@ -255,7 +267,10 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let facts = Facts(&facts);
     let incomplete = facts.any(facts::INCOMPLETE);
     let stops_early = ending.is_truncated() || incomplete.is_some();
-    let origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
+    let mut origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
+    if unknown::is_assumed(facts.0, &unmodelled) {
+        origin.best = (Known::Assumed, ASSUMED);
+    }
     let recorded: BTreeSet<u32> = account
         .iter()
         .filter(|(_, track)| !track.final_state().is_empty())
@@ -319,7 +334,8 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
             .collect(),
         devices,
         totals: totals(&account, origin),
-        unknown: unknown(facts.0),
+        unknown_sizes: unmodelled.unknown_sizes(),
+        unknown: unknown::sentences(facts.0, &unmodelled),
         source: facts.run(meta::SOURCE),
     })
 }
@@ -344,14 +360,26 @@ struct Origin {
     /// Made by PyTorch's allocator, which rounds requests.
     is_pytorch: bool,
     is_truncated: bool,
+    /// How a sum of whole rows is known, and why so if it is not exact.
+    best: (Known, &'static str),
 }
 
 impl Origin {
+    /// A figure; one that would be exact is known no better than sizes of blocks are.
+    fn figure(self, bytes: u64, (known, how): (Known, &'static str)) -> Figure {
+        let (known, how) = match (known, self.best) {
+            (Known::Exact, best) if best.0 != Known::Exact => best,
+            _ => (known, how),
+        };
+        Figure { bytes, known, how }
+    }
+
     fn of(source: Option<&str>, stops_early: bool) -> Self {
         Self {
             is_own: source.is_none(),
             is_pytorch: Rounding::of_source(source) == Rounding::PyTorch,
             is_truncated: stops_early,
+            best: (Known::Exact, ""),
         }
     }
 }
@@ -390,18 +418,6 @@ impl Facts<'_> {
     }
 }
 
-/// What facts say is not known, each sentence once.
-pub fn unknown(facts: &[Meta]) -> Vec<String> {
-    let prefix = format!("{}.", meta::UNKNOWN);
-    let mut sentences = Vec::new();
-    for fact in facts.iter().filter(|fact| fact.name.starts_with(&prefix)) {
-        if sentences.len() < MOST && !sentences.contains(&fact.text) {
-            sentences.push(fact.text.clone());
-        }
-    }
-    sentences
-}
-
 /// What occurs in the rows of one process on one device.
 #[derive(Default)]
 struct Counts {
@@ -438,7 +454,6 @@ impl Report<'_> {
             origin,
         } = *self;
         let (start_reserved, reserved_known, reserved_how) = self.start_reserved();
-        let (known, how) = self.allocated_known();
         // Blocks at the end have their size, which may be more than their rounded request.
         let at_the_end = track
             .final_blocks()
@@ -454,28 +469,20 @@ impl Report<'_> {
             streams: counts.streams.len() as u64,
             pools: counts.pools.len() as u64,
             ooms: track.ooms(),
-            peak_allocated: (track.block_rows() > 0).then_some(Figure {
-                bytes: peak_allocated,
-                known,
-                how,
-            }),
-            peak_reserved: knows_segments.then_some(Figure {
+            peak_allocated: (track.block_rows() > 0)
+                .then(|| origin.figure(peak_allocated, self.allocated_known())),
+            peak_reserved: knows_segments.then(|| {
                 // What was handed out was held, also where its segment is not recorded.
-                bytes: if track.exceeded_reserved() && origin.is_own {
+                let bytes = if track.exceeded_reserved() && origin.is_own {
                     peak_reserved.max(peak_allocated)
                 } else {
                     peak_reserved
-                },
-                known: reserved_known,
-                how: reserved_how,
+                };
+                origin.figure(bytes, (reserved_known, reserved_how))
             }),
             peak_used: (track.driver_rows() > 0).then(|| {
-                let (known, how) = used_known(track, origin);
-                Figure {
-                    bytes: track.at_peak_used().breakdown.used,
-                    known,
-                    how,
-                }
+                let bytes = track.at_peak_used().breakdown.used;
+                origin.figure(bytes, used_known(track, origin))
             }),
             start_allocated: track.start_allocated(),
             start_reserved,
@@ -488,6 +495,7 @@ impl Report<'_> {
             is_own,
             is_pytorch,
             is_truncated,
+            ..
         } = self.origin;
         if is_truncated {
             (Known::AtLeast, "the recording stops early")
@@ -585,11 +593,7 @@ fn totals(account: &Account, origin: Origin) -> Vec<DeviceTotal> {
         Some(DeviceTotal {
             device,
             processes,
-            peak_used: Figure {
-                bytes: peak.bytes,
-                known,
-                how,
-            },
+            peak_used: origin.figure(peak.bytes, (known, how)),
         })
     };
     processes.into_iter().filter_map(total).collect()
@@ -633,6 +637,37 @@ mod tests {
 
     fn bytes(figure: Option<&Figure>) -> Option<(u64, Known)> {
         figure.map(|figure| (figure.bytes, figure.known))
+    }
+
+    #[test]
+    fn figures_with_sizes_that_nobody_told_are_assumed() {
+        let rows = |name: &str| {
+            let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+            let alloc = Event {
+                address: 1 << 30,
+                size: MIB,
+                requested: MIB,
+                ..Event::new(Kind::Alloc)
+            };
+            writer.event(&alloc).unwrap();
+            let name = Some(writer.stacks_mut().intern(name));
+            let unmodelled = Event {
+                size: 1,
+                name,
+                ..Event::new(Kind::Unmodelled)
+            };
+            writer.event(&unmodelled).unwrap();
+            writer.finish().unwrap()
+        };
+        let known = |file: &[u8]| bytes(device(file).peak_allocated.as_ref());
+        let plain = rows("cudnnSetRNNDescriptor_v8");
+        assert_eq!(known(&plain), Some((MIB, Known::Exact)));
+        assert_eq!(info(plain.as_slice()).unwrap().unknown_sizes, [""; 0]);
+        let asked = rows("cudnnGetRNNTempSpaceSizes");
+        assert_eq!(known(&asked), Some((MIB, Known::Assumed)));
+        let info = info(asked.as_slice()).unwrap();
+        assert!(info.unknown[0].starts_with("what cuDNN reserves"));
+        assert_eq!(info.unknown, info.unknown_sizes);
     }
 
     const PICKLE: &[(&str, &str)] = &[(meta::SOURCE, "pytorch-pickle")];

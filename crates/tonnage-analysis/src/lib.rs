@@ -9,6 +9,8 @@
 //! * [`plan`] places the blocks of a recording, whose lifetimes are known now, as low as they can lie;
 //! * [`replay`] says what another allocator or device would have made of a recording;
 //! * [`tune`] finds the setting of PyTorch's allocator that serves a recording best;
+//! * [`unknown`] says what a recording cannot say, in the same sentences in every answer;
+//! * [`unmodelled`] counts the functions that were called and are not modelled;
 //! * [`verdict`] says from a recording whether the run fits, by how much, and
 //!   who held the memory at the peak;
 //! * [`verify`] says where a dry run is not what a real GPU did.
@@ -27,5 +29,7 @@ pub mod info;
 pub mod plan;
 pub mod replay;
 pub mod tune;
+pub mod unknown;
+pub mod unmodelled;
 pub mod verdict;
 pub mod verify;

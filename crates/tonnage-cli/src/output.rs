@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-pub(crate) use tonnage_analysis::format::{bytes, count};
+pub(crate) use tonnage_analysis::format::{bytes, count, plural};
 use tonnage_run::RunError;
 
 /// What a command answers; the number is the exit code.

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 use tonnage_analysis::facts;
+use tonnage_analysis::format::{count, plural};
 use tonnage_analysis::verdict::{Place, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
@@ -173,8 +174,8 @@ fn write_run_facts<W: Write>(
     let mut gaps = Vec::new();
     if ledger.unplaced() > 0 {
         gaps.push(format!(
-            "{} processes, because only {} can use a device at one time: they were neither recorded nor charged",
-            ledger.unplaced(),
+            "{}, because only {} can use a device at one time: they were neither recorded nor charged",
+            plural(ledger.unplaced(), "process"),
             PROCESSES,
         ));
     }
@@ -186,7 +187,8 @@ fn write_run_facts<W: Write>(
         let why = losses.0.values().next().map_or("", |loss| loss.why);
         let because = if why.is_empty() { "" } else { ", because " };
         gaps.push(format!(
-            "{rest} calls and blocks of processes that are not in the recording{because}{why}"
+            "{} of processes that are not in the recording{because}{why}",
+            calls_and_blocks(rest)
         ));
     }
     for (index, gap) in gaps.iter().enumerate() {
@@ -520,8 +522,9 @@ impl<'a, W: Write> Process<'a, W> {
             &format!("from event {from} on: {}", loss.why),
         )?;
         self.gap(&format!(
-            "{} calls and blocks from event {from} on, because {}",
-            loss.entries, loss.why
+            "{} from event {from} on, because {}",
+            calls_and_blocks(loss.entries),
+            loss.why
         ))?;
         for (name, bytes) in loss.peaks {
             self.fact(&name, &bytes.to_string())?;
@@ -947,5 +950,13 @@ fn bare_row(block: &Block) -> Event {
         address: block.address,
         size: block.change.unsigned_abs(),
         ..Event::new(kind)
+    }
+}
+
+/// How many rows are missing, in words.
+fn calls_and_blocks(number: u64) -> String {
+    match number {
+        1 => "1 call or block".to_owned(),
+        many => format!("{} calls and blocks", count(many)),
     }
 }

@@ -42,7 +42,7 @@ mod tests;
 use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
-use tonnage_trace::meta;
+use tonnage_trace::{Meta, meta};
 
 pub use codes::Code;
 pub use fixes::{Fix, FixOutcome, Measure, Proof};
@@ -50,12 +50,13 @@ pub use need::{Need, Over};
 
 use self::case::Case;
 use crate::facts;
-use crate::format::{bytes, count};
+use crate::format::{bytes, plural};
 use crate::holdings::{
     Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
     is_users, pattern, site,
 };
 use crate::replay::Job;
+use crate::unknown;
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;
@@ -264,6 +265,9 @@ pub struct Explanation {
     /// The blocks that findings are about, for pictures.
     #[serde(skip)]
     pub claims: Vec<Claim>,
+    /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
+    /// such blocks are assumed, not exact.
+    pub unknown_sizes: Vec<String>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
 }
@@ -299,6 +303,7 @@ pub fn explain(
         pinning.unwrap_or_default(),
     );
     let fact = |name: &str| recording.fact(track.process, name).map(str::to_owned);
+    let (unknown_sizes, unknown) = unknown(recording, whole.map(|(whole, _)| whole), track);
     Some(Explanation {
         schema_version: SCHEMA_VERSION,
         outcome: if failed {
@@ -325,7 +330,8 @@ pub fn explain(
         findings,
         fixes,
         claims,
-        unknown: unknown(recording, track),
+        unknown_sizes,
+        unknown,
     })
 }
 
@@ -599,14 +605,24 @@ fn second_peak(case: &Case<'_>) -> Option<SecondPeak> {
     })
 }
 
-fn unknown(recording: &Recording, track: &Holdings) -> Vec<String> {
-    let mut unknown: Vec<String> = recording
-        .meta
-        .iter()
-        .filter(|fact| fact.name.starts_with(meta::UNKNOWN))
-        .filter(|fact| fact.process == track.process || fact.process == facts::RUN)
-        .map(|fact| fact.text.clone())
-        .collect();
+/// The sizes that are not known, and all that the recording cannot say.
+fn unknown(
+    recording: &Recording,
+    whole: Option<&Recording>,
+    track: &Holdings,
+) -> (Vec<String>, Vec<String>) {
+    let mut sizes = recording.unmodelled.unknown_sizes();
+    // What the job needs rests on the sizes of the whole job, not only on those before the failure.
+    for sentence in whole.map_or_else(Vec::new, |whole| whole.unmodelled.unknown_sizes()) {
+        if !sizes.contains(&sentence) {
+            sizes.push(sentence);
+        }
+    }
+    let about = |fact: &&Meta| fact.process == track.process || fact.process == facts::RUN;
+    let facts: Vec<Meta> = recording.meta.iter().filter(about).cloned().collect();
+    let mut unknown = sizes.clone();
+    let told = unknown::sentences(&facts, &recording.unmodelled);
+    unknown.extend(told.into_iter().filter(|gap| !sizes.contains(gap)));
     if track.unseen_births > 0 {
         let sum: u64 = track
             .blocks
@@ -621,8 +637,13 @@ fn unknown(recording: &Recording, track: &Holdings) -> Vec<String> {
     }
     if track.sizes_unknown > 0 {
         unknown.push(format!(
-            "how far {} blocks were rounded beyond 512 bytes: at least so much is allocated",
-            count(track.sizes_unknown)
+            "how far {} {} rounded beyond 512 bytes: at least so much is allocated",
+            plural(track.sizes_unknown, "block"),
+            if track.sizes_unknown == 1 {
+                "was"
+            } else {
+                "were"
+            }
         ));
     }
     if !track.phases_told {
@@ -641,5 +662,5 @@ fn unknown(recording: &Recording, track: &Holdings) -> Vec<String> {
     if recording.truncated {
         unknown.push("the end: the recording stops in the middle".to_owned());
     }
-    unknown
+    (sizes, unknown)
 }

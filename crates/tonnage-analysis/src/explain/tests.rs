@@ -828,3 +828,23 @@ fn tn216_clones_after_the_step_are_no_copies_of_the_optimizer() {
     assert_eq!(promised(&explanation, "TN216"), Some((240, 120)));
     assert_eq!(explanation.moment.phase, Phase::Other);
 }
+
+#[test]
+fn sizes_that_nobody_told_are_named_also_those_of_the_whole_job() {
+    let sizes = |explanation: &Explanation| explanation.unknown_sizes.len();
+    let mut failed = Script::new(100);
+    failed.alloc(60, &[line(1)]);
+    failed.note(Kind::Unmodelled, "cudnnGetRNNTempSpaceSizes", "", 1);
+    failed.oom(60, &[line(3)]);
+    let explanation = failed.explain();
+    assert_eq!(sizes(&explanation), 1);
+    assert!(explanation.unknown[0].starts_with("what cuDNN reserves"));
+    let mut whole = Script::new(100);
+    whole.alloc(60, &[line(1)]);
+    whole.note(Kind::Unmodelled, "cudnnGetRNNTempSpaceSizes", "", 1);
+    whole.alloc(60, &[line(3)]);
+    whole.note(Kind::Unmodelled, "cufftMakePlan1d", "", 1);
+    let explanation = failed.explain_with(&whole);
+    assert_eq!(sizes(&explanation), 2);
+    assert_eq!(explanation.unknown[..2], explanation.unknown_sizes);
+}

@@ -25,6 +25,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tonnage_trace::{Meta, StackId, StackTable, TextId};
 
+use crate::unmodelled::UnmodelledCalls;
+
 pub use held::{Census, HeldBy, HolderRow, Model, ModelState, Sort};
 pub use read::{HoldingsError, read, read_from};
 pub use sites::{Place, is_users, own_folder, pattern, shortened, site};
@@ -357,6 +359,8 @@ pub struct Recording {
     pub rows: u32,
     /// Whether its end is missing.
     pub truncated: bool,
+    /// Functions that were called and are not modelled.
+    pub unmodelled: UnmodelledCalls,
     /// Nanoseconds since the first row with a time, for every so many rows.
     pub times: Vec<(u32, u64)>,
 }

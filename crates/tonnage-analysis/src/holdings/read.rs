@@ -19,6 +19,7 @@ use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
 };
 use crate::facts;
+use crate::unmodelled::UnmodelledCalls;
 
 /// The account of a process and device, with the number of each live block.
 type Track = DeviceAccount<Option<u32>>;
@@ -78,6 +79,7 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
     let mut row = 0_u32;
     let mut first_time = None;
     let mut times = Vec::new();
+    let mut unmodelled = UnmodelledCalls::default();
     while let Some(event) = reader.next().transpose()? {
         if row == u32::MAX - 1 {
             return Err(HoldingsError::TooLong);
@@ -88,6 +90,7 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
                 times.push((row, time.saturating_sub(first).max(0).cast_unsigned()));
             }
         }
+        unmodelled.add(&event, reader.stacks());
         if event.device >= 0 && event.kind != Kind::Unmodelled {
             let key = (event.process, event.device);
             let change = account.apply(&event, u64::from(row), reader.stacks());
@@ -127,6 +130,7 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
         meta: all,
         rows: row,
         truncated,
+        unmodelled,
         times,
     })
 }

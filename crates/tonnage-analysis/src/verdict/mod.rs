@@ -7,13 +7,10 @@
 //! blocks that live at the same time, not with the length of the recording.
 
 mod changes;
-mod foreign;
 mod margin;
 mod need;
-mod sizes;
 #[cfg(test)]
 mod tests;
-mod values;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -28,14 +25,14 @@ use tonnage_trace::{
 use crate::facts;
 pub use crate::holdings::Place;
 use crate::holdings::is_users;
-use crate::info;
+use crate::unknown;
+pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
+use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
-pub use foreign::{Foreign, ForeignUse};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
 pub use need::{Above, Need};
-pub use values::{ToldValues, UnknownValues};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -313,6 +310,13 @@ pub fn verdict_of_whole<R: Read>(
 ) -> Result<Verdict, VerdictError> {
     let mut verdict = verdict(open)?;
     verdict.need = need::find(&whole, verdict.capacity.bytes)?;
+    // What it needs rests on the sizes of the whole job, not only on those before the failure.
+    for sentence in unmodelled_calls(whole()?)?.unknown_sizes() {
+        if !verdict.unknown_sizes.contains(&sentence) {
+            verdict.unknown_sizes.push(sentence.clone());
+            verdict.unknown.push(sentence);
+        }
+    }
     Ok(verdict)
 }
 
@@ -334,8 +338,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let facts = Facts::read(&rows.reader);
     let devices_total = rows.totals(&facts);
     let exceptions = facts.exceptions();
-    let foreign = foreign::find(&facts);
-    let unknown_sizes = sizes::find(&rows.unmodelled);
+    let foreign = Foreign::all(facts.all);
     let outcome = if facts.torch.is_empty() && !foreign.is_empty() {
         Outcome::NotCovered
     } else {
@@ -369,35 +372,29 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         unmodelled: rows
             .unmodelled
             .iter()
-            .map(|(name, &calls)| Unmodelled {
-                name: name.clone(),
+            .map(|(name, calls)| Unmodelled {
+                name: name.to_owned(),
                 calls,
             })
             .collect(),
-        unknown_values: values::find(&facts),
+        unknown_values: UnknownValues::all(facts.all),
         changes: changes::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         host_out_of_memory,
-        unknown: unknown(&facts, outcome, &foreign, &unknown_sizes),
-        unknown_sizes,
+        unknown: unknown(&facts, outcome, &rows.unmodelled),
+        unknown_sizes: rows.unmodelled.unknown_sizes(),
         foreign,
         events: rows.count,
     })
 }
 
 /// What the recording cannot say.
-fn unknown(
-    facts: &Facts<'_>,
-    outcome: Outcome,
-    foreign: &[Foreign],
-    sizes: &[String],
-) -> Vec<String> {
-    let mut unknown = facts.unknown.clone();
-    unknown.extend_from_slice(sizes);
-    if outcome != Outcome::NotCovered {
-        let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
-        unknown.extend(foreign.iter().map(what));
-    }
+fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<String> {
+    // Where other users of a device are the reason that there is no verdict, they are named with it.
+    let mut unknown = match outcome {
+        Outcome::NotCovered => unknown::told(facts.all),
+        _ => unknown::sentences(facts.all, calls),
+    };
     let quiet = facts.any(facts::WITHOUT_NEW_PEAK);
     if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
         let quiet = quiet.map_or_else(String::new, |seconds| {
@@ -430,11 +427,21 @@ fn host_out_of_memory(facts: &Facts<'_>, exceptions: &[Exception]) -> Option<Str
     })
 }
 
+/// The functions that a recording names as not modelled.
+fn unmodelled_calls<R: Read>(source: R) -> Result<UnmodelledCalls, ReadError> {
+    let mut reader = Reader::new(source)?;
+    let mut calls = UnmodelledCalls::default();
+    while let Some(event) = reader.next().transpose()? {
+        calls.add(&event, reader.stacks());
+    }
+    Ok(calls)
+}
+
 /// A recording, read to its end.
 struct Rows<R> {
     reader: Reader<R>,
     account: Account,
-    unmodelled: BTreeMap<String, u64>,
+    unmodelled: UnmodelledCalls,
     first_time: Option<i64>,
     count: u64,
 }
@@ -444,18 +451,13 @@ impl<R: Read> Rows<R> {
         let mut rows = Self {
             reader: Reader::new(source)?,
             account: Account::new(Rounding::PyTorch),
-            unmodelled: BTreeMap::new(),
+            unmodelled: UnmodelledCalls::default(),
             first_time: None,
             count: 0,
         };
         while let Some(event) = rows.reader.next().transpose()? {
-            if event.kind == Kind::Unmodelled {
-                let name = event
-                    .name
-                    .map_or("?", |name| rows.reader.stacks().text(name));
-                let calls = rows.unmodelled.entry(name.to_owned()).or_default();
-                *calls = calls.saturating_add(event.size);
-            } else if event.device >= 0 {
+            rows.unmodelled.add(&event, rows.reader.stacks());
+            if event.kind != Kind::Unmodelled && event.device >= 0 {
                 rows.first_time = rows.first_time.or(event.time);
             }
             rows.account.apply(&event, rows.count, rows.reader.stacks());
@@ -704,7 +706,6 @@ struct Facts<'a> {
     capacity: KnownBytes,
     context: KnownBytes,
     torch: String,
-    unknown: Vec<String>,
 }
 
 impl<'a> Facts<'a> {
@@ -730,7 +731,6 @@ impl<'a> Facts<'a> {
             capacity: bytes(meta::GPU_CAPACITY, facts::GPU_CAPACITY_KNOWN),
             context: bytes(meta::GPU_CONTEXT, facts::GPU_CONTEXT_KNOWN),
             torch: any(meta::TORCH_VERSION).map_or(String::new(), |fact| fact.text.clone()),
-            unknown: info::unknown(facts),
         }
     }
 

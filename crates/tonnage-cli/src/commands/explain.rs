@@ -10,7 +10,7 @@ use tonnage_analysis::explain::{
     Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
     codes, explain,
 };
-use tonnage_analysis::format::{bytes, count};
+use tonnage_analysis::format::{bytes, count, plural};
 use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
     shortened,
@@ -270,9 +270,11 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         );
     }
     if !explanation.unknown.is_empty() {
-        let gaps = explanation.unknown.iter().take(GAPS);
+        // Sizes come first, and all of them: figures rest on them.
+        let shown = explanation.unknown_sizes.len().max(GAPS);
+        let gaps = explanation.unknown.iter().take(shown);
         let mut unknown: Vec<String> = gaps.map(|gap| plain(gap)).collect();
-        let more = explanation.unknown.len().saturating_sub(GAPS);
+        let more = explanation.unknown.len().saturating_sub(shown);
         if more > 0 {
             unknown.push(format!("and {more} more, see --json"));
         }
@@ -409,9 +411,10 @@ fn needs(screen: &mut impl Lines, need: &Need) {
     };
     let over = need.over.map_or_else(String::new, |over| {
         format!(
-            "; {} of {} requests lie above it",
+            "; {} of {} {} above it",
             count(over.requests),
-            count(over.of)
+            plural(over.of, "request"),
+            if over.requests == 1 { "lies" } else { "lie" }
         )
     });
     screen.line(
@@ -517,10 +520,9 @@ fn unused(explanation: &Explanation) -> Option<String> {
     let mut parts = Vec::new();
     if slack.hard > 0 {
         parts.push(format!(
-            "{} in {} {} (largest {})",
+            "{} in {} (largest {})",
             bytes(slack.hard),
-            count(slack.holes),
-            if slack.holes == 1 { "hole" } else { "holes" },
+            plural(slack.holes, "hole"),
             bytes(slack.largest_hole)
         ));
     }

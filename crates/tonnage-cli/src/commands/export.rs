@@ -11,7 +11,7 @@ use crate::arguments::{ExportFormat, ExportOptions};
 use crate::commands::recording::{
     Output, Recording, derived, explained, tell_notes, unreadable_trace,
 };
-use crate::output::{Answer, HINT, Reply, bytes, count, hinted, print_err};
+use crate::output::{Answer, HINT, Reply, bytes, hinted, plural, print_err};
 
 pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let path = &options.file;
@@ -54,9 +54,9 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let size = output.finish()?;
     let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
     print_err(&format!(
-        "wrote {} ({} events{size}); it opens in {HINT}{viewer}{HINT:#}",
+        "wrote {} ({}{size}); it opens in {HINT}{viewer}{HINT:#}",
         target.display(),
-        count(exported.events),
+        plural(exported.events, "event"),
     ));
     tell_notes("not as in the recording", &exported.notes);
     Ok(Reply::silent(Answer::Yes))

@@ -10,7 +10,7 @@ use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, in
 
 use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};
-use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error};
+use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural};
 
 /// Devices whose peaks the text lists; the JSON has all.
 const DEVICES: usize = 8;
@@ -219,18 +219,14 @@ fn processes(info: &Info) -> String {
     let streams: u64 = gpus.iter().map(|device| device.streams).sum();
     let mut text = format!(
         "{}, {}, {}",
-        number(info.processes.len() as u64, "process", "processes"),
-        number(gpus.len() as u64, "device", "devices"),
-        number(streams, "stream", "streams")
+        plural(info.processes.len() as u64, "process"),
+        plural(gpus.len() as u64, "device"),
+        plural(streams, "stream")
     );
     if gpus.len() < info.devices.len() {
         text.push_str(", pinned host memory");
     }
     text
-}
-
-fn number(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
 /// All rows, then the kinds, most frequent first.
@@ -331,7 +327,7 @@ fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
         };
         let ooms = match device.ooms {
             0 => String::new(),
-            ooms => format!(", out of memory {}", number(ooms, "time", "times")),
+            ooms => format!(", out of memory {}", plural(ooms, "time")),
         };
         let allocated = figure(device.peak_allocated.as_ref(), "allocated");
         let reserved = figure(device.peak_reserved.as_ref(), "reserved");
@@ -381,6 +377,7 @@ fn figure(figure: Option<&Figure>, what: &str) -> String {
     let size = bytes(figure.bytes);
     match figure.known {
         Known::Exact => format!("{size} {what} {DIM}exact{DIM:#}"),
+        Known::Assumed => format!("{size} {what} {DIM}assumed{DIM:#}"),
         Known::AtLeast => format!("at least {size} {what}"),
         Known::AtMost => format!("at most {size} {what}"),
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
-use tonnage_analysis::info::unknown;
+use tonnage_analysis::unknown;
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
 use tonnage_trace::{ReadError, WriteError, Writer, second_recording};
 
@@ -193,7 +193,7 @@ pub(crate) fn import_to<W: Write>(input: &Input, destination: W) -> Result<(W, I
         .map_err(|error| unreadable(&input.path, &error))?;
     let imported = Imported {
         events: writer.events(),
-        unknown: unknown(writer.facts()),
+        unknown: unknown::told(writer.facts()),
     };
     let destination = writer.finish().map_err(|error| failed(&error))?;
     Ok((destination, imported))

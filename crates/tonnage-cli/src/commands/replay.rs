@@ -15,7 +15,7 @@ use crate::arguments::{ReplayOptions, Target};
 use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
-use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
 
 /// Processes whose tables are shown; the JSON has all.
@@ -97,11 +97,8 @@ fn text(report: &Report, options: &ReplayOptions) -> String {
         text.push('\n');
     }
     if report.tracks.len() > TRACKS {
-        let more = report.tracks.len() - TRACKS;
-        let _ = writeln!(
-            text,
-            "{more} more processes and devices; --json has all of them"
-        );
+        let more = more_tracks(report.tracks.len() - TRACKS);
+        let _ = writeln!(text, "{more}; --json has all of them");
     }
     if let Some(track) = report.tracks.first() {
         let next = format!("tonnage tune {}", options.file.display());
@@ -421,17 +418,12 @@ fn gaps(gaps: &Gaps) -> Vec<String> {
         .collect()
 }
 
-pub(crate) fn plural(number: u64, noun: &str) -> String {
-    let (first, rest) = noun.split_once(' ').unwrap_or((noun, ""));
-    let many = match first {
-        "retry" => "retries".to_owned(),
-        "process" => "processes".to_owned(),
-        other => format!("{other}s"),
-    };
-    let first = if number == 1 { first } else { &many };
-    format!("{} {first} {rest}", count(number))
-        .trim_end()
-        .to_owned()
+/// How many processes and devices more there are, in words.
+pub(crate) fn more_tracks(number: usize) -> String {
+    match number {
+        1 => "1 more process or device".to_owned(),
+        many => format!("{} more processes and devices", count(many as u64)),
+    }
 }
 
 /// A name that fits the column: the end is cut, not the table.

@@ -7,8 +7,8 @@ use anyhow::Result;
 use tonnage_analysis::tune::{Advice, Trial, Tuned};
 
 use crate::arguments::TuneOptions;
-use crate::commands::replay::{load, plural, track_remarks};
-use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count};
+use crate::commands::replay::{load, track_remarks};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count, plural};
 use crate::progress;
 
 /// What is shown meanwhile.

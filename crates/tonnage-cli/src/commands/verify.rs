@@ -17,7 +17,7 @@ use crate::Surroundings;
 use crate::arguments;
 use crate::commands::recording::Output;
 use crate::output::{
-    Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, bytes, count, hinted, print_err,
+    Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, bytes, count, hinted, plural, print_err,
 };
 
 /// How many partings the text lists; the report has more.
@@ -153,13 +153,12 @@ fn headline(found: &Verification) -> String {
         listed.sum::<u64>() + one.more_partings
     });
     format!(
-        "{BAD}different{BAD:#}: {} of {} events on {} are in the dry run, which has {}; they part {} {}",
+        "{BAD}different{BAD:#}: {} of {} events on {} are in the dry run, which has {}; they part {}",
         count(same),
         count(real),
         found.gpu,
         count(dry),
-        count(partings),
-        if partings == 1 { "time" } else { "times" },
+        plural(partings, "time"),
     )
 }
 
@@ -206,11 +205,16 @@ fn compared(text: &mut String, process: &Comparison, several: bool) {
         );
     }
     if process.moved_blocks > 0 {
-        let moved = count(process.moved_blocks);
+        let lie = if process.moved_blocks == 1 {
+            "lies"
+        } else {
+            "lie"
+        };
+        let moved = plural(process.moved_blocks, "block");
         row(
             text,
             "moved",
-            &format!("{moved} blocks lie elsewhere in PyTorch's segments"),
+            &format!("{moved} {lie} elsewhere in PyTorch's segments"),
         );
     }
     for figure in &process.figures {
@@ -241,15 +245,18 @@ fn part(text: &mut String, name: &str, parting: &Parting) {
     let mut more = Vec::new();
     if parting.only_real + parting.only_dry > 2 {
         more.push(format!(
-            "{} events here only on the GPU ({}), {} only in the dry run ({})",
-            count(parting.only_real),
+            "{} here only on the GPU ({}), {} only in the dry run ({})",
+            plural(parting.only_real, "event"),
             bytes(parting.real_bytes),
             count(parting.only_dry),
             bytes(parting.dry_bytes),
         ));
     }
     if parting.repeats > 0 {
-        more.push(format!("the same again {} times", count(parting.repeats)));
+        more.push(format!(
+            "the same again {}",
+            plural(parting.repeats, "time")
+        ));
     }
     if !more.is_empty() {
         row(text, "", &more.join("; "));

@@ -125,7 +125,11 @@ fn text(all: &[Checked]) -> String {
         }
     }
     let held = all.iter().filter(|checked| checked.answer.passes()).count();
-    let _ = writeln!(text, "{held} of {} budgets hold", all.len());
+    let _ = match (held, all.len()) {
+        (0, 1) => writeln!(text, "the budget does not hold"),
+        (1, 1) => writeln!(text, "the budget holds"),
+        (held, all) => writeln!(text, "{held} of {all} budgets hold"),
+    };
     text
 }
 

@@ -22,8 +22,9 @@ use crate::arguments::PlanOptions;
 use crate::commands::recording::{
     Input, Output, Recording, explained, named, plain, tell_of_the_whole, unreadable_trace,
 };
-use crate::commands::replay::plural;
-use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, print_err};
+use crate::output::{
+    Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural, print_err,
+};
 use crate::progress;
 
 /// Buffers of a conflict that are named; the rest is counted.

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use tonnage_analysis::plan::{GroupReport, Placement, Report};
 
 use crate::commands::recording::plain;
-use crate::output::{bytes, count};
+use crate::output::{bytes, count, plural};
 
 const WIDTH: f64 = 1200.0;
 const HEIGHT: f64 = 600.0;
@@ -87,10 +87,10 @@ fn draw_group(
     };
     writeln!(
         writer,
-        r#"<text x="{MARGIN}" y="{y}">process {}, device {} · {} buffers{left_out} · peak {} · lower bound {}</text>"#,
+        r#"<text x="{MARGIN}" y="{y}">process {}, device {} · {}{left_out} · peak {} · lower bound {}</text>"#,
         group.process,
         group.device,
-        count(group.buffers.len() as u64),
+        plural(group.buffers.len() as u64, "buffer"),
         bytes(group.peak),
         bytes(group.lower_bound),
         y = top - 12.0,

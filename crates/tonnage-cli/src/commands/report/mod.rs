@@ -29,6 +29,7 @@ use crate::commands::explain::explain_with_gpus;
 use crate::commands::recording::{
     Output, Recording, derived, explained, unreadable_trace, without,
 };
+use crate::commands::replay::more_tracks;
 use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, print_err};
 
 /// Rows that are replayed without being asked: a report is to be there in half a minute.
@@ -85,10 +86,9 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
             words.plan.clone_from(&planned);
             story::more_unknown(&mut words, options, replays, track, explanation.as_ref());
             if panes.left_out > 0 {
-                words.unknown.push(format!(
-                    "{} more processes and devices; --process and --device choose them",
-                    count(panes.left_out as u64)
-                ));
+                let more = more_tracks(panes.left_out);
+                let sentence = format!("{more}; --process and --device choose them");
+                words.unknown.push(sentence);
             }
         }
         shown.push(Pane {

@@ -10,8 +10,7 @@ use tonnage_report::Planned;
 
 use crate::arguments::{Compare, ReportOptions};
 use crate::commands::recording::Recording;
-use crate::commands::replay::plural;
-use crate::output::{bytes, count};
+use crate::output::{bytes, count, plural};
 
 /// How long planning may take without being asked for.
 const SOON: Duration = Duration::from_secs(3);

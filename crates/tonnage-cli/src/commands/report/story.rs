@@ -8,8 +8,8 @@ use anyhow::Result;
 use tonnage_analysis::explain::{Explanation, codes};
 use tonnage_analysis::facts;
 use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
-use tonnage_analysis::info;
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
+use tonnage_analysis::unknown;
 use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
     AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Story, Tone, Words,
@@ -366,7 +366,7 @@ fn run(result: &Replayed) -> AllocatorRun {
 
 /// What the recording cannot say.
 fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
-    let told = info::unknown(&held.meta);
+    let told = unknown::sentences(&held.meta, &held.unmodelled);
     let mut sentences: Vec<String> = told.iter().take(50).map(|text| plain(text)).collect();
     if held.truncated {
         sentences

@@ -10,7 +10,7 @@ use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
 use crate::commands::explain::Cause;
-use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count};
+use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural};
 
 /// How many holders the text lists; the JSON has more.
 const HOLDERS: usize = 5;
@@ -56,9 +56,9 @@ pub(crate) fn text(
         &mut text,
         "recording",
         &format!(
-            "{} ({} events{})",
+            "{} ({}{})",
             output.display(),
-            count(collected.events),
+            plural(collected.events, "event"),
             if collected.processes > 1 {
                 format!(" of {} processes", collected.processes)
             } else {
@@ -328,13 +328,8 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             text,
             "above",
             &format!(
-                "{} {}, event {} to {} of {} without a limit",
-                count(need.above.times),
-                if need.above.times == 1 {
-                    "time"
-                } else {
-                    "times"
-                },
+                "{}, event {} to {} of {} without a limit",
+                plural(need.above.times, "time"),
                 count(need.above.first_event + 1),
                 count(need.above.last_event + 1),
                 count(need.above.events),
@@ -544,10 +539,7 @@ fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
     }
     text.push_str("  held by\n");
     for holder in device.holders.iter().take(HOLDERS) {
-        let blocks = match holder.blocks {
-            1 => "1 block".to_owned(),
-            many => format!("{} blocks", count(many)),
-        };
+        let blocks = plural(holder.blocks, "block");
         let _ = writeln!(
             text,
             "    {:>11} {blocks:>13}  {}",
@@ -593,15 +585,14 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
         row(
             text,
             "caught",
-            &format!("{WARN}{caught} out-of-memory {errors} that the script handled{WARN:#}"),
+            &format!(
+                "{WARN}{} out-of-memory {errors} that the script handled{WARN:#}",
+                count(caught)
+            ),
         );
     } else if verdict.outcome == Outcome::Fits && refused > 0 && verdict.torch.is_empty() {
-        let requests = if refused == 1 { "request" } else { "requests" };
-        row(
-            text,
-            "refused",
-            &format!("{WARN}{refused} {requests} that the program went on without{WARN:#}"),
-        );
+        let requests = plural(refused, "request that the program went on without");
+        row(text, "refused", &format!("{WARN}{requests}{WARN:#}"));
     }
 }
 
@@ -622,7 +613,11 @@ fn gaps(text: &mut String, verdict: &Verdict) {
         row(
             text,
             "not modelled",
-            &format!("{WARN}{} calls{WARN:#}: {}", count(calls), list.join(", ")),
+            &format!(
+                "{WARN}{}{WARN:#}: {}",
+                plural(calls, "call"),
+                list.join(", ")
+            ),
         );
     }
     if let Some(from) = &verdict.incomplete {

@@ -2,8 +2,8 @@
 //! Users of a device other than PyTorch that a dry run cannot follow.
 
 use serde::{Deserialize, Serialize};
+use tonnage_trace::Meta;
 
-use super::Facts;
 use crate::facts;
 
 /// What a user of a device does that cannot be followed.
@@ -50,11 +50,11 @@ impl Foreign {
             }
         }
     }
-}
 
-/// Those that the recording names.
-pub(super) fn find(facts: &Facts<'_>) -> Vec<Foreign> {
-    let told = facts.all.iter().filter(|fact| fact.name == facts::FOREIGN);
-    told.filter_map(|fact| serde_json::from_str(&fact.text).ok())
-        .collect()
+    /// Those that a recording names.
+    pub(crate) fn all(facts: &[Meta]) -> Vec<Self> {
+        let told = facts.iter().filter(|fact| fact.name == facts::FOREIGN);
+        told.filter_map(|fact| serde_json::from_str(&fact.text).ok())
+            .collect()
+    }
 }

@@ -2,9 +2,10 @@
 //! Values that a program read although nobody computed them.
 
 use serde::{Deserialize, Serialize};
+use tonnage_trace::Meta;
 
-use super::{Facts, Place};
 use crate::facts;
+use crate::holdings::Place;
 
 /// Values that the program read although nobody computed them: kernels do not run in a dry run, and only small
 /// operators are computed beside it.
@@ -44,7 +45,7 @@ impl UnknownValues {
     /// The sums over what processes tell.
     ///
     /// ```
-    /// use tonnage_analysis::verdict::{ToldValues, UnknownValues};
+    /// use tonnage_analysis::unknown::{ToldValues, UnknownValues};
     ///
     /// let mut told = ToldValues::default();
     /// told.reads.push(("train.py".into(), 31, "main".into(), true, 12));
@@ -80,11 +81,11 @@ impl UnknownValues {
         }
         all
     }
-}
 
-/// The sums over all processes; none if every value that was read is known.
-pub(super) fn find(facts: &Facts<'_>) -> Option<UnknownValues> {
-    let told = facts.all.iter().filter(|fact| fact.name == facts::VALUES);
-    let all = UnknownValues::sum(told.filter_map(|fact| serde_json::from_str(&fact.text).ok()));
-    (all.decisions > 0 || all.reads > 0 || all.sizes > 0).then_some(all)
+    /// The sums over all processes of a recording; none if every value that was read is known.
+    pub(crate) fn all(facts: &[Meta]) -> Option<Self> {
+        let told = facts.iter().filter(|fact| fact.name == facts::VALUES);
+        let all = Self::sum(told.filter_map(|fact| serde_json::from_str(&fact.text).ok()));
+        (all.decisions > 0 || all.reads > 0 || all.sizes > 0).then_some(all)
+    }
 }

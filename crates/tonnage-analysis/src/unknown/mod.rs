@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a recording cannot say, in the same sentences in every answer about it.
+//!
+//! Three sources: what whoever recorded it wrote down as not known; the sizes that a library would have told on a GPU,
+//! which the functions that are not modelled show; and users of a device that a dry run cannot follow. An answer adds
+//! what only it cannot say.
+
+mod foreign;
+mod values;
+
+use std::collections::BTreeSet;
+
+use tonnage_trace::{Meta, meta};
+
+use crate::unmodelled::UnmodelledCalls;
+
+pub use foreign::{Foreign, ForeignUse};
+pub use values::{ToldValues, UnknownValues};
+
+/// Most sentences that are kept; no recorder writes so many.
+const MOST: usize = 1 << 16;
+
+/// What a recording with these facts and calls cannot say, each sentence once; sizes first, because figures rest on
+/// them.
+///
+/// ```
+/// use tonnage_analysis::unknown;
+/// use tonnage_analysis::unmodelled::UnmodelledCalls;
+/// use tonnage_trace::{Event, Kind, Trace};
+///
+/// // A program that asked cuDNN how much a recurrent network reserves.
+/// let mut trace = Trace::new("example 1.0");
+/// let name = trace.stacks.intern("cudnnGetRNNTempSpaceSizes");
+/// trace.events.push(Event { size: 1, name: Some(name), ..Event::new(Kind::Unmodelled) });
+///
+/// let mut calls = UnmodelledCalls::default();
+/// for event in &trace.events {
+///     calls.add(event, &trace.stacks);
+/// }
+/// assert!(unknown::is_assumed(&trace.meta, &calls));
+/// assert!(unknown::sentences(&trace.meta, &calls)[0].starts_with("what cuDNN reserves"));
+/// ```
+pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
+    let mut sentences = calls.unknown_sizes();
+    sentences.extend(told(facts));
+    let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
+    sentences.extend(Foreign::all(facts).iter().map(what));
+    sentences
+}
+
+/// Whether blocks of a recording have sizes that are assumed: a library would have told them on a GPU, or they depend
+/// on values that nobody computed.
+pub fn is_assumed(facts: &[Meta], calls: &UnmodelledCalls) -> bool {
+    let by_value = UnknownValues::all(facts).is_some_and(|values| values.sizes > 0);
+    by_value || !calls.unknown_sizes().is_empty()
+}
+
+/// What the facts of a recording say is not known, each sentence once.
+pub fn told(facts: &[Meta]) -> Vec<String> {
+    let prefix = format!("{}.", meta::UNKNOWN);
+    let of = |fact: &&Meta| fact.name.starts_with(&prefix);
+    let mut said = BTreeSet::new();
+    let texts = facts.iter().filter(of).map(|fact| &fact.text);
+    let once = texts.filter(|&text| said.insert(text));
+    once.take(MOST).cloned().collect()
+}
