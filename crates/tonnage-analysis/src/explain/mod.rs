@@ -133,6 +133,26 @@ pub struct OnDevice {
     pub others: u64,
 }
 
+/// The moment at which most of the device was in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Fullest {
+    /// Its row, from 0.
+    pub row: u32,
+    /// What was on the device then.
+    pub on_device: OnDevice,
+}
+
+impl OnDevice {
+    /// What is in use by the process: all but what other processes hold.
+    pub fn used(&self) -> u64 {
+        let sum = self.allocated.saturating_add(self.cached);
+        let sum = sum.saturating_add(self.context.unwrap_or(0));
+        sum.saturating_add(self.outside.unwrap_or(0))
+    }
+}
+
 /// Memory held by one line, for one purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -245,6 +265,9 @@ pub struct Explanation {
     pub on_device: OnDevice,
     /// Most bytes of the device that were in use at any moment, where the recording shows the driver's calls.
     pub peak_used: Option<u64>,
+    /// The moment at which they were, if that is another than `moment`, at which most is allocated: PyTorch had cached
+    /// more then, or more was held outside its allocator. None of a job that failed.
+    pub fullest: Option<Fullest>,
     /// The bytes by kind; categories without bytes are left out.
     pub categories: Vec<CategoryBytes>,
     /// What was held and not used.
@@ -321,6 +344,7 @@ pub fn explain(
         on_device: case.on_device.clone(),
         peak_used: (track.peak_charged > 0)
             .then(|| track.peak_charged.saturating_add(track.context)),
+        fullest: fullest(&case).filter(|_| !failed),
         categories: categories(&case),
         slack: case.slack,
         holders: holders(&case),
@@ -491,6 +515,23 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         causes.retain(|found| found.finding.code != codes::LONG_SAMPLE);
     }
     causes
+}
+
+/// The fullest moment, where more is in use then than at the one that is explained.
+fn fullest(case: &Case<'_>) -> Option<Fullest> {
+    let fullest = case.track.fullest?;
+    let then = fullest.breakdown;
+    (then.used > case.on_device.used()).then(|| Fullest {
+        row: u32::try_from(fullest.row).unwrap_or(u32::MAX),
+        on_device: OnDevice {
+            capacity: case.track.capacity,
+            allocated: then.allocated,
+            cached: then.cached,
+            context: Some(then.context),
+            outside: Some(then.other),
+            others: then.other_processes,
+        },
+    })
 }
 
 fn moment(case: &Case<'_>) -> Moment {

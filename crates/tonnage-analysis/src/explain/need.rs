@@ -70,6 +70,11 @@ pub struct Over {
 }
 
 impl Need {
+    /// Whether the second run showed no more than that the device is too small: `bytes` is its capacity then.
+    pub fn is_unknown(&self) -> bool {
+        !self.complete && self.short == 0 && self.on_device.capacity == Some(self.bytes)
+    }
+
     /// Whether the job may need more than `bytes`.
     pub fn is_at_least(&self) -> bool {
         !self.complete || !self.replayed

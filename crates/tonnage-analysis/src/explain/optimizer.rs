@@ -55,10 +55,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let place = case.largest_place(case.alive().map(|live| live.block).filter(of));
     let line = at(place.as_ref());
     let sentence = if in_step {
+        let copies = match temporary {
+            0 => String::new(),
+            copies => format!(" and {} of temporary copies", bytes(copies)),
+        };
         format!(
-            "the optimizer's step at {line} holds {} of state and {} of temporary copies",
-            bytes(state),
-            bytes(temporary),
+            "the optimizer's step at {line} holds {} of state{copies}",
+            bytes(state)
         )
     } else {
         format!(

@@ -93,6 +93,17 @@ impl Script {
         });
     }
 
+    /// A call of the driver after which the device charges so much.
+    fn driver(&mut self, kind: Kind, size: u64, charged: u64) {
+        self.push(Event {
+            address: charged << 40,
+            size: size * MIB,
+            charged: Some(charged * MIB),
+            in_use: Some(charged * MIB),
+            ..Event::new(kind)
+        });
+    }
+
     fn stack(&mut self, frames: &[Frame]) -> Option<tonnage_trace::StackId> {
         let stacks = &mut self.trace.stacks;
         let mut ids = Vec::new();
@@ -847,4 +858,32 @@ fn sizes_that_nobody_told_are_named_also_those_of_the_whole_job() {
     let explanation = failed.explain_with(&whole);
     assert_eq!(sizes(&explanation), 2);
     assert_eq!(explanation.unknown[..2], explanation.unknown_sizes);
+}
+
+#[test]
+fn the_moment_of_the_peak_is_told_where_another_has_most_allocated() {
+    let mut script = Script::bare(100);
+    let mut charged = 10;
+    script.driver(Kind::DriverContext, 10, charged);
+    let mut grow = |script: &mut Script, size: u64| {
+        charged += size;
+        script.driver(Kind::DriverMalloc, size, charged);
+        script.segment(charged * 100, size);
+        script.alloc_at(charged * 100, size, &[line(size)])
+    };
+    let first = grow(&mut script, 40);
+    assert_eq!(script.explain().fullest, None);
+    script.free(first);
+    grow(&mut script, 20);
+    // 20 are allocated and 40 cached; before, 40 were allocated and nothing was cached.
+    let explanation = script.explain();
+    let fullest = explanation.fullest.expect("it is another moment");
+    let there = &fullest.on_device;
+    assert_eq!((there.allocated, there.cached), (20 * MIB, 40 * MIB));
+    assert_eq!(Some(there.used()), explanation.peak_used);
+    assert!(fullest.row > explanation.moment.row);
+    assert_eq!(explanation.on_device.used(), 50 * MIB);
+    // Of a failure, the moment is that of the failure.
+    script.oom(60, &[line(3)]);
+    assert_eq!(script.explain().fullest, None);
 }

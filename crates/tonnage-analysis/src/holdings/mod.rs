@@ -23,6 +23,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tonnage_trace::account::Moment;
 use tonnage_trace::{Meta, StackId, StackTable, TextId};
 
 use crate::unmodelled::UnmodelledCalls;
@@ -340,6 +341,9 @@ pub struct Holdings {
     pub peak_reserved_row: u32,
     /// Most that the driver charged, without the context.
     pub peak_charged: u64,
+    /// The moment at which most of the device was in use by this process, where PyTorch's blocks and the driver's
+    /// charges are both recorded.
+    pub fullest: Option<Moment>,
     /// Blocks of the final state whose birth the recording does not show.
     pub unseen_births: u64,
     /// Blocks of which only the request is known: their bytes are at least what is said here.

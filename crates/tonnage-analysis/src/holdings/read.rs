@@ -627,6 +627,9 @@ impl Builder {
             self.out.outside_at_peak = 0;
             self.out.others_at_peak = self.others;
         }
+        let charged = self.out.peak_charged > 0 && !direct;
+        let told = track.filter(|track| charged && track.is_charge_told());
+        self.out.fullest = told.map(Track::at_peak_used);
         if self.out.unseen_births > 0 || direct {
             self.find_peak();
         }

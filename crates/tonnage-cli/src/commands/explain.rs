@@ -290,7 +290,17 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     } else if let Some(text) = at_least(explanation) {
         screen.line("needs", &text);
     }
-    screen.line("when", &when(explanation));
+    let most_allocated = match &explanation.fullest {
+        Some(fullest) => {
+            let row = count(u64::from(fullest.row) + 1);
+            let rows = count(u64::from(explanation.moment.rows));
+            let there = on_device(&fullest.on_device);
+            screen.line("at peak", &format!("event {row} of {rows}: {there}"));
+            "most is allocated at another moment: "
+        }
+        None => "",
+    };
+    screen.line("when", &format!("{most_allocated}{}", when(explanation)));
     let failed = explanation.outcome == Outcome::OutOfMemory;
     let title = if failed { "at failure" } else { "on device" };
     screen.line(title, &on_device(&explanation.on_device));
@@ -310,7 +320,7 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         let whole = on_device(&need.on_device);
         screen.line(
             "at peak",
-            &format!("{whole}, of the whole job without a limit"),
+            &format!("{whole}, when most is allocated in the whole job without a limit"),
         );
     }
     by_kind(screen, categories, rounding);
@@ -363,16 +373,23 @@ fn headline(explanation: &Explanation) -> String {
         return format!("{BAD}out of memory{BAD:#}: {text}");
     }
     let device = &explanation.on_device;
-    let used = device.allocated
-        + device.cached
-        + device.context.unwrap_or(0)
-        + device.outside.unwrap_or(0);
     let of = device
         .capacity
         .map_or_else(String::new, |capacity| format!(" of {}", bytes(capacity)));
-    let cause = cause.map_or_else(String::new, |cause| format!("; {}", named(cause)));
-    let peak = explanation.peak_used.unwrap_or(0).max(used);
-    format!("{GOOD}peak{GOOD:#} {} in use{of}{cause}", bytes(peak))
+    // Findings are about the moment at which most is allocated.
+    let allocated = match &explanation.fullest {
+        Some(_) => format!("; {} allocated at most", bytes(device.allocated)),
+        None => String::new(),
+    };
+    let cause = cause.map_or_else(String::new, |cause| {
+        let joint = if allocated.is_empty() { ";" } else { ":" };
+        format!("{joint} {}", named(cause))
+    });
+    let peak = explanation.peak_used.unwrap_or(0).max(device.used());
+    format!(
+        "{GOOD}peak{GOOD:#} {} in use{of}{allocated}{cause}",
+        bytes(peak)
+    )
 }
 
 /// The headline of a job of which nothing else was found.
@@ -417,6 +434,14 @@ fn needs(screen: &mut impl Lines, need: &Need) {
             if over.requests == 1 { "lies" } else { "lie" }
         )
     });
+    if need.is_unknown() {
+        let text = format!(
+            "more than the GPU has ({}): how much more, the run without a limit did not show",
+            bytes(need.bytes)
+        );
+        screen.line("needs", &text);
+        return;
+    }
     screen.line(
         "needs",
         &format!("{least}{}{more}{over}", bytes(need.bytes)),
@@ -425,6 +450,9 @@ fn needs(screen: &mut impl Lines, need: &Need) {
     let rest = need.gpus.len().saturating_sub(GPUS);
     let text = match (names.as_slice(), rest) {
         ([], _) => "no GPU of the catalogue holds it".to_owned(),
+        ([first, ..], _) if need.is_at_least() => {
+            format!("the smallest GPU of the catalogue that may hold it is {first}")
+        }
         (names, 0) => format!("fits on {}", names.join(", ")),
         (names, rest) => format!("fits on {} and {rest} more", names.join(", ")),
     };

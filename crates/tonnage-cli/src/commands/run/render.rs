@@ -342,7 +342,12 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
             all if all.len() <= GPUS => all.join(", "),
             all => format!("{}, …", all[..GPUS].join(", ")),
         };
-        row(text, "large enough", &names);
+        let title = if need.complete && need.known == "replayed" {
+            "large enough"
+        } else {
+            "may suffice"
+        };
+        row(text, title, &names);
     }
 }
 
