@@ -21,6 +21,7 @@ LAYERS = (
     {"tonnage-device-host", "tonnage-export", "tonnage-import", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance"},
     {"tonnage-report", "tonnage-run"},
+    {"tonnage-fit"},
     {"tonnage-cli"},
     {"tonnage-py", "tonnage-reference"},
 )

@@ -29,6 +29,9 @@ pub use config::{AddressOrderName, DeviceProfile, RunConfig};
 /// Names the folder of the run; its absence makes the stand-in a machine without GPUs.
 pub const RUN_VARIABLE: &str = "TONNAGE_RUN";
 
+/// Names source files for which the job reads other text: each file on a line, and on the next its copy.
+pub const SOURCES_VARIABLE: &str = "TONNAGE_SOURCES";
+
 /// The name of the [`RunConfig`] file inside the folder.
 pub const CONFIG_FILE: &str = "run.json";
 

@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Explain(ExplainOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
+    Fit(FitOptions),
     Tune(TuneOptions),
     Replay(ReplayOptions),
     Plan(PlanOptions),
@@ -66,7 +67,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
     ),
     (
         "Decide what to change",
-        &["tune", "replay", "plan", "check"],
+        &["fit", "tune", "replay", "plan", "check"],
     ),
     (
         "Files",
@@ -110,6 +111,7 @@ impl Command {
             Self::Run(options) => options.json,
             Self::Record(options) => options.json,
             Self::Verify(options) => options.json,
+            Self::Fit(options) => options.json,
             Self::Gpus(options) => options.json,
             Self::Info(options) => options.json,
             Self::Replay(options) => options.json,
@@ -295,6 +297,86 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
     percent.ok_or_else(|| {
         "write mask= and a percentage from 0 to 100, for example mask=30%".to_owned()
     })
+}
+
+/// Find the largest batch, or any other number, that fits on a GPU
+///
+/// Write the numbers that may change into the job's own command: a range
+/// {batch=1..256}, of which the largest that fits is searched, or a list
+/// {seq=1024,2048}, of which each is tried. {batch=8..256+8} goes in steps,
+/// {batch=1..256*2} in powers of two; {batch} repeats the value in another place.
+///
+/// Every answer is a dry run of the job itself, and so is the next larger
+/// number, which does not fit. The job is started once; the variants are forked
+/// from it, which is checked to give the same recording.
+///
+/// Exit code: 0 something fits, 1 nothing does, 2 the script failed otherwise.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256}
+  tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256} --seq {seq=1024,2048,4096}
+  tonnage fit --gpu rtx4090 --let batch_size={1..256} train.py
+  tonnage fit --gpu a100-40gb --env BATCH={1..64} -- python -m my.training")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct FitOptions {
+    /// The GPU that it is to fit on; `tonnage gpus` lists them.
+    #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
+    pub(crate) gpu: String,
+    /// How many of them the machine has.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) gpus: u8,
+    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Memory that is to stay free [default: the most that was seen on real GPUs of what a dry run does not count].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) margin: Option<u64>,
+    /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
+    #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else the
+    /// one keyword or default of that name. batch_size@42 names a line, config.py:batch_size a file. The script is not
+    /// changed: only what Python reads of it. May be repeated.
+    #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable)]
+    pub(crate) constants: Vec<(String, String)>,
+    /// End each run early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
+    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
+    pub(crate) stop_after: Option<StopAfter>,
+    /// Keep the recording of the largest that fits in FILE, for `tonnage explain` and `tonnage report`.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE.
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+    /// How many variants to run at a time [default: one for each processor].
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<std::num::NonZeroU16>,
+    /// Run even where a real NVIDIA device is present.
+    #[arg(long)]
+    pub(crate) allow_real_gpu: bool,
+    /// Do not show what is being tried.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, text)) if !name.is_empty() && !name.contains('{') => {
+            Ok((name.to_owned(), text.to_owned()))
+        }
+        _ => Err("a name and a text, e.g. BATCH={1..64}".to_owned()),
+    }
 }
 
 /// `3steps`, `90s`, `5min`.

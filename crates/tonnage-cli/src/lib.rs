@@ -152,6 +152,7 @@ fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
         Command::Verify(options) => {
             commands::verify::run(options, form, &Surroundings::of_a_command())
         }
+        Command::Fit(options) => commands::fit::run(options, form, &Surroundings::of_a_command()),
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),

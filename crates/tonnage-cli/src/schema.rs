@@ -25,6 +25,7 @@ pub fn schemas() -> Vec<Described> {
     vec![
         of::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
         of::<verify::Verification>("verify", "tonnage verify --json -- COMMAND"),
+        of::<tonnage_fit::Fit>("fit", "tonnage fit --json -- COMMAND"),
         of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
         of::<commands::info::All>("info", "tonnage info --json FILE"),

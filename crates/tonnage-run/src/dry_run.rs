@@ -14,6 +14,7 @@ use tonnage_trace::second_recording;
 
 use crate::collect::Collected;
 use crate::error::RunError;
+use crate::fork_server::{ForkServer, Imports};
 use crate::observer::{JobEnd, Observer};
 use crate::options::{Attempt, Job, Options};
 use crate::python::Torch;
@@ -55,14 +56,82 @@ pub fn dry_run(
     recording: &Path,
     observer: &mut dyn Observer,
 ) -> Result<DryRun, RunError> {
+    let torch = prepare(job, options)?;
+    let how = How {
+        server: None,
+        torch,
+    };
+    Ok(run(job, options, recording, &how, observer)?.0)
+}
+
+/// Like [`dry_run`], and tells what a [`ForkServer`] needs to know to run further variants of the job; `None` if the
+/// job did not get far enough to tell.
+///
+/// # Errors
+///
+/// Those of [`dry_run`].
+pub fn first_dry_run(
+    job: &Job,
+    options: &Options,
+    recording: &Path,
+    observer: &mut dyn Observer,
+) -> Result<(DryRun, Option<Imports>), RunError> {
+    let torch = prepare(job, options)?;
+    let how = How {
+        server: None,
+        torch,
+    };
+    let mut options = options.clone();
+    options.list_imports = true;
+    run(job, &options, recording, &how, observer)
+}
+
+/// Like [`dry_run`], in a process that `server` forks off.
+///
+/// # Errors
+///
+/// Those of [`dry_run`], and [`RunError::ForkServer`] if the server has ended: the job can be run without it then.
+pub fn dry_run_forked(
+    server: &ForkServer,
+    job: &Job,
+    options: &Options,
+    recording: &Path,
+    observer: &mut dyn Observer,
+) -> Result<DryRun, RunError> {
+    options.validate()?;
+    let how = How {
+        server: Some(server),
+        torch: server.torch(),
+    };
+    Ok(run(job, options, recording, &how, observer)?.0)
+}
+
+/// Whether the job can be run dry here, and with which torch.
+pub(crate) fn prepare(job: &Job, options: &Options) -> Result<Torch, RunError> {
     options.validate()?;
     if !options.allow_real_gpu {
         refuse_real_gpu(&SIGNS_OF_A_GPU)?;
     }
-    let torch = Torch::find(job)?;
+    Torch::find(job)
+}
+
+/// How processes are started.
+struct How<'a> {
+    server: Option<&'a ForkServer>,
+    torch: Torch,
+}
+
+fn run(
+    job: &Job,
+    options: &Options,
+    recording: &Path,
+    how: &How<'_>,
+    observer: &mut dyn Observer,
+) -> Result<(DryRun, Option<Imports>), RunError> {
     let mut run_once = |attempt, patience| {
-        let run_dir = RunDir::create(options, torch, attempt)?;
+        let run_dir = RunDir::create(options, how.torch, attempt)?;
         let watching = Watching {
+            server: how.server,
             forward_signals: options.forward_signals,
             patience,
         };
@@ -74,19 +143,24 @@ pub fn dry_run(
             path: recording.to_owned(),
             source,
         })?;
-        Ok::<Run, RunError>(Run { end, collected })
+        let imports = options
+            .list_imports
+            .then(|| Imports::read(run_dir.path()))
+            .flatten();
+        Ok::<(Run, Option<Imports>), RunError>((Run { end, collected }, imports))
     };
-    let limited = run_once(Attempt::Limited, None)?;
+    let (limited, imports) = run_once(Attempt::Limited, None)?;
     let verdict = judge(recording)?;
     if verdict.outcome != Outcome::DoesNotFit || options.stop_at_oom {
-        return Ok(DryRun {
+        let run = DryRun {
             verdict,
             limited,
             unlimited: None,
-        });
+        };
+        return Ok((run, imports));
     }
     let patience = watch::patience(limited.end.elapsed);
-    let unlimited = run_once(Attempt::Unlimited, Some(patience))?;
+    let (unlimited, _) = run_once(Attempt::Unlimited, Some(patience))?;
     let mut verdict = judge(recording)?;
     if let Some(need) = &mut verdict.need
         && need.known != "unknown"
@@ -96,11 +170,12 @@ pub fn dry_run(
         let gpus = catalogue.that_hold(bytes, verdict.context.bytes);
         need.gpus = gpus.iter().map(|gpu| gpu.id.clone()).collect();
     }
-    Ok(DryRun {
+    let run = DryRun {
         verdict,
         limited,
         unlimited: Some(unlimited),
-    })
+    };
+    Ok((run, imports))
 }
 
 /// The verdict of a recording, and of the one without a limit behind it, if there is one.

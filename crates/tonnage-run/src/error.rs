@@ -30,6 +30,24 @@ pub enum RunError {
         /// What the system said.
         source: io::Error,
     },
+    /// A constant of the source is not to be found, or in more than one place.
+    #[error("cannot give {name} another value in {}: {why}", file.display())]
+    Constant {
+        /// Its name.
+        name: String,
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+        /// The lines that give it a value, if there are several.
+        lines: Vec<usize>,
+    },
+    /// The fork server that was to start a variant has ended.
+    #[error("the fork server ended: {why}")]
+    ForkServer {
+        /// What is known of it.
+        why: String,
+    },
     /// The file for the job's output cannot be opened.
     #[error("cannot write the job's output to {}", path.display())]
     Output {
@@ -245,6 +263,12 @@ impl RunError {
             Self::NoStandin { .. } => {
                 "build the command with `--features bundled`, which has it inside, \
                  or name the library in TONNAGE_STANDIN"
+            }
+            Self::Constant { name, lines, .. } => {
+                return Some(match lines.first() {
+                    Some(line) => format!("name the line: --let {name}@{line}={{…}}"),
+                    None => format!("name the file that has it: --let config.py:{name}={{…}}"),
+                });
             }
             Self::NoExec { .. } => {
                 "set TMPDIR to a folder on another file system, such as one in your home"

@@ -34,8 +34,10 @@
 
 pub mod changes;
 pub mod collect;
+mod constants;
 mod dry_run;
 mod error;
+mod fork_server;
 mod measured;
 mod observer;
 mod options;
@@ -47,8 +49,10 @@ mod standin;
 mod verify;
 mod watch;
 
-pub use dry_run::{DryRun, Run, dry_run, judge};
+pub use constants::Constant;
+pub use dry_run::{DryRun, Run, dry_run, dry_run_forked, first_dry_run, judge};
 pub use error::RunError;
+pub use fork_server::{ForkServer, Imports};
 pub use measured::Machine;
 pub use observer::{Ending, JobEnd, Observer, Progress, Quiet};
 pub use options::{AddressOrder, Attempt, Job, JobOutput, Options, StopAfter};

@@ -127,6 +127,10 @@ pub struct Options {
     /// Handle SIGINT, SIGTERM and SIGHUP while the job runs: they are for the job, and what it recorded until then is
     /// kept. Handlers are those of the whole process, so only a program that belongs to the run should ask for it.
     pub forward_signals: bool,
+    /// Source files for which the job reads other text: each file with its text. The files themselves are not changed.
+    pub sources: Vec<(PathBuf, String)>,
+    /// Have the job list the modules it imports, for a fork server.
+    pub(crate) list_imports: bool,
     /// The stand-in library, instead of the one in `TONNAGE_STANDIN`, the bundled one or the one beside the executable.
     pub standin: Option<PathBuf>,
 }
@@ -150,6 +154,8 @@ impl Options {
             stop_after: None,
             allow_real_gpu: false,
             forward_signals: false,
+            sources: Vec::new(),
+            list_imports: false,
             standin: None,
         }
     }

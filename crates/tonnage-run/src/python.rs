@@ -52,6 +52,31 @@ pub(crate) fn interpreter_of(job: &Job) -> Result<Option<PathBuf>, RunError> {
     Ok(interpreter(job, &program).or_else(on_path))
 }
 
+/// Options of Python's interpreter that take the next word as their value.
+const WITH_VALUE: [&str; 3] = ["-W", "-X", "--check-hash-based-pycs"];
+
+/// Which word of the job's command names its script, where it starts a Python that runs one: what comes behind it is
+/// for the script.
+pub(crate) fn script_position(job: &Job) -> Option<usize> {
+    let program = program_of(job).ok()?;
+    let python = interpreter(job, &program)?;
+    if python != program {
+        return Some(0);
+    }
+    let mut position = 1;
+    loop {
+        let word = job.command.get(position)?.to_str()?;
+        match word {
+            "-m" | "-c" => return job.command.get(position + 1).map(|_| position + 1),
+            // Without a script Python reads one from its input.
+            "-" | "-i" => return None,
+            _ if WITH_VALUE.contains(&word) => position += 2,
+            _ if word.starts_with('-') => position += 1,
+            _ => return Some(position),
+        }
+    }
+}
+
 impl Job {
     /// Puts the Python that the job's path finds in front of a command that begins with a Python script.
     ///

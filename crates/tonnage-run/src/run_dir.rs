@@ -4,6 +4,7 @@
 //!
 //! It belongs to one run alone; the stand-in is never put where the system would find it.
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +16,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tonnage_analysis::facts;
 use tonnage_capture::{
-    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig, ledger,
+    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig,
+    SOURCES_VARIABLE, ledger,
 };
 use tonnage_trace::{WriteError, Writer, meta};
 
@@ -38,8 +40,11 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("holders.py", include_str!("hook/holders.py")),
     ("gpu.py", include_str!("hook/gpu.py")),
     ("changing.py", include_str!("hook/changing.py")),
+    ("imports.py", include_str!("hook/imports.py")),
+    ("sources.py", include_str!("hook/sources.py")),
+    ("fork_server.py", include_str!("hook/fork_server.py")),
 ];
-const HOOK_FOLDER: &str = "python";
+pub(crate) const HOOK_FOLDER: &str = "python";
 /// Where the files of changes are, beside the hook.
 const CHANGES_FOLDER: &str = "changes";
 /// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
@@ -51,6 +56,8 @@ const COMPILER_CACHES: [(&str, &str); 2] = [
 ];
 /// What the hook is told of the options.
 const HOOK_SETTINGS: &str = "tonnage.json";
+/// How the other text of a source file is called in the folder.
+const SOURCE_PREFIX: &str = "source-";
 const LIBRARY_FOLDER: &str = "lib";
 /// The file names under which the driver and NVML are searched.
 const DRIVER_NAMES: [&str; 4] = [
@@ -122,9 +129,22 @@ impl RunDir {
             (name, prepend(first.into_os_string(), rest.as_deref()))
         }));
         variables.push(hook_path(self.path(), job));
+        variables.extend(self.sources());
         let caches = compiler_caches(job, self.path());
         variables.extend(COMPILER_CACHES.map(|(name, folder)| (name, caches.join(folder).into())));
         variables
+    }
+
+    /// Tells the stand-in which files are replaced: Python opens the script that it is started with in C.
+    fn sources(&self) -> Option<(&'static str, OsString)> {
+        let mut list = OsString::new();
+        for (number, (file, _)) in self.options.sources.iter().enumerate() {
+            list.push(file.canonicalize().ok()?);
+            list.push("\n");
+            list.push(self.path().join(format!("{SOURCE_PREFIX}{number}.py")));
+            list.push("\n");
+        }
+        (!list.is_empty()).then_some((SOURCES_VARIABLE, list))
     }
 
     /// The command of `job`, ready to be started on the simulated devices.
@@ -304,18 +324,37 @@ fn fill(
         Some(StopAfter::Steps(steps)) => (Some(steps), None),
         Some(StopAfter::Seconds(seconds)) => (None, Some(seconds)),
     };
+    let sources = write_sources(folder, &options.sources)?;
     let settings = serde_json::json!({
+        "sources": sources,
         "values": options.values,
         "assumed_mask": options.assumed_mask,
         "changes": options.changes,
         "stop_after_steps": steps,
         "stop_after_seconds": seconds,
+        "imports": options.list_imports,
     });
     write_hook(folder, &settings)?;
     for name in DRIVER_NAMES {
         symlink(standin, folder.join(LIBRARY_FOLDER).join(name))?;
     }
     Ok(())
+}
+
+/// Puts the other text of source files into `folder`; the copy of each file.
+fn write_sources(
+    folder: &Path,
+    sources: &[(PathBuf, String)],
+) -> io::Result<BTreeMap<String, PathBuf>> {
+    let mut copies = BTreeMap::new();
+    for (number, (file, text)) in sources.iter().enumerate() {
+        let copy = folder.join(format!("{SOURCE_PREFIX}{number}.py"));
+        fs::write(&copy, text)?;
+        let file = file.canonicalize()?;
+        let name = file.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+        copies.insert(name.to_owned(), copy);
+    }
+    Ok(copies)
 }
 
 /// Where compilers keep what they made: one folder for all dry runs, in the user's cache. If that cannot be written,

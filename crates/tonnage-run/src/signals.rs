@@ -2,7 +2,6 @@
 //! Signals while a job runs: those that this process gets are for the job, and how a job is asked to end.
 
 use std::io::IsTerminal as _;
-use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -30,8 +29,8 @@ impl Forwarding {
     /// the job was started with interrupts ignored, as shells start what runs in the background. So an interrupt is
     /// passed on when the job still runs after a while, as a request to terminate if it ignores interrupts. A request
     /// to terminate is passed on at once, and so is a second interrupt. Either way this process stays to report.
-    pub(crate) fn start(child: &Child) -> Option<Self> {
-        let pid = pid(child)?;
+    pub(crate) fn start(process: u32) -> Option<Self> {
+        let pid = pid(process)?;
         // Without handlers a signal ends this process as usual.
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -98,8 +97,8 @@ impl Termination {
     }
 
     /// Sends the next signal if it is due.
-    pub(crate) fn go_on(&mut self, child: &Child) {
-        let Some(pid) = pid(child) else {
+    pub(crate) fn go_on(&mut self, process: u32) {
+        let Some(pid) = pid(process) else {
             return;
         };
         let due = [(0, gentlest(pid)), (10, Signal::TERM), (20, Signal::KILL)];
@@ -112,8 +111,8 @@ impl Termination {
     }
 }
 
-fn pid(child: &Child) -> Option<Pid> {
-    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+fn pid(process: u32) -> Option<Pid> {
+    i32::try_from(process).ok().and_then(Pid::from_raw)
 }
 
 /// An interrupt, or a request to terminate if the process ignores interrupts.

@@ -6,13 +6,14 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tonnage_capture::LEDGER_FILE;
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWord};
 
 use crate::error::RunError;
+use crate::fork_server::ForkServer;
 use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
 use crate::run_dir::Prepared;
@@ -56,8 +57,29 @@ fn read_progress(folder: &Path) -> Progress {
     }
 }
 
+/// A job that was started.
+pub(crate) trait Started {
+    /// The id of its first process.
+    fn process(&self) -> u32;
+
+    /// How that has ended, if it has.
+    fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError>;
+}
+
+impl Started for Child {
+    fn process(&self) -> u32 {
+        self.id()
+    }
+
+    fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError> {
+        Self::try_wait(self).map_err(RunError::Wait)
+    }
+}
+
 /// How a job is watched.
-pub(crate) struct Watching {
+pub(crate) struct Watching<'a> {
+    /// Who starts its process, instead of the system.
+    pub(crate) server: Option<&'a ForkServer>,
     /// Whether signals to this process are for the job.
     pub(crate) forward_signals: bool,
     /// For a second run, whose output was shown already: it is ended when its peak has not grown for so long.
@@ -74,27 +96,15 @@ pub(crate) fn patience(first: Duration) -> Duration {
 pub(crate) fn watch(
     prepared: &dyn Prepared,
     job: &Job,
-    watching: &Watching,
+    watching: &Watching<'_>,
     observer: &mut dyn Observer,
 ) -> Result<JobEnd, RunError> {
-    let mut command = if watching.patience.is_some() {
-        let mut again = job.clone();
-        again.output = JobOutput::Discard;
-        let mut command = prepared.command(&again)?;
-        command.stdin(stdin_again());
-        command
-    } else {
-        prepared.command(job)?
-    };
     let kills_before = kills_for_memory();
     let started = Instant::now();
-    let mut child = command.spawn().map_err(|source| RunError::Start {
-        program: command.get_program().to_string_lossy().into_owned(),
-        source,
-    })?;
+    let mut child = start(prepared, job, watching)?;
     let forwarding = watching
         .forward_signals
-        .then(|| Forwarding::start(&child))
+        .then(|| Forwarding::start(child.process()))
         .flatten();
     let mut last_peak = (0, started);
     let mut stopped = None;
@@ -102,7 +112,7 @@ pub(crate) fn watch(
     let mut termination: Option<Termination> = None;
     let mut tick = FIRST_TICK;
     let status = loop {
-        if let Some(status) = child.try_wait().map_err(RunError::Wait)? {
+        if let Some(status) = child.try_wait()? {
             break status;
         }
         std::thread::sleep(tick);
@@ -127,7 +137,7 @@ pub(crate) fn watch(
             termination = Some(Termination::start());
         }
         if let Some(termination) = &mut termination {
-            termination.go_on(&child);
+            termination.go_on(child.process());
         }
     };
     Ok(JobEnd {
@@ -138,6 +148,30 @@ pub(crate) fn watch(
         killed_for_memory: kills_for_memory().saturating_sub(kills_before),
         elapsed: started.elapsed(),
     })
+}
+
+/// Starts the first process of the job.
+fn start(
+    prepared: &dyn Prepared,
+    job: &Job,
+    watching: &Watching<'_>,
+) -> Result<Box<dyn Started>, RunError> {
+    let mut job = job.clone();
+    if watching.patience.is_some() {
+        job.output = JobOutput::Discard;
+    }
+    if let Some(server) = watching.server {
+        return Ok(Box::new(server.fork(prepared, &job)?));
+    }
+    let mut command = prepared.command(&job)?;
+    if watching.patience.is_some() {
+        command.stdin(stdin_again());
+    }
+    let child = command.spawn().map_err(|source| RunError::Start {
+        program: command.get_program().to_string_lossy().into_owned(),
+        source,
+    })?;
+    Ok(Box::new(child))
 }
 
 /// How many processes the kernel has ended since it started because the machine, or a group of processes, was out of

@@ -6,9 +6,13 @@
 //! so the thread that forks takes all of them first. If it cannot get them
 //! before a timeout (it may be inside this library, in a signal handler), it
 //! goes on without, and the child records nothing and has no device.
+//!
+//! A fork server is a process that has imported what a script imports and forks
+//! a child for each variant of a job. Such a child joins a run of its own, with
+//! devices that nobody has used: it is as if it had just been started.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +23,11 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Set in a child whose copy of our state cannot be used.
 static BROKEN: AtomicBool = AtomicBool::new(false);
+
+/// Which run this process is part of: 0 the one it was started in, 1 the one it joined as a variant.
+static RUN_NUMBER: AtomicUsize = AtomicUsize::new(0);
+/// Set in a fork server: what was counted before a fork belongs to each of its children.
+static SERVER: AtomicBool = AtomicBool::new(false);
 
 /// Every lock that another thread may hold, in the order in which they are taken.
 struct Held {
@@ -37,6 +46,50 @@ thread_local! {
 /// Whether this process was forked without the locks, so that its state cannot be used.
 pub(crate) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
+}
+
+/// Which run this process is part of, as an index.
+pub(crate) fn run_number() -> usize {
+    RUN_NUMBER.load(Ordering::Relaxed)
+}
+
+/// Whether this process was forked off by a fork server that still counts for it.
+pub(crate) fn is_server() -> bool {
+    SERVER.load(Ordering::Relaxed)
+}
+
+/// Makes this process a fork server: 0, or 1 if it has used a device already, which no child could take over.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_serve() -> i32 {
+    ffi::guard(1, || {
+        if machine::is_used() || is_broken() {
+            return 1;
+        }
+        prepare_for_forks();
+        SERVER.store(true, Ordering::Relaxed);
+        0
+    })
+}
+
+/// Makes this child of a fork server a process of the run that `TONNAGE_RUN` names now, as if it had been started with
+/// these arguments, each with a zero byte at its end: 0, or 1 if it is too late for that.
+///
+/// # Safety
+/// `arguments` points to `length` readable bytes, or `length` is zero.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_join(arguments: *const u8, length: usize) -> i32 {
+    ffi::guard(1, || {
+        if !is_server() || machine::is_used() || is_broken() {
+            return 1;
+        }
+        // SAFETY: promised by the caller.
+        let arguments = unsafe { ffi::input_array(arguments, length) };
+        SERVER.store(false, Ordering::Relaxed);
+        RUN_NUMBER.store(1, Ordering::Relaxed);
+        ledger::forget_slot();
+        recorder::join(arguments);
+        0
+    })
 }
 
 /// Registers the fork handlers; called at the first use of anything that has state.

@@ -72,12 +72,13 @@ pub(crate) fn folder() -> Option<PathBuf> {
     std::env::var_os(RUN_VARIABLE).map(PathBuf::from)
 }
 
-static LEDGER: OnceLock<Option<Ledger>> = OnceLock::new();
+/// The ledger of this process; the second is that of a variant, see [`fork::join`].
+static LEDGERS: [OnceLock<Option<Ledger>>; 2] = [const { OnceLock::new() }; 2];
 static OPENING: AtomicBool = AtomicBool::new(false);
 
 /// The ledger of the run; `None` outside a run, or where it cannot be written to.
 pub(crate) fn ledger() -> Option<&'static Ledger> {
-    LEDGER
+    LEDGERS[fork::run_number()]
         .get_or_init(|| {
             OPENING.store(true, Ordering::Relaxed);
             fork::prepare_for_forks();
@@ -88,7 +89,7 @@ pub(crate) fn ledger() -> Option<&'static Ledger> {
 
 /// Whether another thread is opening the ledger now.
 pub(crate) fn is_opening() -> bool {
-    OPENING.load(Ordering::Relaxed) && LEDGER.get().is_none()
+    OPENING.load(Ordering::Relaxed) && LEDGERS[fork::run_number()].get().is_none()
 }
 
 /// The lock of this file, for a fork.

@@ -19,7 +19,8 @@
 //!   followed;
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
-//!   all of it consistent when the program forks.
+//!   all of it consistent when the program forks;
+//! * `sources` gives Python other text for a source file, in a variant of a job.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
 //! behaves like a machine without a GPU, writes nothing and starts nothing.
@@ -40,5 +41,6 @@ mod machine;
 mod model;
 mod recorder;
 pub mod region;
+mod sources;
 mod torch;
 mod values;

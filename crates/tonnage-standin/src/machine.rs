@@ -112,7 +112,8 @@ pub(crate) struct Machine {
     accounts: Mutex<Accounts>,
 }
 
-static MACHINE: OnceLock<Option<Machine>> = OnceLock::new();
+/// The machine of this process; the second is that of a variant, see [`fork::join`].
+static MACHINES: [OnceLock<Option<Machine>>; 2] = [const { OnceLock::new() }; 2];
 static OPENING: AtomicBool = AtomicBool::new(false);
 /// Set in a child that was forked off after CUDA was in use, as real CUDA is useless there.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -132,11 +133,16 @@ pub(crate) fn note_fork() {
     }
 }
 
+/// Whether this process, or one it was forked off from, has used a device.
+pub(crate) fn is_used() -> bool {
+    ANY_CONTEXT.load(Ordering::Relaxed)
+}
+
 /// The lock of this file, for a fork.
 pub(crate) type Held = Option<MutexGuard<'static, Accounts>>;
 
 pub(crate) fn try_hold() -> Option<Held> {
-    match MACHINE.get().and_then(Option::as_ref) {
+    match MACHINES[fork::run_number()].get().and_then(Option::as_ref) {
         Some(machine) => fork::try_lock(&machine.accounts).map(Some),
         None => Some(None),
     }
@@ -144,7 +150,7 @@ pub(crate) fn try_hold() -> Option<Held> {
 
 /// Whether another thread is making the machine now.
 pub(crate) fn is_opening() -> bool {
-    OPENING.load(Ordering::Relaxed) && MACHINE.get().is_none()
+    OPENING.load(Ordering::Relaxed) && MACHINES[fork::run_number()].get().is_none()
 }
 
 /// The machine, or why there is none.
@@ -152,7 +158,7 @@ pub(crate) fn machine() -> Answer<&'static Machine> {
     if FORKED.load(Ordering::Relaxed) || fork::is_broken() {
         return Err(code::NOT_INITIALIZED);
     }
-    MACHINE
+    MACHINES[fork::run_number()]
         .get_or_init(|| {
             OPENING.store(true, Ordering::Relaxed);
             fork::prepare_for_forks();

@@ -292,12 +292,20 @@ struct Log {
 
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
 static AT_EXIT: Once = Once::new();
+/// The notes of a fork server, which are those of each of its children, too.
+static INHERITED: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// The arguments of a variant, whose own are those of the fork server.
+static ARGUMENTS: Mutex<Option<Vec<u8>>> = Mutex::new(None);
 
 impl Log {
     fn open() -> Result<Self> {
         let path = path_of(LOG_PREFIX)?;
         let file = Self::open_file(&path)?;
-        let arguments = std::fs::read("/proc/self/cmdline").unwrap_or_default();
+        let joined = ARGUMENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let arguments = joined.clone();
+        drop(joined);
+        let arguments =
+            arguments.unwrap_or_else(|| std::fs::read("/proc/self/cmdline").unwrap_or_default());
         let arguments = arguments
             .split(|&byte| byte == 0)
             .filter(|argument| !argument.is_empty())
@@ -380,6 +388,10 @@ pub(crate) fn unmodelled(name: &str) {
 
 /// Logs a note of the stand-in itself, as JSON.
 pub(crate) fn remark_note(json: &[u8]) {
+    if fork::is_server() {
+        let mut notes = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
+        notes.push(json.to_owned());
+    }
     remark(&encode(&Record::Note(json)));
 }
 
@@ -447,10 +459,27 @@ pub(crate) fn forget_files() {
     *TEXTS.lock().unwrap_or_else(PoisonError::into_inner) = (0, BTreeMap::new());
     KEPT.store(0, Ordering::Relaxed);
     STOPPED.store(false, Ordering::Relaxed);
+    if fork::is_server() {
+        return;
+    }
     for count in &UNMODELLED {
         if count.load(Ordering::Relaxed) > 0 {
             count.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// This process is a variant from here on: what its fork server called is what it called itself.
+pub(crate) fn join(arguments: &[u8]) {
+    *ARGUMENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(arguments.to_owned());
+    for (name, count) in NAMES.iter().zip(&UNMODELLED) {
+        if count.load(Ordering::Relaxed) > 0 {
+            unmodelled(name);
+        }
+    }
+    let notes = std::mem::take(&mut *INHERITED.lock().unwrap_or_else(PoisonError::into_inner));
+    for note in notes {
+        remark_note(&note);
     }
 }
 

@@ -425,7 +425,8 @@ class Holders:
             return None
         file = _module_members(found).get("__file__")
         if module == "__main__":
-            file = file or self.main_file
+            # A fork server has imported torch before there was a script.
+            self.main_file = file = file or self.main_file
         return file if type(file) is str else None
 
     def source(self, file):

@@ -11,6 +11,7 @@ import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -23,11 +24,8 @@ class _Recorder:
 
     def __init__(self):
         import ctypes
-        import json
 
-        here = os.path.dirname(os.path.abspath(__file__))
-        with open(os.path.join(here, "tonnage.json"), encoding="utf-8") as file:
-            self.settings = json.load(file)
+        self.settings = _settings
         # Where the GPU is a real one, `tonnage record`, there is no stand-in.
         self.gpu = _load("gpu")["Gpu"](self.settings["record"]) if self.settings.get("record") else None
         self.library = self.gpu or ctypes.CDLL(None)
@@ -48,13 +46,12 @@ class _Recorder:
         # Whether the script records a history of its own, which must not be cleared.
         self.shared = False
         self.draining = False
+        self.started = False
 
     def write(self, tag, data):
         self.library.tonnage_record(tag, data, len(data))
 
     def note(self, **facts):
-        import json
-
         self.write(_NOTE, json.dumps(facts).encode())
 
     def meet(self, torch):
@@ -108,9 +105,11 @@ class _Recorder:
     def start(self):
         """Called by torch when CUDA is first used."""
         torch = self.torch
+        self.started = True
         if self.gpu is not None:
             self.gpu.start()
-        self._stop_after_seconds()
+        if not _serving:
+            self._stop_after_seconds()
         try:
             if self.values is not None:
                 self.values.start()
@@ -118,16 +117,7 @@ class _Recorder:
             self.library.tonnage_set_census(self.census_callback)
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
-        families = ("PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_", "NCCL_")
-        # A path says something of the machine and nothing of memory.
-        settings = [name for name, value in os.environ.items() if name.startswith(families) and "/" not in value]
-        variables = (*sorted(settings), "RANK", "LOCAL_RANK", "WORLD_SIZE")
-        self.note(
-            torch=torch.__version__,
-            cuda=torch.version.cuda,
-            python=sys.version.split()[0],
-            environment={name: os.environ[name] for name in variables if name in os.environ},
-        )
+        self._tell_versions()
         try:
             if self.shared:
                 # The script has asked before CUDA was used.
@@ -139,6 +129,32 @@ class _Recorder:
             # cudaMallocAsync has neither a history nor observers.
             self.running = False
             self.note(trouble=str(error).splitlines()[0])
+
+    def _tell_versions(self):
+        families = ("PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_", "NCCL_")
+        # A path says something of the machine and nothing of memory.
+        settings = [name for name, value in os.environ.items() if name.startswith(families) and "/" not in value]
+        variables = (*sorted(settings), "RANK", "LOCAL_RANK", "WORLD_SIZE")
+        self.note(
+            torch=self.torch.__version__,
+            cuda=self.torch.version.cuda,
+            python=sys.version.split()[0],
+            environment={name: os.environ[name] for name in variables if name in os.environ},
+        )
+
+    def join(self, settings):
+        """Goes on as the recorder of a variant, which was forked off before any device was used."""
+        self.settings = settings
+        self.change(settings.get("changes") or ())
+        if os.path.isfile(sys.argv[0]):
+            self.holders.main_file = os.path.abspath(sys.argv[0])
+        if self.started:
+            # An import asked for the device's properties. Torch would refuse to go on in a forked process; what it
+            # knows of the device is still true in this one, though not in its own children.
+            process = os.getpid()
+            self.torch.cuda._is_in_bad_fork = lambda: os.getpid() != process
+            self._tell_versions()
+            self._stop_after_seconds()
 
     def _stop_after_steps(self, steps):
         wanted = self.settings["stop_after_steps"]
@@ -353,6 +369,8 @@ def _stack(frame):
 
 
 _recorder = None
+# Whether this process is a fork server, which records nothing itself.
+_serving = False
 
 
 def _torch_imported(torch):
@@ -371,9 +389,10 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     stays until it has really been imported.
     """
 
-    def __init__(self, name, call):
+    def __init__(self, name, call, before=None):
         self.name = name
         self.call = call
+        self.before = before
 
     def find_spec(self, name, path, target=None):
         if name != self.name:
@@ -390,6 +409,8 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             execute = loader.exec_module
 
             def execute_and_tell(module):
+                if self.before is not None:
+                    self.before()
                 execute(module)
                 del loader.exec_module
                 if self in sys.meta_path:
@@ -412,7 +433,6 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
         if not name.startswith("jax_plugins.xla_cuda"):
             return None
         import ctypes
-        import json
 
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         user = {"name": "JAX", "library": (spec and spec.origin) or name, "how": "cpu"}
@@ -427,6 +447,8 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
 
 
 def _at_exit():
+    if _imports is not None:
+        _imports.write()
     if _recorder is not None:
         _recorder.sample()
         _recorder.ask_owners()
@@ -449,7 +471,7 @@ def _exit_at_once(status):
 
 
 def _in_forked_child():
-    if _recorder is not None:
+    if _recorder is not None and not _serving:
         _recorder.forget()
 
 
@@ -491,15 +513,36 @@ def _run_the_users_sitecustomize():
         spec.loader.exec_module(module)
 
 
-def _is_dry_run():
-    """Whether the GPU is simulated. On a real one every library works, and signals are the script's own business."""
-    settings = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tonnage.json")
-    with open(settings, encoding="utf-8") as file:
-        return '"record"' not in file.read()
+def _read_settings(folder):
+    with open(os.path.join(folder, "tonnage.json"), encoding="utf-8") as file:
+        return json.load(file)
 
 
-sys.meta_path.insert(0, _AfterImport("torch", _torch_imported))
-if _is_dry_run():
+def _replace_sources(settings):
+    if settings.get("sources"):
+        _load("sources")["replace"](settings["sources"])
+
+
+def _serve():
+    """Makes this process a fork server. Returns in the process of each variant, to go on as if it had been started."""
+    global _recorder, _serving
+    address = os.environ.pop("TONNAGE_FORK_SERVER", None)
+    if address is None:
+        return
+    _serving = True
+    hook = _load("fork_server")["serve"](address, _exit)
+    _serving = False
+    settings = _read_settings(hook)
+    _replace_sources(settings)
+    if _recorder is not None:
+        _recorder.join(settings)
+
+
+_settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
+_imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
+sys.meta_path.insert(0, _AfterImport("torch", _torch_imported, _imports and _imports.before_torch))
+# On a real GPU every library works, and signals are the script's own business.
+if not _settings.get("record"):
     sys.meta_path.insert(1, _JaxFinder())
     _hear_interrupts()
 sys.excepthook = _report_exception
@@ -507,3 +550,5 @@ os._exit = _exit_at_once
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_forked_child)
 _run_the_users_sitecustomize()
+_replace_sources(_settings)
+_serve()

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage fit`: the numbers with which a job fits.
+//!
+//! The search itself is the library `tonnage-fit`. Here are what was typed, what is shown meanwhile, and in `render`
+//! the answer in words.
+
+mod render;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use indicatif::ProgressBar;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
+use tonnage_gpus::Catalogue;
+use tonnage_run::{Constant, Job, Options};
+
+use crate::Surroundings;
+use crate::arguments::FitOptions;
+use crate::commands::recording::Output;
+use crate::commands::run::job_of;
+use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
+use crate::progress;
+
+/// What is shown meanwhile.
+pub(crate) const PROGRESS: &str = "{msg}, {elapsed}";
+
+pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
+    // Before anything runs: a recording that cannot be written is found out now.
+    let mut output = match &options.output {
+        Some(path) => Some(Output::create(path, options.force)?),
+        None => None,
+    };
+    let catalogue = Catalogue::embedded();
+    let gpu = super::gpus::find(&catalogue, &options.gpu)?;
+    let mut machine = Options::new(gpu.clone());
+    machine.gpus = options.gpus;
+    machine.capacity = options.capacity;
+    machine.stop_after = options.stop_after;
+    machine.allow_real_gpu = options.allow_real_gpu;
+    let job = job_of(&options.job.command, options.json, surroundings);
+    let mut request = Request::new(job, machine);
+    request.variables.clone_from(&options.env);
+    for (place, text) in &options.constants {
+        let (constant, name) = constant(&request.job, place)?;
+        request.constants.push((constant, name, text.clone()));
+    }
+    request.margin = options.margin;
+    request.recording = output
+        .as_ref()
+        .and_then(|output| output.path().map(Path::to_owned));
+    if let Some(jobs) = options.jobs {
+        request.width = usize::from(jobs.get());
+    }
+    let screen = Screen::new(options.no_progress, surroundings);
+    let fit = tonnage_fit::fit(&request, &screen);
+    screen.bar.finish_and_clear();
+    let fit = fit.map_err(|error| match &error {
+        FitError::Template(wrong) => match wrong.hint() {
+            Some(hint) => hinted(error.to_string(), hint),
+            None => anyhow::Error::new(error),
+        },
+        FitError::Combinations { .. } => hinted(error.to_string(), "make the lists shorter"),
+        FitError::Run(_) => match error {
+            FitError::Run(error) => anyhow::Error::new(error),
+            other => anyhow::Error::new(other),
+        },
+        _ => anyhow::Error::new(error),
+    })?;
+    if fit.found
+        && let Some(output) = output.take()
+    {
+        output.finish()?;
+    }
+    Ok(Reply::new(form, answer(&fit), &fit, render::text)?)
+}
+
+/// The constant that `--let` names: `NAME`, `NAME@LINE`, `FILE:NAME`.
+fn constant(job: &Job, place: &str) -> Result<(Constant, String)> {
+    let (file, name) = match place.rsplit_once(':') {
+        Some((file, name)) => (Some(Path::new(file)), name),
+        None => (None, place),
+    };
+    let (name, line) = match name.split_once('@') {
+        Some((name, line)) => {
+            let line = line.parse().map_err(|_| {
+                hinted(
+                    format!("{line:?} is no line"),
+                    "a number: --let batch_size@42={1..64}",
+                )
+            })?;
+            (name, Some(line))
+        }
+        None => (name, None),
+    };
+    let constant = Constant::find(job, file, name, line)?;
+    Ok((constant, name.to_owned()))
+}
+
+fn answer(fit: &Fit) -> Answer {
+    let failed = |bound: Bound| matches!(bound, Bound::Failed | Bound::Interrupted);
+    if fit.found {
+        Answer::Yes
+    } else if fit.rows.iter().any(|row| failed(row.bound)) {
+        Answer::Failed
+    } else {
+        Answer::No
+    }
+}
+
+/// Shows what is being tried, and the best so far.
+struct Screen {
+    bar: ProgressBar,
+    stop: Arc<AtomicBool>,
+    /// Ctrl-C was pressed.
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Screen {
+    fn new(is_off: bool, surroundings: &Surroundings) -> Self {
+        let bar = progress::line(is_off, PROGRESS);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        let interrupted = Arc::new(AtomicBool::new(false));
+        if surroundings.forward_signals {
+            for signal in [SIGINT, SIGTERM] {
+                // Without a handler a signal ends this process, and its jobs with it, as usual.
+                let _ = signal_hook::flag::register(signal, Arc::clone(&interrupted));
+            }
+        }
+        Self {
+            bar,
+            stop: Arc::clone(&surroundings.stop),
+            interrupted,
+        }
+    }
+}
+
+impl Watcher for Screen {
+    fn stage(&self, stage: Stage<'_>) {
+        let values = |values: &[(String, String)]| {
+            let values: Vec<String> = values
+                .iter()
+                .map(|(name, value)| format!("{name} {value}"))
+                .collect();
+            values.join(", ")
+        };
+        match stage {
+            Stage::Trying(tried) => self.bar.set_message(format!("trying {}", values(tried))),
+            Stage::Importing => self.bar.set_message("importing once for all variants"),
+            Stage::NotForked(why) => {
+                self.bar.suspend(|| {
+                    print_err(&format!(
+                        "{DIM}each variant gets a process of its own: {why}{DIM:#}"
+                    ));
+                });
+            }
+            Stage::Tried(trial) => {
+                let need = trial
+                    .need
+                    .map_or_else(String::new, |need| format!(", needs {}", bytes(need)));
+                let word = if trial.fits { "fits" } else { "does not fit" };
+                self.bar
+                    .set_message(format!("{} {word}{need}", values(&trial.values)));
+            }
+            _ => {}
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.interrupted.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The largest number that fits, for each combination of the others.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+use thiserror::Error;
+use tonnage_analysis::verdict::Outcome;
+use tonnage_run::{Constant, Job, Options, RunError};
+
+use crate::search::{Judgement, Search};
+use crate::template::{Choice, Template, TemplateError};
+use crate::variants::{Evidence, Trial, Variant, Variants, Watcher};
+
+/// Version of the JSON that [`Fit`] serialises to; raised when a field changes its meaning.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// What is asked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// The job; placeholders stand in the words of its command and in its environment variables.
+    pub job: Job,
+    /// The names of environment variables that may have placeholders, with their text.
+    pub variables: Vec<(String, String)>,
+    /// Constants of the source: the place, the name, and the text, which may have placeholders.
+    pub constants: Vec<(Constant, String, String)>,
+    /// The GPU.
+    pub options: Options,
+    /// Bytes that are to stay free; what is known to be missing from the count, if none are given.
+    pub margin: Option<u64>,
+    /// Where to write the recording of the largest that fits, of the first combination for which something does.
+    pub recording: Option<PathBuf>,
+    /// How many variants are run at a time.
+    pub width: usize,
+}
+
+impl Request {
+    /// Asks about a job on a GPU.
+    pub fn new(job: Job, options: Options) -> Self {
+        Self {
+            job,
+            variables: Vec::new(),
+            constants: Vec::new(),
+            options,
+            margin: None,
+            recording: None,
+            width: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// How a limit was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The largest fits and the next one does not: both were run.
+    Proved,
+    /// The last one of those that were asked about fits.
+    EndOfRange,
+    /// Not even the first one fits.
+    NothingFits,
+    /// The first one fails for another reason than memory.
+    Failed,
+    /// The next one fails for another reason than memory.
+    NextFails,
+    /// The search was interrupted.
+    Interrupted,
+}
+
+/// The bytes that are to stay free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Limit {
+    /// Bytes of the GPU.
+    pub capacity: u64,
+    /// Bytes that are to stay free.
+    pub margin: u64,
+    /// Whether the margin was given; else it is the most that was seen of what is not counted.
+    pub given: bool,
+}
+
+/// One combination of the parameters that are not searched.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Row {
+    /// Their names and values.
+    pub values: Vec<(String, String)>,
+    /// How the search ended.
+    pub bound: Bound,
+    /// The largest that fits.
+    pub largest: Option<Trial>,
+    /// The next one, which does not.
+    pub next: Option<Trial>,
+    /// Everything that was tried, in order of the value.
+    pub trials: Vec<Trial>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Fit {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
+    pub schema_version: u32,
+    /// Whether something fits.
+    pub found: bool,
+    /// The command, with its placeholders.
+    pub command: String,
+    /// The catalogue's name of the GPU.
+    pub gpu: String,
+    /// The driver's name of it.
+    pub gpu_name: String,
+    /// What was to be kept to.
+    pub limit: Limit,
+    /// The parameter whose largest value was searched.
+    pub searched: Option<String>,
+    /// A row for each combination of the other parameters.
+    pub rows: Vec<Row>,
+    /// How many dry runs it took.
+    pub runs: usize,
+    /// Why each variant had a process of its own; none if they were forked.
+    pub not_forked: Option<String>,
+    /// Whether it was ended before everything was known.
+    pub interrupted: bool,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// Why nothing could be found out.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FitError {
+    /// A placeholder cannot be read.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// There are too many combinations.
+    #[error("the lists make {combinations} combinations, more than {MAX_ROWS}")]
+    Combinations {
+        /// How many there are.
+        combinations: usize,
+    },
+    /// The recording cannot be written.
+    #[error("cannot write the recording {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A dry run could not be done.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// How many combinations are tried at most.
+const MAX_ROWS: usize = 1024;
+
+/// One row while it is searched.
+struct Open {
+    fixed: Vec<usize>,
+    search: Search,
+    trials: BTreeMap<usize, Trial>,
+    done: bool,
+}
+
+/// Finds the largest value that fits for each combination of the others.
+///
+/// # Errors
+///
+/// If the placeholders cannot be read or a dry run cannot be done. That nothing fits is an answer.
+pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
+    let begun = Instant::now();
+    let template = template(request)?;
+    let searched = template.searched();
+    let sizes = match searched.map(|number| &template.parameters[number].choice) {
+        Some(Choice::Range(sizes)) => sizes.clone(),
+        _ => vec![0],
+    };
+    let capacity = request
+        .options
+        .capacity
+        .unwrap_or(request.options.gpu.total_memory.value);
+    let mut rows: Vec<Open> = combinations(&template)?
+        .into_iter()
+        .map(|fixed| Open {
+            fixed,
+            search: Search::new(
+                sizes.clone(),
+                capacity.saturating_sub(request.margin.unwrap_or(0)),
+            ),
+            trials: BTreeMap::new(),
+            done: false,
+        })
+        .collect();
+    let mut variants = Variants::new(&request.options, request.margin, watcher)?;
+    let mut interrupted = false;
+    loop {
+        let open = rows.iter().filter(|row| !row.done).count();
+        let mut asked: Vec<(usize, usize)> = Vec::new();
+        for (number, row) in rows.iter_mut().enumerate().filter(|(_, row)| !row.done) {
+            // Where other rows keep the processors busy, a guess is tried before its neighbour.
+            let width = if open < request.width { 2 } else { 1 };
+            let next = row.search.next(width);
+            row.done = next.is_empty();
+            asked.extend(next.into_iter().map(|index| (number, index)));
+        }
+        if asked.is_empty() {
+            break;
+        }
+        let wanted: Vec<Variant> = asked
+            .iter()
+            .map(|(row, index)| variant(request, &template, &rows[*row].fixed, *index))
+            .collect();
+        let trials = variants.run(&wanted, request.width)?;
+        for ((row, index), trial) in asked.into_iter().zip(trials) {
+            let Some(trial) = trial else {
+                interrupted = true;
+                continue;
+            };
+            let judgement = Judgement {
+                fits: trial.fits,
+                // The margin is part of what a variant takes.
+                need: trial.need.map(|need| match request.margin {
+                    Some(_) => need,
+                    None => need.saturating_add(trial.margin),
+                }),
+            };
+            rows[row].search.learn(index, judgement);
+            rows[row].trials.insert(index, trial);
+        }
+        if interrupted || watcher.stopped() {
+            interrupted = true;
+            break;
+        }
+    }
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .map(|row| finished(row, &template, searched))
+        .collect();
+    if let (Some(path), Some(largest)) = (
+        &request.recording,
+        rows.iter().find_map(|row| row.largest.as_ref()),
+    ) {
+        std::fs::copy(&largest.recording, path).map_err(|source| FitError::Write {
+            path: path.clone(),
+            source,
+        })?;
+    }
+    let trials = rows.iter().flat_map(|row| &row.trials);
+    let margin = trials.map(|trial| trial.margin).max().unwrap_or(0);
+    let words: Vec<_> = request
+        .job
+        .command
+        .iter()
+        .map(|w| w.to_string_lossy())
+        .collect();
+    Ok(Fit {
+        schema_version: SCHEMA_VERSION,
+        found: rows.iter().any(|row| row.largest.is_some()),
+        command: words.join(" "),
+        gpu: request.options.gpu.id.clone(),
+        gpu_name: request.options.gpu.name.clone(),
+        limit: Limit {
+            capacity,
+            margin: request.margin.unwrap_or(margin),
+            given: request.margin.is_some(),
+        },
+        searched: searched.map(|number| template.parameters[number].name.clone()),
+        rows,
+        runs: variants.runs,
+        not_forked: variants.not_forked,
+        interrupted,
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The words of the command and the texts of the variables, in one.
+fn template(request: &Request) -> Result<Template, TemplateError> {
+    let words = request.job.command.iter().map(|word| (None, word.clone()));
+    let variables = request
+        .variables
+        .iter()
+        .map(|(name, text)| (Some(name.clone()), text.into()));
+    let constants = request
+        .constants
+        .iter()
+        .map(|(_, name, text)| (Some(name.clone()), text.into()));
+    Template::read(words.chain(variables).chain(constants))
+}
+
+/// Every combination of the parameters that are not searched, which have index 0 here.
+fn combinations(template: &Template) -> Result<Vec<Vec<usize>>, FitError> {
+    let searched = template.searched();
+    let counts = template.parameters.iter().enumerate();
+    let counts: Vec<usize> = counts
+        .map(|(number, parameter)| match searched {
+            Some(searched) if searched == number => 1,
+            _ => parameter.choice.len(),
+        })
+        .collect();
+    let product = counts
+        .iter()
+        .try_fold(1usize, |product, count| product.checked_mul(*count));
+    let combinations = product.unwrap_or(usize::MAX);
+    if combinations > MAX_ROWS {
+        return Err(FitError::Combinations { combinations });
+    }
+    let nth = |mut number: usize| {
+        let mut values = vec![0; counts.len()];
+        // The last parameter changes fastest, as in nested loops.
+        for (value, count) in values.iter_mut().zip(&counts).rev() {
+            *value = number % count;
+            number /= count;
+        }
+        values
+    };
+    Ok((0..combinations).map(nth).collect())
+}
+
+fn variant(request: &Request, template: &Template, fixed: &[usize], index: usize) -> Variant {
+    let mut values = fixed.to_vec();
+    if let Some(searched) = template.searched() {
+        values[searched] = index;
+    }
+    let mut words = template.words(&values);
+    let mut texts = words.split_off(request.job.command.len());
+    let constants = texts.split_off(request.variables.len());
+    let mut job = request.job.clone();
+    job.command = words;
+    let names = request.variables.iter().map(|(name, _)| name.into());
+    job.environment.extend(names.zip(texts));
+    Variant {
+        job,
+        sources: sources(request, &constants),
+        values: named(template, &values, |_| true),
+    }
+}
+
+/// The text of every file that has a constant, with the values of this variant.
+fn sources(request: &Request, values: &[OsString]) -> Vec<(PathBuf, String)> {
+    let mut files: BTreeMap<&Path, Vec<(&Constant, &str)>> = BTreeMap::new();
+    for ((constant, _, _), value) in request.constants.iter().zip(values) {
+        let value = value.to_str().unwrap_or_default();
+        let file = files.entry(&constant.file).or_default();
+        file.push((constant, value));
+    }
+    let replaced = |(file, constants): (&Path, Vec<(&Constant, &str)>)| {
+        (file.to_owned(), Constant::replaced(&constants))
+    };
+    files.into_iter().map(replaced).collect()
+}
+
+fn named(
+    template: &Template,
+    values: &[usize],
+    wanted: impl Fn(usize) -> bool,
+) -> Vec<(String, String)> {
+    let parameters = template.parameters.iter().enumerate();
+    parameters
+        .filter(|(number, _)| wanted(*number))
+        .map(|(number, parameter)| {
+            (
+                parameter.name.clone(),
+                parameter.choice.value(values[number]),
+            )
+        })
+        .collect()
+}
+
+fn finished(row: Open, template: &Template, searched: Option<usize>) -> Row {
+    let best = row.search.best();
+    let above = best.map_or(0, |best| best + 1);
+    let next = row.trials.get(&above).filter(|trial| !trial.fits);
+    let failed =
+        next.is_some_and(|trial| !matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit));
+    let bound = match (best, next) {
+        _ if !row.done => Bound::Interrupted,
+        (None, _) if failed => Bound::Failed,
+        (None, _) => Bound::NothingFits,
+        (Some(_), None) => Bound::EndOfRange,
+        (Some(_), Some(_)) if failed => Bound::NextFails,
+        (Some(_), Some(_)) => Bound::Proved,
+    };
+    Row {
+        values: named(template, &row.fixed, |number| Some(number) != searched),
+        bound,
+        largest: best.and_then(|best| row.trials.get(&best).cloned()),
+        next: next.cloned(),
+        trials: row.trials.into_values().collect(),
+    }
+}
+
+impl Fit {
+    /// Whether every figure was seen in a dry run in which nothing had to be assumed.
+    pub fn is_certain(&self) -> bool {
+        let answers = self.rows.iter().filter_map(|row| row.largest.as_ref());
+        let mut answers = answers.chain(self.rows.iter().filter_map(|row| row.next.as_ref()));
+        answers.all(|trial| trial.evidence == Evidence::Replayed)
+    }
+}

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What makes a job fit on a GPU, found by dry runs of the job itself.
+//!
+//! * `template`: the numbers that may change, written into the job's own command: `--batch-size {batch=1..256}`;
+//! * `search`: the largest of them that fits, in few runs;
+//! * `variants`: runs one variant after the other, in forks of one process where that gives the same recordings;
+//! * `frontier`: the question and its answer.
+//!
+//! **Invariants:** nothing here prints. Every answer was dry-run; so was the next larger one, which does not fit.
+#![forbid(unsafe_code)]
+
+mod frontier;
+mod search;
+mod template;
+mod variants;
+
+pub use frontier::{Bound, Fit, FitError, Limit, Request, Row, SCHEMA_VERSION, fit};
+pub use search::Judgement;
+pub use template::{Choice, Parameter, Template, TemplateError};
+pub use variants::{Evidence, Stage, Trial, Watcher};

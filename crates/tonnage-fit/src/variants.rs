@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Dry runs of the variants of a job: the first in a process of its own, the others in forks of one that has imported
+//! what the first imported.
+//!
+//! Whether a fork does the same as a fresh process is not taken for granted: the first variant is run in both ways, and
+//! the recordings are compared. If they differ, or the job cannot be forked, every variant gets a process of its own.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use tempfile::TempDir;
+use tonnage_analysis::verdict::{Outcome, Verdict};
+use tonnage_run::{
+    Attempt, DryRun, ForkServer, Imports, Job, JobEnd, JobOutput, Observer, Options, Progress,
+    RunError, dry_run, dry_run_forked, first_dry_run,
+};
+use tonnage_trace::Reader;
+
+/// Is told what happens during a search, from several threads.
+pub trait Watcher: Sync {
+    /// Something begins or is known.
+    fn stage(&self, stage: Stage<'_>) {
+        let _ = stage;
+    }
+
+    /// Whether to end with what is known.
+    fn stopped(&self) -> bool {
+        false
+    }
+}
+
+/// What happens during a search.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Stage<'a> {
+    /// A variant is run: its values.
+    Trying(&'a [(String, String)]),
+    /// What the job imports is imported once for all variants.
+    Importing,
+    /// Variants are not forked, and why.
+    NotForked(&'a str),
+    /// A variant was judged.
+    Tried(&'a Trial),
+}
+
+/// How sure a figure is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Evidence {
+    /// Seen in a dry run; the smallest GPU was found by replaying it.
+    Replayed,
+    /// Seen in a dry run in which some size depended on something that nobody could know.
+    Assumed,
+    /// The most that was in use, which may be more than is needed.
+    AtMost,
+    /// Less than the job takes: it did not run to its end, or its cache comes on top.
+    AtLeast,
+}
+
+/// One variant, and what its dry run showed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Trial {
+    /// Names and values of the parameters.
+    pub values: Vec<(String, String)>,
+    /// The command.
+    pub command: String,
+    /// How the run went. That it fits says nothing of the margin: see `fits`.
+    pub outcome: Outcome,
+    /// Whether it fits with the margin.
+    pub fits: bool,
+    /// Bytes of a GPU that the variant needs, context included; none if that is not known.
+    pub need: Option<u64>,
+    /// How that is known.
+    pub evidence: Evidence,
+    /// Bytes that are to stay free: the margin that was given, or what is not counted.
+    pub margin: u64,
+    /// Largest sum of blocks on one device.
+    pub peak_allocated: u64,
+    /// Why it failed, if it was not for memory.
+    pub why: Option<String>,
+    /// When the job was stopped before its end, as was asked for.
+    pub stopped: Option<String>,
+    /// What a dry run could not know, a sentence each.
+    pub unknown: Vec<String>,
+    /// Its recording, as long as the search goes on.
+    #[serde(skip)]
+    pub(crate) recording: PathBuf,
+    /// Whether it ran in a fork.
+    pub forked: bool,
+    /// Seconds that it took.
+    pub seconds: f64,
+}
+
+/// A variant that is to be run.
+#[derive(Clone, Debug)]
+pub(crate) struct Variant {
+    pub(crate) job: Job,
+    pub(crate) values: Vec<(String, String)>,
+    /// The source files that are another's for it.
+    pub(crate) sources: Vec<(PathBuf, String)>,
+}
+
+/// Runs variants.
+pub(crate) struct Variants<'a> {
+    options: Options,
+    margin: Option<u64>,
+    watcher: &'a dyn Watcher,
+    folder: TempDir,
+    numbers: AtomicUsize,
+    first: Option<First>,
+    server: Option<ForkServer>,
+    /// Why there is no server.
+    pub(crate) not_forked: Option<String>,
+    /// How often a job was run, the second time of one that runs out of memory not counted.
+    pub(crate) runs: usize,
+}
+
+/// The first variant, which ran in a process of its own.
+struct First {
+    variant: Variant,
+    recording: PathBuf,
+    imports: Option<Imports>,
+}
+
+impl<'a> Variants<'a> {
+    pub(crate) fn new(
+        options: &Options,
+        margin: Option<u64>,
+        watcher: &'a dyn Watcher,
+    ) -> Result<Self, RunError> {
+        Ok(Self {
+            options: options.clone(),
+            margin,
+            watcher,
+            folder: tempfile::Builder::new()
+                .prefix("tonnage-fit-")
+                .tempdir()
+                .map_err(RunError::Temporary)?,
+            numbers: AtomicUsize::new(0),
+            first: None,
+            server: None,
+            not_forked: None,
+            runs: 0,
+        })
+    }
+
+    /// Runs some variants, at most `width` at a time. Those that were not begun when the watcher stopped are missing.
+    pub(crate) fn run(
+        &mut self,
+        variants: &[Variant],
+        width: usize,
+    ) -> Result<Vec<Option<Trial>>, RunError> {
+        let mut trials: Vec<Option<Trial>> = vec![None; variants.len()];
+        let mut rest = 0;
+        if self.first.is_none()
+            && let Some(variant) = variants.first()
+        {
+            trials[0] = self.run_first(variant)?;
+            rest = 1;
+        }
+        if rest < variants.len() && self.server.is_none() && self.not_forked.is_none() {
+            self.start_server();
+        }
+        let server = self.server.take();
+        let next = AtomicUsize::new(rest);
+        let results = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..width.clamp(1, variants.len().max(1)) {
+                scope.spawn(|| {
+                    while !self.watcher.stopped() {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(variant) = variants.get(number) else {
+                            break;
+                        };
+                        let trial = self.run_one(variant, server.as_ref());
+                        if let Ok(mut results) = results.lock() {
+                            results.push((number, trial));
+                        }
+                    }
+                });
+            }
+        });
+        self.server = server;
+        for (number, trial) in results.into_inner().unwrap_or_default() {
+            self.runs += 1;
+            trials[number] = trial?;
+        }
+        Ok(trials)
+    }
+
+    /// Runs the first variant in a process of its own.
+    fn run_first(&mut self, variant: &Variant) -> Result<Option<Trial>, RunError> {
+        self.watcher.stage(Stage::Trying(&variant.values));
+        let begun = Instant::now();
+        let recording = self.recording();
+        let mut observer = Stopping(self.watcher);
+        let job = logged(&variant.job, &recording);
+        let (run, imports) =
+            first_dry_run(&job, &self.options_of(variant), &recording, &mut observer)?;
+        self.runs += 1;
+        let trial = self.judged(variant, &run, &recording, false, begun);
+        self.first = Some(First {
+            variant: variant.clone(),
+            recording,
+            imports,
+        });
+        Ok(trial)
+    }
+
+    /// Runs a variant; nothing if it was stopped.
+    fn run_one(
+        &self,
+        variant: &Variant,
+        server: Option<&ForkServer>,
+    ) -> Result<Option<Trial>, RunError> {
+        self.watcher.stage(Stage::Trying(&variant.values));
+        let begun = Instant::now();
+        let recording = self.recording();
+        let mut observer = Stopping(self.watcher);
+        let job = logged(&variant.job, &recording);
+        let server = server.filter(|server| server.serves(&job));
+        let options = self.options_of(variant);
+        if let Some(server) = server {
+            let run = dry_run_forked(server, &job, &options, &recording, &mut observer);
+            match run {
+                Err(RunError::ForkServer { .. }) => {}
+                other => {
+                    return Ok(self.judged(variant, &other?, &recording, true, begun));
+                }
+            }
+        }
+        let run = dry_run(&job, &options, &recording, &mut observer)?;
+        Ok(self.judged(variant, &run, &recording, false, begun))
+    }
+
+    /// Starts a fork server, and compares the first variant in a fork with the same in a process of its own.
+    fn start_server(&mut self) {
+        let Some(first) = &self.first else {
+            return;
+        };
+        self.watcher.stage(Stage::Importing);
+        let checked = self.checked_server(first);
+        match checked {
+            Ok(server) => self.server = Some(server),
+            Err(why) => {
+                self.watcher.stage(Stage::NotForked(&why));
+                self.not_forked = Some(why);
+            }
+        }
+    }
+
+    fn checked_server(&self, first: &First) -> Result<ForkServer, String> {
+        let imports = first.imports.as_ref();
+        let imports = imports.ok_or_else(|| "the first run did not tell its imports".to_owned())?;
+        let told = |error: RunError| match error {
+            RunError::ForkServer { why } => why,
+            other => other.to_string(),
+        };
+        let recording = self.recording();
+        let job = logged(&first.variant.job, &recording);
+        let server = ForkServer::start(&job, &self.options, imports).map_err(told)?;
+        let mut options = self.options_of(&first.variant);
+        options.stop_at_oom = true;
+        let mut observer = Stopping(self.watcher);
+        dry_run_forked(&server, &job, &options, &recording, &mut observer).map_err(told)?;
+        let same = same_rows(&first.recording, &recording);
+        match same {
+            Ok(None) => Ok(server),
+            Ok(Some(row)) => Err(format!(
+                "a fork did not do the same as a fresh process, from event {row} on"
+            )),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The machine, with what is another for this variant.
+    fn options_of(&self, variant: &Variant) -> Options {
+        let mut options = self.options.clone();
+        options.sources.clone_from(&variant.sources);
+        options
+    }
+
+    fn recording(&self) -> PathBuf {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.folder.path().join(format!("{number}.tonnage"))
+    }
+
+    fn judged(
+        &self,
+        variant: &Variant,
+        run: &DryRun,
+        recording: &Path,
+        forked: bool,
+        begun: Instant,
+    ) -> Option<Trial> {
+        let verdict = &run.verdict;
+        if verdict.outcome == Outcome::Interrupted && self.watcher.stopped() {
+            return None;
+        }
+        let mut trial = judge(
+            variant,
+            verdict,
+            self.margin,
+            forked,
+            begun.elapsed().as_secs_f64(),
+        );
+        if verdict.outcome == Outcome::Failed && verdict.exceptions.is_empty() {
+            trial.why = last_line(recording).or(trial.why);
+        }
+        let _ = std::fs::remove_file(recording.with_extension("output"));
+        recording.clone_into(&mut trial.recording);
+        self.watcher.stage(Stage::Tried(&trial));
+        Some(trial)
+    }
+}
+
+fn judge(
+    variant: &Variant,
+    verdict: &Verdict,
+    margin: Option<u64>,
+    forked: bool,
+    seconds: f64,
+) -> Trial {
+    let (need, evidence) = needed(verdict);
+    let uncounted = match (&verdict.margin, &verdict.need) {
+        (Some(margin), _) => margin.uncounted.iter().map(|item| item.high).sum(),
+        (None, Some(need)) => need.uncounted,
+        (None, None) => 0,
+    };
+    let margin = margin.unwrap_or(uncounted);
+    let holds = need.is_none_or(|need| need.saturating_add(margin) <= verdict.capacity.bytes);
+    let command: Vec<_> = variant
+        .job
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .collect();
+    let mut unknown = verdict.unknown_sizes.clone();
+    if let Some(values) = &verdict.unknown_values
+        && values.sizes > 0
+    {
+        unknown.push(format!(
+            "{} sizes depended on values that nobody computed",
+            values.sizes
+        ));
+    }
+    Trial {
+        values: variant.values.clone(),
+        command: command.join(" "),
+        outcome: verdict.outcome,
+        fits: verdict.outcome == Outcome::Fits && holds,
+        need,
+        evidence,
+        margin,
+        peak_allocated: peak_allocated(verdict),
+        why: reason(verdict),
+        stopped: verdict.stopped.clone(),
+        unknown,
+        recording: PathBuf::new(),
+        forked,
+        seconds,
+    }
+}
+
+/// The job with its output in a file beside the recording: it is nobody's, except for the reason of a failure.
+fn logged(job: &Job, recording: &Path) -> Job {
+    let mut job = job.clone();
+    job.output = JobOutput::File(recording.with_extension("output"));
+    job
+}
+
+/// The last line that a job wrote, which is where most say why they end.
+fn last_line(recording: &Path) -> Option<String> {
+    let mut file = File::open(recording.with_extension("output")).ok()?;
+    let length = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(4096)))
+        .ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let line = text.lines().rev().find(|line| !line.trim().is_empty())?;
+    Some(line.trim().to_owned())
+}
+
+/// Bytes of a GPU that a job needs, and how that is known.
+fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
+    let assumed = !verdict.unknown_sizes.is_empty()
+        || verdict
+            .unknown_values
+            .as_ref()
+            .is_some_and(|values| values.sizes > 0);
+    let replayed = if assumed {
+        Evidence::Assumed
+    } else {
+        Evidence::Replayed
+    };
+    if let Some(need) = &verdict.need {
+        let evidence = match need.known.as_str() {
+            "replayed" if need.complete => replayed,
+            _ => Evidence::AtLeast,
+        };
+        let bytes = (need.known != "unknown").then_some(need.bytes);
+        return (bytes, evidence);
+    }
+    if verdict.outcome == Outcome::DoesNotFit {
+        return (None, Evidence::AtLeast);
+    }
+    let smallest = verdict.margin.as_ref().and_then(|margin| margin.smallest);
+    if let Some(smallest) = smallest {
+        return (Some(smallest), replayed);
+    }
+    let most = verdict.devices_total.iter().map(|it| it.most_in_use).max();
+    (most, Evidence::AtMost)
+}
+
+fn peak_allocated(verdict: &Verdict) -> u64 {
+    if let Some(need) = &verdict.need {
+        return need.peak_allocated;
+    }
+    let peaks = verdict.devices.iter().map(|device| device.peak_allocated);
+    peaks.max().unwrap_or(0)
+}
+
+/// Why a job ended early, where it was not for the memory of the GPU.
+fn reason(verdict: &Verdict) -> Option<String> {
+    match verdict.outcome {
+        Outcome::Fits | Outcome::DoesNotFit => None,
+        Outcome::Interrupted => Some("it was interrupted".to_owned()),
+        Outcome::NoDevice => Some("it did not use a GPU".to_owned()),
+        Outcome::NotCovered => Some("it uses CUDA in ways that a dry run cannot follow".to_owned()),
+        Outcome::Failed => {
+            let exception = verdict.exceptions.first().map(|exception| {
+                let kind = exception.kind.trim_start_matches("builtins.");
+                let message = exception.message.lines().next().unwrap_or_default();
+                format!("{kind}: {message}")
+            });
+            let host = verdict.host_out_of_memory.clone();
+            Some(exception.or(host).unwrap_or_else(|| verdict.ending.clone()))
+        }
+    }
+}
+
+/// The first row in which two recordings differ, apart from times; only the first part of each is read.
+fn same_rows(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
+    let mut one = Reader::new(File::open(one)?)?;
+    let mut other = Reader::new(File::open(other)?)?;
+    for row in 0.. {
+        let (left, right) = (one.next().transpose()?, other.next().transpose()?);
+        let timeless = |event: tonnage_trace::Event| tonnage_trace::Event {
+            time: None,
+            ..event
+        };
+        if left.map(timeless) != right.map(timeless) {
+            return Ok(Some(row));
+        }
+        if left.is_none() {
+            break;
+        }
+    }
+    Ok(None)
+}
+
+/// Ends a run when the watcher does.
+struct Stopping<'a>(&'a dyn Watcher);
+
+impl Observer for Stopping<'_> {
+    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
+        if self.0.stopped() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+
+    fn started(&mut self, _: Attempt) {}
+
+    fn ended(&mut self, _: Attempt, _: &JobEnd) {}
+}

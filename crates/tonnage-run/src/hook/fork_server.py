@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""A fork server: imports what a script imports, then forks a process for each variant of a job.
+
+It runs at the start of the interpreter that was to run the script. In the process of a variant it returns, and the
+interpreter goes on with the script as usual: same `__main__`, same frames, same end. Lines of JSON on a socket say what
+to do and what happened.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+
+_POLL = 0.003
+
+
+def serve(address, leave):
+    """Serves until the other side hangs up, then leaves. In a variant it returns the folder of its hook."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(address)
+    server = _Server(connection, leave)
+    return server.serve()
+
+
+class _Server:
+    def __init__(self, connection, leave):
+        self.connection = connection
+        self.leave = leave
+        self.library = ctypes.CDLL(None)
+        self.library.tonnage_join.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        self.buffer = b""
+        # The request that each child carries out, by its process id.
+        self.children = {}
+
+    def serve(self):
+        first = self._receive()
+        if first is None:
+            self.leave(0)
+        refusal = self._prepare(first)
+        self._send(ready=refusal is None, why=refusal)
+        while True:
+            request = self._receive()
+            if request is None:
+                self._hang_up()
+            # The output of an import that waits in a buffer would be written by each child.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            child = os.fork()
+            if child == 0:
+                return self._become(request)
+            self.children[child] = request["id"]
+            self._send(started=request["id"], process=child)
+
+    def _prepare(self, plan):
+        """Imports; why no variant can be forked off, if so."""
+        if self.library.tonnage_serve() != 0:
+            return "a device was used before the script began"
+        for name, value in plan["environment"].items():
+            _set_variable(name, value)
+        for name in plan["modules"]:
+            if name in sys.modules:
+                continue
+            try:
+                importlib.import_module(name)
+            except BaseException:
+                # It is imported by each variant, as without us.
+                sys.modules.pop(name, None)
+            if self.library.tonnage_serve() != 0:
+                return f"importing {name} uses the GPU"
+        threads = sys.modules.get("threading")
+        others = [thread.name for thread in threads.enumerate()[1:]] if threads is not None else []
+        if others:
+            return f"an import starts a thread ({others[0]})"
+        return None
+
+    def _become(self, request):
+        """Makes this child the process of a variant."""
+        self.connection.close()
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        for name, value in request["environment"].items():
+            _set_variable(name, value)
+        if request["folder"] is not None:
+            os.chdir(request["folder"])
+        words = request["command"]
+        arguments = words[request["script"] + 1 :]
+        sys.argv[1:] = arguments
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = words
+        line = b"".join(os.fsencode(word) + b"\0" for word in words)
+        self.library.tonnage_join(line, len(line))
+        return request["hook"]
+
+    def _receive(self):
+        """The next request, or None when there will be no more. Tells meanwhile which children have ended."""
+        while b"\n" not in self.buffer:
+            readable, _, _ = select.select([self.connection], [], [], _POLL if self.children else None)
+            if readable:
+                piece = self.connection.recv(1 << 16)
+                if not piece:
+                    return None
+                self.buffer += piece
+            self._reap()
+        line, self.buffer = self.buffer.split(b"\n", 1)
+        return json.loads(line)
+
+    def _reap(self):
+        while self.children:
+            child, status, usage = os.wait4(-1, os.WNOHANG)
+            if child == 0:
+                return
+            request = self.children.pop(child, None)
+            if request is not None:
+                self._send(ended=request, status=status, seconds=usage.ru_utime + usage.ru_stime)
+
+    def _send(self, **facts):
+        self.connection.sendall(json.dumps(facts).encode() + b"\n")
+
+    def _hang_up(self):
+        import signal
+
+        for child in self.children:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except OSError:
+                pass
+        self.leave(0)
+
+
+def _set_variable(name, value):
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Reads other text for some source files: that of a variant, in which a constant has another value.
+
+The script that Python was started with is opened by C code, which the stand-in redirects; here is what Python itself
+loads: modules, and the script again in a process that was spawned. No file of the user is written.
+"""
+
+import importlib.machinery
+import io
+import os
+
+
+def replace(sources):
+    """`sources` has the file to read for each file that is replaced."""
+    known = {os.path.realpath(path): copy for path, copy in sources.items()}
+    names = {os.path.basename(path) for path in known}
+
+    def copy_of(path):
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return None
+        path = os.fsdecode(path)
+        return known.get(os.path.realpath(path)) if os.path.basename(path) in names else None
+
+    open_code = io.open_code
+
+    def open_other_code(path):
+        return open_code(copy_of(path) or path)
+
+    io.open_code = open_other_code
+    loader = importlib.machinery.SourceFileLoader
+    get_code = loader.get_code
+
+    def get_other_code(self, fullname):
+        path = self.get_filename(fullname)
+        copy = copy_of(path)
+        if copy is None:
+            return get_code(self, fullname)
+        # Compiled here: a cache would hold the code of the file as it is.
+        with open(copy, "rb") as file:
+            return self.source_to_code(file.read(), path)
+
+    loader.get_code = get_other_code

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""What `tonnage fit` answers, held against `tonnage run` of the same commands: fresh processes, read with pyarrow."""
+
+import json
+import subprocess
+
+import pyarrow
+import pytest
+from conftest import PYTHON, TONNAGE, environment
+
+SCRIPT = """
+import sys
+import torch
+import torch.nn as nn
+
+batch_size = 16  # the number that --let finds
+if len(sys.argv) > 1:
+    batch_size = int(sys.argv[1])
+model = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(2):
+    x = torch.randn(batch_size, 512, 1024, device="cuda")
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(loss.item())
+"""
+GPU = ("--gpu", "rtx4090", "--capacity", "4GiB")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def tonnage(folder, *words):
+    line = [TONNAGE, words[0], "--json", "--no-progress", *words[1:]]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=environment(), cwd=folder)
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+def rows(path):
+    """Every row of a recording, without its time."""
+    with open(path, "rb") as file:
+        batches = list(pyarrow.ipc.open_stream(file))
+    return [{**row, "time_ns": None} for batch in batches for row in batch.to_pylist() if row["kind"] != "meta"]
+
+
+def test_the_largest_batch_is_proved_and_a_fork_records_what_a_fresh_process_does(folder):
+    words = ("--", PYTHON, "train.py", "{batch=1..128}")
+    fit, code = tonnage(folder, "fit", *GPU, "-o", "best.tonnage", *words)
+    assert (code, fit["found"], fit["not_forked"]) == (0, True, None)
+    (row,) = fit["rows"]
+    assert row["bound"] == "proved"
+    largest, following = row["largest"], row["next"]
+    assert largest["forked"] and len(row["trials"]) <= 8
+    batch = int(largest["values"][0][1])
+    assert int(following["values"][0][1]) == batch + 1
+    fresh, code = tonnage(folder, "run", *GPU, "-o", "fresh.tonnage", "--", PYTHON, "train.py", str(batch))
+    assert (code, fresh["outcome"]) == (0, "fits")
+    assert fresh["margin"]["certain"] and fresh["margin"]["smallest"] == largest["need"]
+    assert rows(folder / "best.tonnage") == rows(folder / "fresh.tonnage")
+    fresh, _ = tonnage(folder, "run", *GPU, "-o", "more.tonnage", "--", PYTHON, "train.py", str(batch + 1))
+    assert fresh["outcome"] == "does_not_fit" or not fresh["margin"]["certain"]
+
+
+def test_a_constant_of_the_script_has_another_value_and_the_file_stays(folder):
+    fit, code = tonnage(
+        folder, "fit", *GPU, "--let", "batch_size={8,24}", "-o", "let.tonnage", "--", PYTHON, "train.py"
+    )
+    assert (code, [row["bound"] for row in fit["rows"]]) == (0, ["end_of_range", "end_of_range"])
+    assert (folder / "train.py").read_text() == SCRIPT
+    (folder / "by_hand.py").write_text(SCRIPT.replace("batch_size = 16", "batch_size = 24"))
+    by_hand, _ = tonnage(folder, "run", *GPU, "-o", "by_hand.tonnage", "--", PYTHON, "by_hand.py")
+    assert by_hand["margin"]["smallest"] == fit["rows"][1]["largest"]["need"]
+    assert by_hand["margin"]["smallest"] != fit["rows"][0]["largest"]["need"]
+
+
+def test_what_cannot_be_forked_is_run_afresh_and_said(folder):
+    words = ("--", "sh", "-c", f"exec {PYTHON} train.py {{batch=1,2}}")
+    fit, code = tonnage(folder, "fit", *GPU, *words)
+    assert code == 0 and "no Python script" in fit["not_forked"]
+    assert not any(trial["forked"] for row in fit["rows"] for trial in row["trials"])
+
+
+def test_a_job_that_fails_is_no_answer(folder):
+    (folder / "broken.py").write_text("import torch\ntorch.zeros(1, device='cuda')\nraise ValueError('no such data')\n")
+    fit, code = tonnage(folder, "fit", *GPU, "--", PYTHON, "broken.py", "{batch=1..9}")
+    assert (code, fit["found"], fit["rows"][0]["bound"]) == (2, False, "failed")
+    assert "no such data" in fit["rows"][0]["next"]["why"]
