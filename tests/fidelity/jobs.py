@@ -228,6 +228,22 @@ def kkaitlyn_snapshots(context):
     return found
 
 
+# What the scripts of S. Raschka print at their end.
+
+
+def rasbt(context, script, allocated, reserved):
+    text = context.run(context.drivers / "rasbt_run.py", context.source, script, seconds=900)
+    found = [float(re.search(rf"{name} memory: ([\d.]+) GB", text).group(1)) for name in ("Allocated", "Reserved")]
+    figures = [figure(f"{script}: reserved", "GB", reserved, found[1])]
+    return [figure(f"{script}: allocated", "GB", allocated, found[0]), *figures] if allocated else figures
+
+
+def memopt(context, script, reserved):
+    text = context.run(context.drivers / "memopt_run.py", context.source, script, seconds=900)
+    found = float(re.search(r"Memory used: ([\d.]+) GB", text).group(1))
+    return [figure(f"{script}: reserved", "GB", reserved, found)]
+
+
 # lit-gpt's table of finetuning on an A100 of 40 GB; OOM is 0 there.
 
 
@@ -264,6 +280,19 @@ JOBS += [
     Job("kkaitlyn lengths", "kkaitlyn", "2.6.0", "h100-80gb", kkaitlyn_snapshots),
     Job("silmont attention 4096", "silmont", "2.6.0", "rtx4090", silmont_snapshot),
 ]
+BOOK = "Book and tokenizer are replaced by drivers/rasbt_run.py, and one epoch is run, after which the figures are."
+for row in (("00_orig.py", 2.5069, 26.2617), ("01_opt_single_gpu.py", None, 22.5078)):
+    JOBS.append(Job(f"rasbt {row[0]}", "rasbt", "2.6.0", "a100-40gb", rasbt, row, BOOK))
+IMAGES = (
+    "Data set and weights are replaced by drivers/memopt_run.py. The published run had a nightly build of torch 2.1."
+)
+MEMOPT = [
+    ("01_pytorch-vit.py", 26.79), ("01-2_pytorch-fabric.py", 26.84), ("02_mixed-precision.py", 18.21),
+    ("03_bfloat16.py", 13.82), ("04_lower-batchsize.py", 5.69), ("05_gradient-accum.py", 3.91),
+    ("06_sgd-with-scheduler.py", 2.02),
+]  # fmt: skip
+for row in MEMOPT:
+    JOBS.append(Job(f"memopt {row[0]}", "memopt", "2.1.2", "a100-40gb", memopt, row, IMAGES))
 PHI, STABLE, LLAMA, LLAMA13 = "phi-1_5", "stablelm-base-alpha-3b", "Llama-2-7b-hf", "Llama-2-13b-hf"
 LITGPT = [
     ("lora", PHI, 1, 1044, 4.82), ("lora", PHI, 2, 1044, 6.76), ("lora", PHI, 4, 1044, 10.68),

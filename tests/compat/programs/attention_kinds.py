@@ -11,4 +11,6 @@ for way in (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBacke
     with sdpa_kernel(way):
         F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
     print(way.name, torch.cuda.max_memory_allocated() >> 20)
+few = torch.zeros(1, 2, 8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+F.scaled_dot_product_attention(few, few, few, is_causal=True, dropout_p=0.1).sum().backward()
 print("done")

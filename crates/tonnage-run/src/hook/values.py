@@ -707,7 +707,8 @@ class Values:
             return result
         if operator.random:
             level = _DRAWN
-            if any(one.nbytes > _SMALL and not self.kinds[one.dtype] for one in self._results(result)):
+            made = [one for one in self._results(result) if isinstance(one, self.torch.Tensor)]
+            if any(one.nbytes > _SMALL and not self.kinds.get(one.dtype, True) for one in made):
                 return result
         computed, _ = self._on_cpu(operator, args, kwargs)
         if computed is None:
@@ -864,7 +865,8 @@ class Values:
         if isinstance(deviation, self.torch.Tensor) and deviation.is_cuda and self._level([deviation]) == _KNOWN:
             values = self._pulled(deviation)
             right = int(values is None or not bool((values < 0).any()))
-        with self._answers([_FOR_A_BYTE | right]):
+        # It is checked where the result is made and where it is filled.
+        with self._answers([_FOR_A_BYTE | right] * 2):
             return self._compute(operator, args, kwargs)
 
     def _check_status(self, operator, args, kwargs):
