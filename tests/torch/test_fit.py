@@ -91,3 +91,16 @@ def test_a_job_that_fails_is_no_answer(folder):
     fit, code = tonnage(folder, "fit", *GPU, "--", PYTHON, "broken.py", "{batch=1..9}")
     assert (code, fit["found"], fit["rows"][0]["bound"]) == (2, False, "failed")
     assert "no such data" in fit["rows"][0]["next"]["why"]
+
+
+def test_a_job_that_does_not_fit_gets_changes_that_a_fresh_run_confirms(folder):
+    words = ("--", PYTHON, "train.py", "60")
+    fit, code = tonnage(folder, "fit", *GPU, "--allow", "rounding", *words)
+    assert (code, fit["rows"][0]["bound"]) == (0, "nothing_fits")
+    remedy = fit["remedies"]["fitting"][0]
+    options = [word for name in remedy["changes"] for word in ("--change", name)]
+    if remedy["setting"]:
+        options = []
+    fresh, code = tonnage(folder, "run", *GPU, *options, "-o", "changed.tonnage", *words)
+    assert (code, fresh["outcome"]) == (0, "fits")
+    assert fresh["margin"]["smallest"] == remedy["trial"]["need"]

@@ -299,7 +299,7 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
     })
 }
 
-/// Find the largest batch, or any other number, that fits on a GPU
+/// Find what makes a job fit: the largest batch, or changes to the program
 ///
 /// Write the numbers that may change into the job's own command: a range
 /// {batch=1..256}, of which the largest that fits is searched, or a list
@@ -310,10 +310,15 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 /// number, which does not fit. The job is started once; the variants are forked
 /// from it, which is checked to give the same recording.
 ///
+/// Where nothing fits, changes are made to the program inside its process, such
+/// as gradient checkpointing or another optimizer, without touching a file. What
+/// makes the job fit is listed, the cheapest first, with the lines to write.
+///
 /// Exit code: 0 something fits, 1 nothing does, 2 the script failed otherwise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
+  tonnage fit --gpu rtx4090 train.py
   tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256}
   tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256} --seq {seq=1024,2048,4096}
   tonnage fit --gpu rtx4090 --let batch_size={1..256} train.py
@@ -344,6 +349,12 @@ pub(crate) struct FitOptions {
     /// changed: only what Python reads of it. May be repeated.
     #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable)]
     pub(crate) constants: Vec<(String, String)>,
+    /// What changes may do to the mathematics of the program, where nothing fits without one.
+    #[arg(long, value_enum, default_value_t = Allow::Algorithm, value_name = "WHAT")]
+    pub(crate) allow: Allow,
+    /// Print what a proposal changes in the script, as a patch where that is certain; the number is that of the list.
+    #[arg(long, value_name = "N")]
+    pub(crate) show: Option<std::num::NonZeroUsize>,
     /// End each run early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
     #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
     pub(crate) stop_after: Option<StopAfter>,
@@ -368,6 +379,19 @@ pub(crate) struct FitOptions {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) job: JobCommand,
+}
+
+/// What changes to the program may do to its mathematics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Allow {
+    /// No change is tried.
+    None,
+    /// Nothing: the same numbers are computed.
+    Nothing,
+    /// The same formula, with another rounding.
+    Rounding,
+    /// Another algorithm, too.
+    Algorithm,
 }
 
 fn parse_variable(text: &str) -> Result<(String, String), String> {

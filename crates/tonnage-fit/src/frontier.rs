@@ -9,8 +9,10 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 use tonnage_analysis::verdict::Outcome;
+use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options, RunError};
 
+use crate::remedies::{self, Remedies};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
 use crate::variants::{Evidence, Trial, Variant, Variants, Watcher};
@@ -32,6 +34,8 @@ pub struct Request {
     pub options: Options,
     /// Bytes that are to stay free; what is known to be missing from the count, if none are given.
     pub margin: Option<u64>,
+    /// What changes to the program may do to the mathematics, where nothing fits; none if no change is to be tried.
+    pub changes: Option<Maths>,
     /// Where to write the recording of the largest that fits, of the first combination for which something does.
     pub recording: Option<PathBuf>,
     /// How many variants are run at a time.
@@ -47,6 +51,7 @@ impl Request {
             constants: Vec::new(),
             options,
             margin: None,
+            changes: Some(Maths::Algorithm),
             recording: None,
             width: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -78,10 +83,12 @@ pub enum Bound {
 pub struct Limit {
     /// Bytes of the GPU.
     pub capacity: u64,
+    /// Whether these were given; else they are the catalogue's.
+    pub capacity_given: bool,
     /// Bytes that are to stay free.
     pub margin: u64,
     /// Whether the margin was given; else it is the most that was seen of what is not counted.
-    pub given: bool,
+    pub margin_given: bool,
 }
 
 /// One combination of the parameters that are not searched.
@@ -109,7 +116,7 @@ pub struct Fit {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
-    /// Whether something fits.
+    /// Whether something fits, by itself or with changes.
     pub found: bool,
     /// The command, with its placeholders.
     pub command: String,
@@ -123,6 +130,8 @@ pub struct Fit {
     pub searched: Option<String>,
     /// A row for each combination of the other parameters.
     pub rows: Vec<Row>,
+    /// What makes it fit; none if it fits already, or nothing was tried.
+    pub remedies: Option<Remedies>,
     /// How many dry runs it took.
     pub runs: usize,
     /// Why each variant had a process of its own; none if they were forked.
@@ -240,14 +249,29 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             break;
         }
     }
+    // With several combinations it is not clear which one is to be made to fit.
+    let wanted = match rows.as_slice() {
+        [row] if row.done && !interrupted && row.search.best().is_none() => Some(&row.fixed),
+        _ => None,
+    };
+    let first = wanted.map(|fixed| variant(request, &template, fixed, 0));
     let rows: Vec<Row> = rows
         .into_iter()
         .map(|row| finished(row, &template, searched))
         .collect();
-    if let (Some(path), Some(largest)) = (
-        &request.recording,
-        rows.iter().find_map(|row| row.largest.as_ref()),
-    ) {
+    let remedies = match (first, request.changes, rows.first()) {
+        (Some(first), Some(allowed), Some(row)) if row.bound == Bound::NothingFits => {
+            let baseline = row.next.as_ref();
+            let find =
+                |baseline| remedies::find(&mut variants, &first, baseline, allowed, request.width);
+            baseline.map(find).transpose()?
+        }
+        _ => None,
+    };
+    interrupted |= watcher.stopped();
+    if let (Some(path), Some(largest)) =
+        (&request.recording, answers(&rows, remedies.as_ref()).next())
+    {
         std::fs::copy(&largest.recording, path).map_err(|source| FitError::Write {
             path: path.clone(),
             source,
@@ -263,22 +287,35 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
         .collect();
     Ok(Fit {
         schema_version: SCHEMA_VERSION,
-        found: rows.iter().any(|row| row.largest.is_some()),
+        found: rows.iter().any(|row| row.largest.is_some())
+            || remedies
+                .as_ref()
+                .is_some_and(|found| !found.fitting.is_empty()),
         command: words.join(" "),
         gpu: request.options.gpu.id.clone(),
         gpu_name: request.options.gpu.name.clone(),
         limit: Limit {
             capacity,
+            capacity_given: request.options.capacity.is_some(),
             margin: request.margin.unwrap_or(margin),
-            given: request.margin.is_some(),
+            margin_given: request.margin.is_some(),
         },
         searched: searched.map(|number| template.parameters[number].name.clone()),
         rows,
+        remedies,
         runs: variants.runs,
         not_forked: variants.not_forked,
         interrupted,
         seconds: begun.elapsed().as_secs_f64(),
     })
+}
+
+/// The trials that are answers, the first of each combination first.
+fn answers<'a>(rows: &'a [Row], remedies: Option<&'a Remedies>) -> impl Iterator<Item = &'a Trial> {
+    let fitting = remedies.into_iter().flat_map(|found| &found.fitting);
+    rows.iter()
+        .filter_map(|row| row.largest.as_ref())
+        .chain(fitting.map(|remedy| &remedy.trial))
 }
 
 /// The words of the command and the texts of the variables, in one.
@@ -339,6 +376,7 @@ fn variant(request: &Request, template: &Template, fixed: &[usize], index: usize
     Variant {
         job,
         sources: sources(request, &constants),
+        changes: Vec::new(),
         values: named(template, &values, |_| true),
     }
 }

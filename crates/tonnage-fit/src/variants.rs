@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tempfile::TempDir;
-use tonnage_analysis::verdict::{Outcome, Verdict};
+use tonnage_analysis::verdict::{Outcome, ProgramChange, Verdict};
 use tonnage_run::{
     Attempt, DryRun, ForkServer, Imports, Job, JobEnd, JobOutput, Observer, Options, Progress,
     RunError, dry_run, dry_run_forked, first_dry_run,
@@ -39,8 +39,8 @@ pub trait Watcher: Sync {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Stage<'a> {
-    /// A variant is run: its values.
-    Trying(&'a [(String, String)]),
+    /// A variant is run: its values, and the changes to the program.
+    Trying(&'a [(String, String)], &'a [String]),
     /// What the job imports is imported once for all variants.
     Importing,
     /// Variants are not forked, and why.
@@ -81,6 +81,10 @@ pub struct Trial {
     pub need: Option<u64>,
     /// How that is known.
     pub evidence: Evidence,
+    /// The same with expandable segments, replayed; none where that is no less.
+    pub expandable: Option<u64>,
+    /// Bytes of the GPU.
+    pub capacity: u64,
     /// Bytes that are to stay free: the margin that was given, or what is not counted.
     pub margin: u64,
     /// Largest sum of blocks on one device.
@@ -89,6 +93,8 @@ pub struct Trial {
     pub why: Option<String>,
     /// When the job was stopped before its end, as was asked for.
     pub stopped: Option<String>,
+    /// What became of the changes that were to be made to the program.
+    pub changes: Vec<ProgramChange>,
     /// What a dry run could not know, a sentence each.
     pub unknown: Vec<String>,
     /// Its recording, as long as the search goes on.
@@ -107,6 +113,8 @@ pub(crate) struct Variant {
     pub(crate) values: Vec<(String, String)>,
     /// The source files that are another's for it.
     pub(crate) sources: Vec<(PathBuf, String)>,
+    /// Changes that are made to the program, by name.
+    pub(crate) changes: Vec<String>,
 }
 
 /// Runs variants.
@@ -199,7 +207,8 @@ impl<'a> Variants<'a> {
 
     /// Runs the first variant in a process of its own.
     fn run_first(&mut self, variant: &Variant) -> Result<Option<Trial>, RunError> {
-        self.watcher.stage(Stage::Trying(&variant.values));
+        self.watcher
+            .stage(Stage::Trying(&variant.values, &variant.changes));
         let begun = Instant::now();
         let recording = self.recording();
         let mut observer = Stopping(self.watcher);
@@ -222,7 +231,8 @@ impl<'a> Variants<'a> {
         variant: &Variant,
         server: Option<&ForkServer>,
     ) -> Result<Option<Trial>, RunError> {
-        self.watcher.stage(Stage::Trying(&variant.values));
+        self.watcher
+            .stage(Stage::Trying(&variant.values, &variant.changes));
         let begun = Instant::now();
         let recording = self.recording();
         let mut observer = Stopping(self.watcher);
@@ -286,6 +296,7 @@ impl<'a> Variants<'a> {
     fn options_of(&self, variant: &Variant) -> Options {
         let mut options = self.options.clone();
         options.sources.clone_from(&variant.sources);
+        options.changes.clone_from(&variant.changes);
         options
     }
 
@@ -360,7 +371,10 @@ fn judge(
         fits: verdict.outcome == Outcome::Fits && holds,
         need,
         evidence,
+        expandable: verdict.need.as_ref().and_then(|need| need.expandable),
+        capacity: verdict.capacity.bytes,
         margin,
+        changes: verdict.changes.clone(),
         peak_allocated: peak_allocated(verdict),
         why: reason(verdict),
         stopped: verdict.stopped.clone(),

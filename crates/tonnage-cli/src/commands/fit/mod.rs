@@ -16,12 +16,13 @@ use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
 use tonnage_gpus::Catalogue;
+use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options};
 
 use crate::Surroundings;
-use crate::arguments::FitOptions;
+use crate::arguments::{Allow, FitOptions};
 use crate::commands::recording::Output;
-use crate::commands::run::job_of;
+use crate::commands::run::{job_folder, job_of};
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
 use crate::progress;
 
@@ -49,6 +50,12 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         request.constants.push((constant, name, text.clone()));
     }
     request.margin = options.margin;
+    request.changes = match options.allow {
+        Allow::None => None,
+        Allow::Nothing => Some(Maths::Nothing),
+        Allow::Rounding => Some(Maths::Rounding),
+        Allow::Algorithm => Some(Maths::Algorithm),
+    };
     request.recording = output
         .as_ref()
         .and_then(|output| output.path().map(Path::to_owned));
@@ -75,7 +82,13 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     {
         output.finish()?;
     }
-    Ok(Reply::new(form, answer(&fit), &fit, render::text)?)
+    let show = options.show.map(std::num::NonZeroUsize::get);
+    let here = job_folder(surroundings);
+    let reply = Reply::new(form, answer(&fit), &fit, |fit| match show {
+        Some(number) => render::shown(fit, number, &here),
+        None => render::text(fit),
+    });
+    Ok(reply?)
 }
 
 /// The constant that `--let` names: `NAME`, `NAME@LINE`, `FILE:NAME`.
@@ -148,7 +161,21 @@ impl Watcher for Screen {
             values.join(", ")
         };
         match stage {
-            Stage::Trying(tried) => self.bar.set_message(format!("trying {}", values(tried))),
+            Stage::Trying(tried, changes) => {
+                let mut what = values(tried);
+                if !changes.is_empty() {
+                    let names = changes.join(" + ");
+                    what = if what.is_empty() {
+                        names
+                    } else {
+                        format!("{what}, {names}")
+                    };
+                }
+                if what.is_empty() {
+                    "the job as it is".clone_into(&mut what);
+                }
+                self.bar.set_message(format!("trying {what}"));
+            }
             Stage::Importing => self.bar.set_message("importing once for all variants"),
             Stage::NotForked(why) => {
                 self.bar.suspend(|| {

@@ -2,9 +2,10 @@
 //! The answer of a search in words: at most twenty lines.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use tonnage_analysis::verdict::Outcome;
-use tonnage_fit::{Bound, Evidence, Fit, Row, Trial};
+use tonnage_fit::{Bound, Evidence, Fit, Remedies, Remedy, Row, Trial};
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 
@@ -14,7 +15,7 @@ const ROWS: usize = 10;
 pub(crate) fn text(fit: &Fit) -> String {
     let mut text = format!("{}\n", headline(fit));
     let limit = fit.limit;
-    let kept = if limit.given {
+    let kept = if limit.margin_given {
         format!("{} are kept free, as was asked for", bytes(limit.margin))
     } else {
         format!(
@@ -23,17 +24,147 @@ pub(crate) fn text(fit: &Fit) -> String {
         )
     };
     let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
-    if fit.rows.len() > 1 || fit.searched.is_none() {
+    if fit.rows.len() > 1 {
         table(&mut text, fit);
     } else if let Some(row) = fit.rows.first() {
         single(&mut text, fit, row);
+    }
+    if let Some(found) = &fit.remedies {
+        remedies(&mut text, found);
     }
     remarks(&mut text, fit);
     text
 }
 
+/// How many proposals are listed; the JSON has all.
+const REMEDIES: usize = 3;
+/// How many lines of the first proposal are listed, and of the others; `--show` has all.
+const LINES: [usize; 2] = [5, 1];
+
+fn remedies(text: &mut String, found: &Remedies) {
+    if found.fitting.is_empty() {
+        let _ = match &found.nearest {
+            Some(nearest) => writeln!(
+                text,
+                "\n  {BAD}no change makes it fit{BAD:#}; the nearest: {}, needs {}",
+                nearest.title,
+                need(&nearest.trial)
+            ),
+            None => writeln!(
+                text,
+                "\n  {BAD}no change that could be made saves anything{BAD:#}"
+            ),
+        };
+        return;
+    }
+    let _ = writeln!(text, "\n  what makes it fit, the cheapest first:");
+    for (number, remedy) in found.fitting.iter().take(REMEDIES).enumerate() {
+        let _ = writeln!(
+            text,
+            "  {}. {GOOD}{}{GOOD:#}: needs {}{}; mathematics: {}",
+            number + 1,
+            remedy.title,
+            need(&remedy.trial),
+            remedy
+                .saves
+                .map_or_else(String::new, |saves| format!(", {} less", bytes(saves))),
+            remedy.maths,
+        );
+        let lines = lines(remedy);
+        let most = LINES[number.min(1)];
+        for line in lines.iter().take(most) {
+            let _ = writeln!(text, "     {HINT}{line}{HINT:#}");
+        }
+        if lines.len() > most {
+            let _ = writeln!(
+                text,
+                "     {DIM}… --show {} has all of it{DIM:#}",
+                number + 1
+            );
+        }
+    }
+}
+
+/// What is written by hand, in lines.
+fn lines(remedy: &Remedy) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    if let Some(setting) = &remedy.setting {
+        lines.push(format!("export PYTORCH_CUDA_ALLOC_CONF={setting}"));
+    }
+    for change in &remedy.trial.changes {
+        if change.edits.is_empty() {
+            lines.extend(
+                change
+                    .lines
+                    .iter()
+                    .flat_map(|line| line.lines())
+                    .map(str::to_owned),
+            );
+        }
+        for edit in &change.edits {
+            let file = Path::new(&edit.file).file_name().unwrap_or_default();
+            lines.push(format!(
+                "{}:{}  {}",
+                file.display(),
+                edit.line,
+                edit.new.trim()
+            ));
+        }
+    }
+    lines
+}
+
+/// One proposal in full: a patch of the script where that is certain, else the lines to write.
+pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
+    let fitting = fit
+        .remedies
+        .as_ref()
+        .map_or(&[][..], |found| &found.fitting);
+    let Some(remedy) = fitting.get(number - 1) else {
+        return match fitting.len() {
+            0 => "there is no proposal to show".to_owned(),
+            count => format!("there are {count} proposals"),
+        };
+    };
+    let mut text = String::new();
+    let _ = writeln!(text, "# {}: needs {}", remedy.title, need(&remedy.trial));
+    if let Some(setting) = &remedy.setting {
+        let _ = writeln!(text, "export PYTORCH_CUDA_ALLOC_CONF={setting}");
+    }
+    for change in &remedy.trial.changes {
+        if change.edits.is_empty() {
+            let _ = writeln!(
+                text,
+                "# {}: write, where the model and the optimizer are made:",
+                change.name
+            );
+            for line in &change.lines {
+                let _ = writeln!(text, "{line}");
+            }
+            continue;
+        }
+        for edit in &change.edits {
+            let file = Path::new(&edit.file);
+            let file = file.strip_prefix(here).unwrap_or(file).display();
+            let new: Vec<&str> = edit.new.lines().collect();
+            let _ = writeln!(text, "--- a/{file}\n+++ b/{file}");
+            let _ = writeln!(text, "@@ -{0},1 +{0},{1} @@", edit.line, new.len());
+            let _ = writeln!(text, "-{}", edit.old);
+            for line in new {
+                let _ = writeln!(text, "+{line}");
+            }
+        }
+    }
+    text
+}
+
 fn machine(fit: &Fit) -> String {
-    format!("{} ({})", fit.gpu_name, bytes(fit.limit.capacity))
+    let set = if fit.limit.capacity_given {
+        "set to "
+    } else {
+        ""
+    };
+    format!("{} ({set}{})", fit.gpu_name, bytes(fit.limit.capacity))
 }
 
 /// The value that was searched.
@@ -123,30 +254,25 @@ fn refusal(trial: &Trial) -> String {
 }
 
 fn single(text: &mut String, fit: &Fit, row: &Row) {
+    if fit.searched.is_none() {
+        if let Some(trial) = row.largest.as_ref().or(row.next.as_ref())
+            && trial.why.is_none()
+        {
+            let _ = writeln!(text, "  {:<12} {}", "needs", need(trial));
+        }
+        return;
+    }
     if let Some(largest) = &row.largest {
-        let _ = writeln!(
-            text,
-            "  {:<12} {} needs {}",
-            "largest",
-            value(fit, largest),
-            need(largest)
-        );
+        let (value, need) = (value(fit, largest), need(largest));
+        let _ = writeln!(text, "  {:<12} {value} needs {need}", "largest");
     }
     if let Some(next) = &row.next {
-        let _ = writeln!(
-            text,
-            "  {:<12} {} {}",
-            "next",
-            value(fit, next),
-            refusal(next)
-        );
+        let (value, refusal) = (value(fit, next), refusal(next));
+        let _ = writeln!(text, "  {:<12} {value} {refusal}", "next");
     }
     if let Some(largest) = &row.largest {
-        let _ = writeln!(
-            text,
-            "  {:<12} {HINT}{}{HINT:#}",
-            "command", largest.command
-        );
+        let command = &largest.command;
+        let _ = writeln!(text, "  {:<12} {HINT}{command}{HINT:#}", "command");
     }
 }
 

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What makes a job fit that does not: a setting of the allocator, or changes to the program made inside its process.
+//!
+//! Every change is tried alone. Where none suffices, they are put together, those that save most first, and what turns
+//! out not to be needed is left out again. Changes that leave the mathematics as it is come before those that round
+//! otherwise, and these before those that change the algorithm. Whatever is proposed was dry-run as proposed.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use tonnage_run::RunError;
+use tonnage_run::changes::{self, Change, Maths};
+
+use crate::variants::{Trial, Variant, Variants};
+
+/// Something that makes a job fit, or helps most.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Remedy {
+    /// The changes to the program, by name.
+    pub changes: Vec<String>,
+    /// The setting of the allocator, for `PYTORCH_CUDA_ALLOC_CONF`.
+    pub setting: Option<String>,
+    /// What is changed, in words.
+    pub title: String,
+    /// What it does to the mathematics: nothing, rounding, the algorithm.
+    pub maths: String,
+    /// Bytes that it saves of what the job needs; none if that is not known.
+    pub saves: Option<u64>,
+    /// The job with it.
+    pub trial: Trial,
+}
+
+/// A change that was not made, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct NotMade {
+    /// Its name.
+    pub change: String,
+    /// Whether the program does so by itself.
+    pub already: bool,
+    /// Why it was not made.
+    pub why: String,
+}
+
+/// What was found for a job that does not fit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Remedies {
+    /// What makes it fit, the cheapest first.
+    pub fitting: Vec<Remedy>,
+    /// What comes nearest, where nothing makes it fit.
+    pub nearest: Option<Remedy>,
+    /// Changes that were tried and could not be made.
+    pub not_made: Vec<NotMade>,
+}
+
+/// A change that was made and saves something.
+struct Helpful {
+    change: &'static Change,
+    need: u64,
+    trial: Trial,
+}
+
+/// A change that saves less than this part of the need is not worth its lines.
+const WORTHWHILE: f64 = 0.005;
+const SETTING: &str = "expandable_segments:True";
+const SETTING_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
+
+/// Looks for what makes `variant` fit, which does not by itself, as `baseline` shows.
+pub(crate) fn find(
+    variants: &mut Variants<'_>,
+    variant: &Variant,
+    baseline: &Trial,
+    allowed: Maths,
+    width: usize,
+) -> Result<Remedies, RunError> {
+    let mut found = Remedies::default();
+    let Some(need) = baseline.need else {
+        return Ok(found);
+    };
+    found
+        .fitting
+        .extend(by_setting(variants, variant, baseline)?);
+    let allowed: Vec<&'static Change> = changes::all()
+        .iter()
+        .filter(|change| change.maths <= allowed)
+        .collect();
+    let with = |names: &[&str]| Variant {
+        changes: names.iter().map(|&name| name.to_owned()).collect(),
+        ..variant.clone()
+    };
+    let alone: Vec<Variant> = allowed.iter().map(|change| with(&[&change.name])).collect();
+    let trials = variants.run(&alone, width)?;
+    let mut helpful: Vec<Helpful> = Vec::new();
+    for (change, trial) in allowed.iter().zip(trials) {
+        let Some(trial) = trial else {
+            continue;
+        };
+        if let Some(not_made) = not_made(change, &trial) {
+            found.not_made.push(not_made);
+        } else if let Some(less) = trial.need.filter(|less| saves(need, *less)) {
+            helpful.push(Helpful {
+                change,
+                need: less,
+                trial,
+            });
+        }
+    }
+    // Those that save most first; in a group only one can be made.
+    helpful.sort_by_key(|helpful| helpful.need);
+    for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
+        let of_level = helpful.iter().filter(|one| one.change.maths == level);
+        for one in of_level.filter(|one| one.trial.fits) {
+            let remedy = remedy(&[one.change], one.trial.clone(), need);
+            found.fitting.push(remedy);
+        }
+        if !found.fitting.is_empty() {
+            break;
+        }
+        let candidates: Vec<&Helpful> = helpful
+            .iter()
+            .filter(|one| one.change.maths <= level)
+            .collect();
+        let (set, trial) = together(variants, &candidates, &with)?;
+        let Some(trial) = trial else {
+            continue;
+        };
+        let remedy = remedy(&set, trial, need);
+        if remedy.trial.fits {
+            found.fitting.push(remedy);
+            break;
+        }
+        let nearer = |known: &Remedy| known.trial.need > remedy.trial.need;
+        if found.nearest.as_ref().is_none_or(nearer) {
+            found.nearest = Some(remedy);
+        }
+    }
+    if !found.fitting.is_empty() {
+        found.nearest = None;
+    }
+    Ok(found)
+}
+
+/// Whether `less` is worth while against `need`.
+fn saves(need: u64, less: u64) -> bool {
+    need.saturating_sub(less) as f64 > WORTHWHILE * need as f64
+}
+
+fn remedy(set: &[&'static Change], trial: Trial, need: u64) -> Remedy {
+    let maths = set.iter().map(|change| change.maths).max();
+    let titles: Vec<&str> = set.iter().map(|change| change.title.as_str()).collect();
+    Remedy {
+        changes: set.iter().map(|change| change.name.clone()).collect(),
+        setting: None,
+        title: titles.join(" + "),
+        maths: maths.unwrap_or(Maths::Nothing).as_str().to_owned(),
+        saves: trial.need.map(|less| need.saturating_sub(less)),
+        trial,
+    }
+}
+
+/// Why a change was not made in a trial, if it was not.
+fn not_made(change: &Change, trial: &Trial) -> Option<NotMade> {
+    let told = trial.changes.iter().find(|told| told.name == change.name);
+    let not_made = |already, why: Option<String>| NotMade {
+        change: change.name.clone(),
+        already,
+        why: why.unwrap_or_else(|| "it found nothing to change".to_owned()),
+    };
+    match told {
+        Some(told) if told.applied => trial.why.clone().map(|why| not_made(false, Some(why))),
+        Some(told) => Some(not_made(told.already, told.why.clone())),
+        None => Some(not_made(false, trial.why.clone())),
+    }
+}
+
+/// Puts changes together until the job fits, then leaves out what is not needed.
+fn together(
+    variants: &mut Variants<'_>,
+    candidates: &[&Helpful],
+    with: &dyn Fn(&[&str]) -> Variant,
+) -> Result<(Vec<&'static Change>, Option<Trial>), RunError> {
+    let mut set: Vec<&'static Change> = Vec::new();
+    let mut best: Option<Trial> = None;
+    let mut groups = BTreeSet::new();
+    let mut run = |set: &[&'static Change]| -> Result<Option<Trial>, RunError> {
+        let names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
+        let mut trials = variants.run(&[with(&names)], 1)?;
+        Ok(trials.pop().flatten())
+    };
+    for candidate in candidates {
+        if groups.contains(&candidate.change.group) {
+            continue;
+        }
+        let mut larger = set.clone();
+        larger.push(candidate.change);
+        let trial = if set.is_empty() {
+            Some(candidate.trial.clone())
+        } else {
+            run(&larger)?
+        };
+        let Some(trial) = trial else {
+            break;
+        };
+        let before = best.as_ref().and_then(|best| best.need);
+        let helps = match (before, trial.need) {
+            (None, _) => true,
+            (Some(before), Some(need)) => saves(before, need),
+            (Some(_), None) => false,
+        };
+        if helps && trial.why.is_none() {
+            groups.insert(candidate.change.group.clone());
+            set = larger;
+            let fits = trial.fits;
+            best = Some(trial);
+            if fits {
+                break;
+            }
+        }
+    }
+    if best.as_ref().is_none_or(|best| !best.fits) {
+        return Ok((set, best));
+    }
+    // What saved least alone is the first that may not be needed; the last one was.
+    for index in (0..set.len().saturating_sub(1)).rev() {
+        let mut smaller = set.clone();
+        smaller.remove(index);
+        if let Some(trial) = run(&smaller)?
+            && trial.fits
+        {
+            set = smaller;
+            best = Some(trial);
+        }
+    }
+    Ok((set, best))
+}
+
+/// Expandable segments, where a replay says that the job fits with them.
+fn by_setting(
+    variants: &mut Variants<'_>,
+    variant: &Variant,
+    baseline: &Trial,
+) -> Result<Option<Remedy>, RunError> {
+    let (Some(need), Some(expandable)) = (baseline.need, baseline.expandable) else {
+        return Ok(None);
+    };
+    if expandable.saturating_add(baseline.margin) > baseline.capacity {
+        return Ok(None);
+    }
+    let mut with = variant.clone();
+    let environment = &mut with.job.environment;
+    let own = environment
+        .iter()
+        .rev()
+        .find(|(name, _)| name == SETTING_VARIABLE);
+    let own = own
+        .map(|(_, value)| value.clone())
+        .or_else(|| std::env::var_os(SETTING_VARIABLE));
+    let own = own.map(|value| value.to_string_lossy().into_owned());
+    let setting = match own.filter(|own| !own.is_empty()) {
+        Some(own) => format!("{own},{SETTING}"),
+        None => SETTING.to_owned(),
+    };
+    environment.push((SETTING_VARIABLE.into(), setting.clone().into()));
+    let mut trials = variants.run(&[with], 1)?;
+    let trial = trials.pop().flatten().filter(|trial| trial.fits);
+    Ok(trial.map(|trial| Remedy {
+        changes: Vec::new(),
+        title: "expandable segments of PyTorch's allocator".to_owned(),
+        maths: Maths::Nothing.as_str().to_owned(),
+        saves: trial.need.map(|less| need.saturating_sub(less)),
+        setting: Some(setting),
+        trial,
+    }))
+}
