@@ -260,6 +260,9 @@ impl RunError {
             Self::NotMeasured { .. } => {
                 "the job used no GPU, or the file is of a dry run: `tonnage record` makes one that was"
             }
+            Self::Compare { .. } => {
+                "check the file: `tonnage info` says what is in it; `tonnage record` makes a new one"
+            }
             Self::NoStandin { .. } => {
                 "build the command with `--features bundled`, which has it inside, \
                  or name the library in TONNAGE_STANDIN"

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use tonnage_analysis::facts;
-use tonnage_analysis::verify::{Verification, verify as compare};
+use tonnage_analysis::verify::{Verification, VerifyError, verify as compare};
 use tonnage_gpus::Gpu;
 use tonnage_trace::{Reader, meta};
 
@@ -83,9 +83,15 @@ pub fn verify(
         again.output = JobOutput::Discard;
     }
     let dry_run = dry_run(&again, &simulated, dry, observer)?;
-    let verification = compare(open(real)?, open(dry)?).map_err(|source| RunError::Compare {
-        path: real.to_owned(),
-        source,
+    let verification = compare(open(real)?, open(dry)?).map_err(|error| {
+        let (path, source) = match error {
+            VerifyError::Dry(source) => (dry, source),
+            VerifyError::Real(source) => (real, source),
+        };
+        RunError::Compare {
+            path: path.to_owned(),
+            source,
+        }
     })?;
     Ok(Verified {
         verification,

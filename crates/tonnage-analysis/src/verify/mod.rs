@@ -14,6 +14,7 @@ mod tests;
 use std::io::Read;
 
 use serde::Serialize;
+use thiserror::Error;
 use tonnage_trace::ReadError;
 
 pub use crate::holdings::Place;
@@ -24,6 +25,17 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// How many partings of a process are told one by one.
 const MAX_PARTINGS: usize = 50;
+
+/// Which of two recordings cannot be read.
+#[derive(Debug, Error)]
+pub enum VerifyError {
+    /// That of the GPU.
+    #[error("the recording of the GPU cannot be read")]
+    Real(#[source] ReadError),
+    /// That of the dry run.
+    #[error("the recording of the dry run cannot be read")]
+    Dry(#[source] ReadError),
+}
 
 /// How far a dry run is what the GPU did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -146,9 +158,10 @@ pub struct Parting {
 ///
 /// # Errors
 ///
-/// If one of them cannot be read.
-pub fn verify<A: Read, B: Read>(real: A, dry: B) -> Result<Verification, ReadError> {
-    let (real, dry) = (Side::read(real)?, Side::read(dry)?);
+/// If one of them cannot be read; the error says which.
+pub fn verify<A: Read, B: Read>(real: A, dry: B) -> Result<Verification, VerifyError> {
+    let real = Side::read(real).map_err(VerifyError::Real)?;
+    let dry = Side::read(dry).map_err(VerifyError::Dry)?;
     let settings = causes::settings(&real, &dry);
     let mut unknown = Vec::new();
     for (side, name) in [(&real, "on the GPU"), (&dry, "of the dry run")] {
@@ -156,6 +169,8 @@ pub fn verify<A: Read, B: Read>(real: A, dry: B) -> Result<Verification, ReadErr
             unknown.push(format!("what the recording {name} lacks {why}"));
         }
     }
+    let sizes = dry.unmodelled.unknown_sizes();
+    unknown.extend(sizes.iter().map(|size| format!("in the dry run: {size}")));
     let mut processes = Vec::new();
     let mut pairs = real.tracks.len() == dry.tracks.len();
     for track in &real.tracks {

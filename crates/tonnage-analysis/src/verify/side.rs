@@ -9,6 +9,7 @@ use tonnage_trace::{Account, Event, Kind, Meta, ReadError, Reader, StackId, Stac
 
 use crate::facts;
 use crate::holdings::{Place, is_users};
+use crate::unmodelled::UnmodelledCalls;
 
 /// Something that PyTorch's allocator was asked, or asked of the driver.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +125,7 @@ pub(super) struct Side {
     pub(super) facts: Vec<Meta>,
     pub(super) libraries: Vec<String>,
     pub(super) stacks: StackTable,
+    pub(super) unmodelled: UnmodelledCalls,
 }
 
 impl Side {
@@ -132,10 +134,12 @@ impl Side {
         let mut account = Account::<()>::new(Rounding::PyTorch);
         let mut tracks: BTreeMap<(u32, i32), Track> = BTreeMap::new();
         let mut libraries: Vec<String> = Vec::new();
+        let mut unmodelled = UnmodelledCalls::default();
         let mut row = 0;
         while let Some(event) = reader.next().transpose()? {
             account.apply(&event, row, reader.stacks());
             row += 1;
+            unmodelled.add(&event, reader.stacks());
             if event.device < 0 {
                 continue;
             }
@@ -185,6 +189,7 @@ impl Side {
             facts,
             libraries,
             stacks,
+            unmodelled,
             ..Self::default()
         };
         for ((process, device), mut track) in tracks {

@@ -154,3 +154,13 @@ fn runs_that_never_meet_again_end() {
     assert_eq!(process.same_events, 0);
     assert_eq!(process.partings.len(), 1);
 }
+
+#[test]
+fn an_unreadable_recording_is_named() {
+    let whole = Recording::new().bytes();
+    let broken = b"nothing".as_slice();
+    let error = verify(whole.as_slice(), broken).unwrap_err();
+    assert!(matches!(error, VerifyError::Dry(_)), "{error:?}");
+    let error = verify(broken, whole.as_slice()).unwrap_err();
+    assert!(matches!(error, VerifyError::Real(_)), "{error:?}");
+}
