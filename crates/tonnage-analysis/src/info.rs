@@ -37,6 +37,8 @@ pub enum Known {
     Exact,
     /// Blocks have sizes that a GPU's libraries or values would have told: they are assumed.
     Assumed,
+    /// From readings of a real GPU, and what PyTorch obtained or gave back since.
+    Computed,
     /// It was this much or more.
     AtLeast,
     /// It was this much or less.
@@ -268,6 +270,10 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let incomplete = facts.any(facts::INCOMPLETE);
     let stops_early = ending.is_truncated() || incomplete.is_some();
     let mut origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
+    if facts.run(facts::GPU_CAPACITY_KNOWN).as_deref() == Some(facts::MEASURED) {
+        let how = "readings of the device, and PyTorch's segments between two of them";
+        origin.charged = (Known::Computed, how);
+    }
     if unknown::is_assumed(facts.0, &unmodelled) {
         origin.best = (Known::Assumed, ASSUMED);
     }
@@ -360,6 +366,8 @@ struct Origin {
     /// Made by PyTorch's allocator, which rounds requests.
     is_pytorch: bool,
     is_truncated: bool,
+    /// How the device's own word of what is in use is known.
+    charged: (Known, &'static str),
     /// How a sum of whole rows is known, and why so if it is not exact.
     best: (Known, &'static str),
 }
@@ -379,6 +387,7 @@ impl Origin {
             is_own: source.is_none(),
             is_pytorch: Rounding::of_source(source) == Rounding::PyTorch,
             is_truncated: stops_early,
+            charged: (Known::Exact, "as the device charged it"),
             best: (Known::Exact, ""),
         }
     }
@@ -560,7 +569,7 @@ fn used_known(track: &DeviceAccount, origin: Origin) -> (Known, &'static str) {
     if origin.is_truncated {
         (Known::AtLeast, "the recording stops early")
     } else if track.is_charge_told() {
-        (Known::Exact, "as the device charged it")
+        origin.charged
     } else {
         (
             Known::AtLeast,
@@ -637,6 +646,24 @@ mod tests {
 
     fn bytes(figure: Option<&Figure>) -> Option<(u64, Known)> {
         figure.map(|figure| (figure.bytes, figure.known))
+    }
+
+    #[test]
+    fn what_a_real_gpu_had_in_use_is_computed_between_readings() {
+        let measured = |known: &str| {
+            let mut writer = Writer::new(Vec::new(), "test 0").unwrap();
+            writer.meta(0, facts::GPU_CAPACITY_KNOWN, known).unwrap();
+            let reading = Event {
+                size: MIB,
+                charged: Some(MIB),
+                in_use: Some(MIB),
+                ..Event::new(Kind::DriverContext)
+            };
+            writer.event(&reading).unwrap();
+            bytes(device(&writer.finish().unwrap()).peak_used.as_ref())
+        };
+        assert_eq!(measured("read"), Some((MIB, Known::Exact)));
+        assert_eq!(measured(facts::MEASURED), Some((MIB, Known::Computed)));
     }
 
     #[test]

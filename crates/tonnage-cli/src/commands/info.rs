@@ -344,7 +344,7 @@ fn peaks(row: &mut impl FnMut(&str, &str), info: &Info) {
                 &device.peak_used,
             ];
             for figure in figures.into_iter().flatten() {
-                if figure.known == Known::AtLeast {
+                if figure.known != Known::Exact && figure.known != Known::Assumed {
                     row("", &format!("{DIM}{}{DIM:#}", figure.how));
                 }
             }
@@ -378,6 +378,7 @@ fn figure(figure: Option<&Figure>, what: &str) -> String {
     match figure.known {
         Known::Exact => format!("{size} {what} {DIM}exact{DIM:#}"),
         Known::Assumed => format!("{size} {what} {DIM}assumed{DIM:#}"),
+        Known::Computed => format!("{size} {what} {DIM}computed{DIM:#}"),
         Known::AtLeast => format!("at least {size} {what}"),
         Known::AtMost => format!("at most {size} {what}"),
     }

@@ -110,6 +110,8 @@ fn headline(tuned: &Tuned) -> String {
     let calls = best.driver_calls.cast_signed() - baseline.driver_calls.cast_signed();
     let cost = match calls {
         0 => "the same number of driver calls".to_owned(),
+        1 => "1 more driver call".to_owned(),
+        -1 => "1 fewer driver call".to_owned(),
         more if more > 0 => format!("{} more driver calls", count(more.unsigned_abs())),
         fewer => format!("{} fewer driver calls", count(fewer.unsigned_abs())),
     };

@@ -204,6 +204,9 @@ pub(super) fn sentence(
             error => explained(&error, "check the file"),
         })?;
         return Ok(match verdict.outcome {
+            verdict::Outcome::Fits if verdict.capacity.known == facts::MEASURED => {
+                (format!("Ran on this GPU: {peak}{of}."), Tone::Good)
+            }
             verdict::Outcome::Fits => (format!("Fits: {peak}{of}."), Tone::Good),
             verdict::Outcome::DoesNotFit => {
                 let (mut sentence, tone) = failed(Tone::Bad)

@@ -636,6 +636,10 @@ fn gaps(text: &mut String, verdict: &Verdict) {
 /// The command that most people would type next: the one that says why, and what would help.
 fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     match verdict.outcome {
+        // What explains it follows below.
+        Outcome::DoesNotFit if is_measured(verdict) => {
+            Some(format!("tonnage report {}", output.display()))
+        }
         Outcome::Fits | Outcome::DoesNotFit => {
             Some(format!("tonnage explain {}", output.display()))
         }
