@@ -34,6 +34,8 @@ print("compiled by Triton:", compiled)
 model = nn.Sequential(nn.Linear(512, 1024), nn.GELU(), nn.Linear(1024, 512)).cuda()
 model = torch.compile(model, mode="max-autotune-no-cudagraphs")
 model(torch.randn(256, 512, device="cuda")).sum().backward()
+torch.backends.cudnn.benchmark = True
+nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 32, 32, device="cuda"))
 print("went on:", True)
 """
 
@@ -48,6 +50,7 @@ def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path)
     assert "went on: True" in run.err
     assert "compiled by Triton: 1\n" in run.err
     assert any("which kernels an autotuner takes" in text for text in run.verdict["unknown"])
+    assert any("which plan of a convolution" in text for text in run.verdict["unknown"])
     assert not (tmp_path / "own").exists(), "the user's own caches"
     assert {"inductor", "triton"} <= set(os.listdir(kept / "tonnage"))
 

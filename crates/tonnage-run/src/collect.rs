@@ -100,6 +100,9 @@ struct Note {
     /// Whether an autotuner chose among kernels, which goes by time on a GPU.
     #[serde(default)]
     autotuned: bool,
+    /// Whether cuDNN was to measure which plan of a convolution is the fastest.
+    #[serde(default)]
+    benchmarked: bool,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -607,6 +610,12 @@ impl<'a, W: Write> Process<'a, W> {
             self.gap(
                 "which kernels an autotuner takes: it measures time, and a dry run has none; \
                  the first that compiles was taken, and a library's before others",
+            )?;
+        }
+        if note.benchmarked {
+            self.gap(
+                "which plan of a convolution torch.backends.cudnn.benchmark takes: it measures time, and a dry run has \
+                 none; the first that cuDNN proposes was taken",
             )?;
         }
         if let Some(change) = note.change {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Runs a script of rasbt/pytorch-memory-optim for some batches, without CIFAR-10 and without downloaded weights.
 
-Images are zeros of the size that the script's transforms give. Twelve batches are trained on, three times as many as are
-accumulated; the last of the validation and test sets is smaller, as there.
+Images are zeros of the size that the script's transforms give. Twelve batches are trained on, three times as many as
+are accumulated; the last batch of the validation and test sets is smaller, as there.
 """
 
 import sys

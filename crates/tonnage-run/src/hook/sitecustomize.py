@@ -336,8 +336,15 @@ class _Recorder:
             self.note(values=self.values.summary())
         if self.compilers is not None and self.compilers.chose:
             self.note(autotuned=True)
+        if self.gpu is None and self.torch.backends.cudnn.benchmark and self._convolved():
+            self.note(benchmarked=True)
         if self.changes is not None:
             self.changes.finish()
+
+    def _convolved(self):
+        """Whether a convolution was called, as far as operators were seen."""
+        seen = self.values.operators.values() if self.values is not None else ()
+        return any("convolution" in getattr(operator, "name", "") for operator in seen)
 
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
