@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::case::{Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
+use super::case::{Bound, Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Bound, Fix, Proposal, bounded, unchanged, until};
+use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};

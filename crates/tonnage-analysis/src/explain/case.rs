@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use tonnage_trace::{StackId, StackTable, meta};
 
-use super::fixes::Bound;
-use super::{OnDevice, Request, need};
+use super::{OnDevice, Request};
 use crate::format::count;
 use crate::holdings::{
     Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
@@ -53,6 +52,15 @@ struct Pass {
     grad_in_eval: bool,
     /// Whether a pass before it has a backward pass.
     after_training: bool,
+}
+
+/// Which end of what is possible a change is computed for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// Everything goes as early as it can.
+    Least,
+    /// Everything stays as long as it can.
+    Most,
 }
 
 /// What the analysis works on.
@@ -336,7 +344,7 @@ impl<'a> Case<'a> {
     /// Whether a job that was seen to its end has no backward pass at all.
     pub(super) fn never_goes_back(&self) -> bool {
         let phases = &self.track.phases;
-        need::is_complete(self.recording)
+        self.recording.is_complete()
             && self.track.phases_told
             && !phases.iter().any(|span| span.phase == Phase::Backward)
     }

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::case::Case;
+use super::case::{Bound, Case};
 use crate::format::bytes;
 use crate::holdings::{Holding, changes};
 use crate::replay::Changes;
@@ -206,15 +206,6 @@ pub(super) fn without(case: &Case<'_>, proposal: Proposal, gone: &HashSet<u32>) 
             unchanged(block)
         }
     })
-}
-
-/// Which end of what is possible a change is computed for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Bound {
-    /// Everything goes as early as it can.
-    Least,
-    /// Everything stays as long as it can.
-    Most,
 }
 
 /// Proposes a change of the program that gives blocks other lifetimes; none if it saves nothing worth it.

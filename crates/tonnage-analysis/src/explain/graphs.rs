@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
-use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept};
+use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
-use super::fixes::{Bound, Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
+use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};

@@ -11,9 +11,9 @@ use std::fmt::Write as _;
 
 use tonnage_trace::{StackId, TextId};
 
-use super::case::{Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by, most_named};
+use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by, most_named};
 use super::codes::{Code, code};
-use super::fixes::{Bound, Fix, Proposal, bounded, computed, sized, unchanged, until};
+use super::fixes::{Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
 use super::{Finding, Found};
 use crate::format::bytes;

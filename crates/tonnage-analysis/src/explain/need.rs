@@ -5,11 +5,9 @@
 //! rule of the verdict, so that the two cannot disagree; here it is told who holds it, and when.
 
 use serde::Serialize;
-use tonnage_trace::meta;
 
 use super::case::Case;
 use super::{Holder, Moment, OnDevice};
-use crate::facts;
 use crate::holdings::{CategoryBytes, Holdings, Recording, changes};
 use crate::replay::Job;
 use crate::verdict::Needed;
@@ -89,14 +87,6 @@ pub(super) fn same_track<'a>(whole: &'a Recording, failed: &Holdings) -> Option<
     whole.tracks.iter().find(key).or_else(|| whole.worst())
 }
 
-/// Whether a run came to its own end.
-pub(super) fn is_complete(recording: &Recording) -> bool {
-    let fact = |name: &str| meta::find(&recording.meta, facts::RUN, name);
-    fact(facts::ENDING) == Some("exit 0")
-        && facts::why_stopped(&recording.meta).is_none()
-        && !recording.truncated
-}
-
 pub(super) fn find(
     case: &Case<'_>,
     moment: Moment,
@@ -107,7 +97,7 @@ pub(super) fn find(
     let others = case.on_device.others;
     let alive = track.peak_allocated.saturating_add(case.taken());
     let capacity = case.on_device.capacity;
-    let complete = is_complete(case.recording);
+    let complete = case.recording.is_complete();
     let job = case.job.filter(|job| is_replayed(case.recording, job));
     let needed = Needed::find(job, alive, capacity, complete);
     Need {

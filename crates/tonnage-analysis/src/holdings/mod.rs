@@ -384,6 +384,14 @@ impl Recording {
             .max_by_key(|track| (failed(track), track.peak_allocated))
     }
 
+    /// Whether the run came to its own end.
+    pub fn is_complete(&self) -> bool {
+        let ending = tonnage_trace::meta::find(&self.meta, crate::facts::RUN, crate::facts::ENDING);
+        ending == Some("exit 0")
+            && crate::facts::why_stopped(&self.meta).is_none()
+            && !self.truncated
+    }
+
     /// A fact about a process, or else about the run.
     pub fn fact(&self, process: u32, name: &str) -> Option<&str> {
         let own = tonnage_trace::meta::find(&self.meta, process, name);
