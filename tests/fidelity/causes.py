@@ -30,6 +30,12 @@ CAUSES = [
         "twins_svt_large",
         "unknown; with 350 MiB more beside PyTorch or with expandable segments it is the same",
     ),
+    (
+        "memopt 05",
+        "unknown; the published run had a nightly build; the difference is the size of a copy of the weights",
+    ),
+    ("memopt 04", "unknown; the published run had a nightly build of torch 2.1"),
+    ("litgpt adapter_v2 Llama", "unknown"),
     ("whitefox cumsum: cumsum: in use", IMAGES),
     ("whitefox attention 93: attention 93: in use", IMAGES),
     ("whitefox tanh: tanh: in use", IMAGES),

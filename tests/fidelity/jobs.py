@@ -228,6 +228,12 @@ def kkaitlyn_snapshots(context):
     return found
 
 
+def nothanmin_snapshot(context):
+    context.run(context.drivers / "nothanmin_forward.py", context.source, options=("--capacity", "48GiB"), seconds=900)
+    name = "memory_snapshot_forward_without_mixed.pickle"
+    return snapshots.compare(context.source / name, context.folder / name, "48 layers, forward")
+
+
 # What the scripts of S. Raschka print at their end.
 
 
@@ -278,6 +284,15 @@ JOBS += [
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),
     Job("kkaitlyn lengths", "kkaitlyn", "2.6.0", "h100-80gb", kkaitlyn_snapshots),
+    Job(
+        "nothanmin forward",
+        "nothanmin",
+        "2.6.0",
+        "rtx4090",
+        nothanmin_snapshot,
+        (),
+        "The size of a buffer says that the GPU was an RTX 4090, and what is in use that it had 48 GB.",
+    ),
     Job("silmont attention 4096", "silmont", "2.6.0", "rtx4090", silmont_snapshot),
 ]
 BOOK = "Book and tokenizer are replaced by drivers/rasbt_run.py, and one epoch is run, after which the figures are."
