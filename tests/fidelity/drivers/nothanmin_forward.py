@@ -2,7 +2,8 @@
 """The published function that writes a snapshot of a forward pass, called as the published `main` calls another.
 
 The published file has the marks of an unfinished merge, of which the first side is taken. The ten steps of the first of
-its four settings are run, those without a warm-up: each step overwrites the snapshot of the one before.
+its four settings are run, those without a warm-up: each step overwrites the snapshot of the one before. The vocabulary
+of the published trace has 10,000 tokens, as its embeddings show, not the one of the published file.
 """
 
 import re
@@ -16,6 +17,6 @@ text = re.sub(r"<<<<<<< HEAD\n(.*?)=======\n.*?>>>>>>> [^\n]*\n", r"\1", text, f
 published = {"__name__": "published"}
 exec(compile(text, "benchmarking_script.py", "exec"), published)
 model = published["TransformerLM"](
-    vocab_size=1, context_length=256, d_model=1600, num_layers=48, num_heads=25, d_ff=6400, rope_theta=10000
+    vocab_size=10000, context_length=256, d_model=1600, num_layers=48, num_heads=25, d_ff=6400, rope_theta=10000
 )
 published["run_benchmark_with_nvtx"](model, published["AdamW"](model.parameters()), "cuda", 0, 10, 4, 256)
