@@ -234,6 +234,12 @@ def nothanmin_snapshot(context):
     return snapshots.compare(context.source / name, context.folder / name, "48 layers, forward")
 
 
+def ptrblck(context):
+    text = context.run(context.drivers / "resnet_moved.py")
+    found = float(re.search(r"^allocated ([\d.]+)", text, re.M).group(1))
+    return [figure("ResNet-18 on the GPU: allocated", "MiB", 44.6904296875, found)]
+
+
 # What the scripts of S. Raschka print at their end.
 
 
@@ -308,6 +314,17 @@ MEMOPT = [
 ]  # fmt: skip
 for row in MEMOPT:
     JOBS.append(Job(f"memopt {row[0]}", "memopt", "2.1.2", "a100-40gb", memopt, row, IMAGES))
+JOBS.append(
+    Job(
+        "ptrblck resnet18",
+        "ptrblck",
+        "2.1.2",
+        "rtx3090",
+        ptrblck,
+        (),
+        "The GPU is not named; blocks do not depend on it.",
+    )
+)
 PHI, STABLE, LLAMA, LLAMA13 = "phi-1_5", "stablelm-base-alpha-3b", "Llama-2-7b-hf", "Llama-2-13b-hf"
 LITGPT = [
     ("lora", PHI, 1, 1044, 4.82), ("lora", PHI, 2, 1044, 6.76), ("lora", PHI, 4, 1044, 10.68),

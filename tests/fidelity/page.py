@@ -119,6 +119,7 @@ def commands(known):
         if key not in seen and result["command"]:
             seen.add(key)
             repository, commit, _ = SOURCES[job.source]
-            lines.append(f"* [{repository}](https://github.com/{repository}) at `{commit}`, torch {job.torch}:")
+            at = f" at `{commit}`" if commit else ""
+            lines.append(f"* [{repository}](https://github.com/{repository}){at}, torch {job.torch}:")
             lines.append(f"  `{result['command']}`" + (f". {job.note}" if job.note else ""))
     return lines

@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--at-most", type=int, default=len(jobs.JOBS))
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--fetch", choices=list(SOURCES))
+    parser.add_argument("--fetch", choices=[name for name, (_, commit, _) in SOURCES.items() if commit])
     parser.add_argument("--sources", type=Path, default=Path("~/.cache/tonnage-fidelity").expanduser())
     parser.add_argument("--environments", type=Path, default=Path("~/.cache/tonnage-compat").expanduser())
     parser.add_argument("--tonnage", default=os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage")))
@@ -146,7 +146,7 @@ def main():
             continue
         with tempfile.TemporaryDirectory(prefix="fidelity-") as folder:
             context = Context(arguments, job, Path(folder))
-            if not context.python().exists() or not context.source.exists():
+            if not context.python().exists() or (SOURCES[job.source][1] and not context.source.exists()):
                 missing.add(f"{job.source} with torch {job.torch}")
                 continue
             began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)

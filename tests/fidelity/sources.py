@@ -3,7 +3,7 @@
 
 import subprocess
 
-# Folder below `--sources`: repository, commit, who published it.
+# Folder below `--sources`: repository, commit, who published it. What was published in an issue has no commit.
 SOURCES = {
     "timm": ("huggingface/pytorch-image-models", "90cae8c5ab83", "timm (R. Wightman)"),
     "wedsonlin": ("Wedsonlin/assignment2-systems", "87b086417ea8", "Wedsonlin"),
@@ -18,6 +18,7 @@ SOURCES = {
     "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
     "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
     "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
+    "ptrblck": ("pytorch/pytorch/issues/107667", None, "ptrblck"),
     "peft": ("huggingface/peft", "5d602fdbff04", "peft (Hugging Face)"),
 }
 
