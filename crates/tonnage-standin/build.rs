@@ -41,6 +41,8 @@ struct Function {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Model,
+    /// Does nothing but count the operations of a matrix product.
+    Product,
     Nothing,
     Unmodelled,
 }
@@ -109,6 +111,7 @@ fn parse(path: &str, text: &str) -> Vec<Function> {
         }
         let (line, class) = match line.rsplit_once(" = ") {
             Some((rest, "model")) => (rest, Class::Model),
+            Some((rest, "product")) => (rest, Class::Product),
             Some((rest, "noop")) => (rest, Class::Nothing),
             Some(_) => fail("unknown class"),
             None => (line, Class::Unmodelled),
@@ -189,6 +192,7 @@ fn pointee(class: &str) -> String {
 fn c_type(class: &str) -> String {
     match class {
         "in fatbinary" => return "*const FatBinaryWrapper".to_owned(),
+        "in arguments" => return "*const *const u8".to_owned(),
         "in copy2d" => return "*const [u8; 128]".to_owned(),
         "in copy3d" => return "*const [u8; 160]".to_owned(),
         class if class.starts_with("in memory[") || class.starts_with("in targets[") => {
@@ -254,6 +258,7 @@ fn conversion(index: usize, class: &str, parameters: &[(String, String)]) -> Opt
     let p = format!("p{index}");
     match class {
         "in fatbinary" => return Some(format!("FatBinary::new({p})")),
+        "in arguments" => return Some(format!("Arguments::new({p})")),
         "in copy2d" => return Some(format!("Copy2D::new({p})")),
         "in copy3d" => return Some(format!("Copy3D::new({p})")),
         _ => {}
@@ -286,6 +291,31 @@ fn conversion(index: usize, class: &str, parameters: &[(String, String)]) -> Opt
         ("inout", _, None) => format!("InOut::new({p})"),
         _ => return None,
     })
+}
+
+/// Counts a matrix product. Its type is that of `A` where it is given, else the letter after `cublas`.
+fn product(name: &str, parameters: &[(String, String)]) -> String {
+    if name.starts_with("cudnn") {
+        return "crate::costs::executed_cudnn()".to_owned();
+    }
+    let of = |name: &str| {
+        let position = parameters.iter().position(|(known, _)| known == name);
+        position.map(|index| format!("p{index} as u64"))
+    };
+    let sizes = ["m", "n", "k"].map(|size| of(size).expect("a product has m, n and k"));
+    let batch = of("batchCount").unwrap_or_else(|| "1".to_owned());
+    let kind = parameters.iter().position(|(known, _)| known == "Atype");
+    let kind = kind.map_or_else(
+        || {
+            let letter = name.trim_start_matches("cublas").chars().next();
+            format!("Type::of_letter({letter:?})")
+        },
+        |index| format!("Type::of_number(p{index})"),
+    );
+    format!(
+        "crate::costs::product(crate::costs::{kind}, [{}, {batch}])",
+        sizes.join(", ")
+    )
 }
 
 fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
@@ -346,6 +376,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
                 call
             }
         }
+        Class::Product => format!("{{ {}; {success} }}", product(name, parameters)),
         Class::Nothing => success.to_owned(),
         // NVML has a word for what it does not know, and its callers expect it.
         Class::Unmodelled if table == "nvml" => format!("{{ unmodelled({id}); 3 }}"),

@@ -7,7 +7,9 @@ lines in it. All but the first have a GPU on which the script as it is does not
 fit.
 """
 
+import functools
 import json
+import os
 import subprocess
 from dataclasses import dataclass
 
@@ -31,15 +33,44 @@ class Case:
 
 
 CASES = [
+    Case("gradients-to-none", "changed_loop.py"),
+    Case("evaluation-without-gradients", "changed_loop.py"),
     Case("optimizer-fused", "changed_mlp.py"),
+    Case("optimizer-for-loop", "changed_mlp.py"),
+    Case("gradient-release", "changed_mlp.py", "# ready"),
+    Case("optimizer-on-host", "changed_mlp.py", "# ready"),
+    Case("optimizer-adafactor", "changed_mlp.py"),
+    Case("optimizer-8bit", "changed_mlp.py"),
+    Case("optimizer-paged-8bit", "changed_mlp.py"),
     Case("checkpoint-blocks", "changed_gpt.py", "# made"),
+    Case("checkpoint-every-second-block", "changed_gpt.py", "# made"),
+    Case("offload-activations", "changed_gpt.py", "# made"),
     Case("autocast-bf16", "changed_gpt.py", "# made"),
+    Case("weights-bf16", "changed_gpt.py", "# made"),
+    Case("checkpointing", "changed_llama.py", "# made"),
+    Case("sdpa-attention", "changed_llama.py", "# made"),
+    Case("chunked-cross-entropy", "changed_llama.py", "# made"),
+    Case("lora", "changed_llama.py", "# moved"),
 ]
+# Packages that a change needs and the tests' Python may lack; a folder with them is in CHANGES_PACKAGES.
+PACKAGES = {"optimizer-8bit": "bitsandbytes", "optimizer-paged-8bit": "bitsandbytes", "lora": "peft"}
+
+
+def packages():
+    """The environment in which those packages are found."""
+    folder = os.environ.get("CHANGES_PACKAGES")
+    return environment(**({"PYTHONPATH": folder} if folder else {}))
+
+
+@functools.cache
+def has(package):
+    found = subprocess.run([PYTHON, "-c", f"import {package}"], capture_output=True, env=packages())
+    return found.returncode == 0
 
 
 def run(folder, name, *options, command):
     line = [TONNAGE, "run", "--json", "--no-progress", "-o", str(folder / f"{name}.tonnage"), *options, "--", *command]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=environment(), cwd=folder)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=packages(), cwd=folder)
     assert done.stdout, done.stderr
     return json.loads(done.stdout), done.stderr
 
@@ -62,9 +93,9 @@ def by_hand(text, change, after):
 @pytest.fixture(scope="session")
 def results(request, tmp_path_factory):
     """What the runs of the cases that were selected gave, by change."""
-    chosen = [
-        item.callspec.params["case"] for item in request.session.items if "case" in getattr(item, "fixturenames", ())
-    ]
+    items = [item for item in request.session.items if "case" in getattr(item, "fixturenames", ())]
+    chosen = [item.callspec.params["case"] for item in items]
+    chosen = [case for case in chosen if case.change not in PACKAGES or has(PACKAGES[case.change])]
     found = {}
     for script in dict.fromkeys(case.script for case in chosen):
         folder = tmp_path_factory.mktemp(script.removesuffix(".py"))
@@ -75,14 +106,13 @@ def results(request, tmp_path_factory):
         assert plain["outcome"] == "fits"
         capacity = plain["margin"]["smallest"] - (2 << 20)
         size = ["--capacity", str(capacity)]
-        refused, _ = run(folder, "refused", *size, "--stop-at-oom", command=[PYTHON, script])
-        assert refused["outcome"] == "does_not_fit"
         copies = {}
         for case in cases:
             verdict, errors = run(folder, case.change, *size, "--change", case.change, command=[PYTHON, script])
             found[case.change] = {"plain": plain, "changed": verdict, "errors": errors}
             (told,) = verdict["changes"]
-            assert told["applied"], told
+            if not told["applied"]:
+                continue
             copy = folder / f"{case.change}.py"
             copy.write_text(by_hand(text, told, case.after))
             copies[case.change] = str(copy)
@@ -97,10 +127,146 @@ def results(request, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.change)
 def test_a_change_gives_what_the_printed_lines_give(case, results):
+    if case.change not in results:
+        pytest.skip(f"{PACKAGES[case.change]} is not installed")
     result = results[case.change]
-    changed, by_hand = result["changed"], result["by_hand"]
-    assert by_hand["fits"], by_hand["errors"]
+    changed = result["changed"]
+    (told,) = changed["changes"]
+    assert told["applied"], told
     assert changed["outcome"] == "fits", result["errors"]
-    ours, theirs = changed["devices"][0], by_hand["device"]
+    assert result["by_hand"]["fits"], result["by_hand"]["errors"]
+    ours, theirs = changed["devices"][0], result["by_hand"]["device"]
     for figure in ("peak_allocated", "peak_used"):
         assert ours[figure] == theirs[figure], (figure, ours[figure], theirs[figure])
+
+
+ALREADY = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+model = torch.nn.Sequential(Block(), Block()).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    model(torch.randn(8, 64, device="cuda")).sum().backward()
+optimizer.step()
+optimizer.zero_grad()
+model.eval()
+with torch.no_grad():
+    model(torch.randn(8, 64, device="cuda"))
+torch.optim.AdamW(model.parameters(), lr=-1)
+"""
+
+
+def test_what_is_on_already_is_said_and_no_traceback_shows_us(tmp_path):
+    (tmp_path / "already.py").write_text(ALREADY)
+    names = ["optimizer-fused", "autocast-bf16", "checkpoint-blocks", "evaluation-without-gradients"]
+    options = [word for name in [*names, "chunked-cross-entropy"] for word in ("--change", name)]
+    verdict, errors = run(tmp_path, "already", *options, command=[PYTHON, "already.py"])
+    *on, nothing = verdict["changes"]
+    assert [change["name"] for change in on] == names
+    for change in on[1:]:
+        assert change["already"] and not change["applied"] and change["why"], change
+    assert on[0]["where"] == ["already.py:22"], "the second optimizer is not fused by itself"
+    assert not nothing["already"] and nothing["why"] == "no language model of transformers was trained with labels"
+    assert "Invalid learning rate: -1" in errors
+    assert "tonnage" not in errors.split("Traceback")[1].split("ValueError")[0]
+
+
+CLIPPING = """
+import torch
+model = torch.nn.Linear(64, 64).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(8, 64, device="cuda")).sum().backward()
+torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+optimizer.step()
+"""
+
+
+def test_gradients_are_not_released_where_they_are_clipped(tmp_path):
+    (tmp_path / "clipping.py").write_text(CLIPPING)
+    verdict, errors = run(tmp_path, "clipping", "--change", "gradient-release", command=[PYTHON, "clipping.py"])
+    (change,) = verdict["changes"]
+    assert not change["applied"] and "clips gradients" in change["why"], errors
+    assert verdict["outcome"] == "fits", errors
+
+
+# A transformer of which every product is known; the arguments say the type and whether blocks are checkpointed.
+PRODUCTS = """
+import sys
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+BLOCKS, WIDTH, HEADS, WORDS, BATCH, LENGTH = 3, 256, 4, 1000, 2, 128
+kind = getattr(torch, sys.argv[1])
+calls = checkpoint if sys.argv[2] == "checkpointed" else lambda block, x, **_: block(x)
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = torch.nn.Linear(WIDTH, WIDTH)
+        self.up = torch.nn.Linear(WIDTH, 4 * WIDTH)
+        self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(BATCH, LENGTH, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(BATCH, LENGTH, WIDTH))
+        return x + self.down(F.gelu(self.up(x)))
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(WORDS, WIDTH)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.head = torch.nn.Linear(WIDTH, WORDS)
+
+    def forward(self, words):
+        x = self.embedding(words)
+        for block in self.blocks:
+            x = calls(block, x, use_reentrant=False)
+        return self.head(x)
+
+model = Model().to("cuda", kind)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+for _ in range(3):
+    words = torch.randint(WORDS, (BATCH, LENGTH)).to("cuda")
+    F.cross_entropy(model(words).view(-1, WORDS), words.view(-1)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    seen = torch.empty(1000, device="cuda").cpu()
+"""
+
+
+@pytest.mark.parametrize(("kind", "how"), [("float32", "plain"), ("bfloat16", "checkpointed")])
+def test_operations_and_bytes_of_a_step_are_those_of_the_formula(kind, how, tmp_path):
+    (tmp_path / "products.py").write_text(PRODUCTS)
+    # The two GPUs take different kernels of attention for float32.
+    verdict, errors = run(tmp_path, kind, "--gpu", "rtx4090", command=[PYTHON, "products.py", kind, how])
+    blocks, width, words, batch, length = 3, 256, 1000, 2, 128
+    tokens = batch * length
+    # 12 · width² weights of a block; scores and their sum over the values.
+    forward = 2 * tokens * 12 * width**2 + 2 * 2 * batch * length**2 * width
+    # Two products for each weight; the kernel of attention computes five, because it has the scores again.
+    backward = 2 * 2 * tokens * 12 * width**2 + 5 * 2 * batch * length**2 * width
+    # What is computed again ends before the last layer of a block, whose result nobody needs.
+    again = forward - 2 * tokens * 4 * width**2 if how == "checkpointed" else 0
+    head = 3 * 2 * tokens * width * words
+    step = verdict["costs"]["per_step"]
+    assert verdict["costs"]["steps"] == 3, errors
+    products = {"float32": "flops_32", "bfloat16": "flops_16"}[kind]
+    assert step[products] == blocks * (forward + backward + again) + head
+    assert step["flops_16"] + step["flops_32"] + step["flops_64"] == step[products]
+    assert step["uncounted"] == 0
+    assert step["attention"] == blocks * (3 if how == "checkpointed" else 2)
+    assert step["to_device"] == tokens * 8, "the words"
+    assert step["to_host"] == 4000, "what is copied back"

@@ -31,6 +31,8 @@ pub const KILLED_FOR_MEMORY: &str = "run.killed_for_memory";
 pub const INTERRUPTED: &str = "run.interrupted";
 /// Which values a process read that were not computed, and which sizes depended on such values, as JSON.
 pub const VALUES: &str = "process.values";
+/// What a process had the GPU do, as JSON.
+pub const COSTS: &str = "process.costs";
 /// A change that was to be made to the program, and what became of it, as JSON; one fact for each.
 pub const CHANGE: &str = "process.change";
 /// When a process was stopped before its end, as was asked for.

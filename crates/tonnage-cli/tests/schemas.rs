@@ -325,6 +325,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("explain", "explain --json oom.tonnage"),
         ("explain", "explain --json snapshot.json"),
         ("finding", "explain --json TN101"),
+        ("change", "explain --json checkpoint-blocks"),
         ("diff", "diff --json train.tonnage after.tonnage"),
         ("check", "check --json"),
         ("report", "report --json train.tonnage"),

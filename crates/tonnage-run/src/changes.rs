@@ -18,8 +18,26 @@ macro_rules! files {
 }
 
 /// Every file of the folder `hook/changes`, in the order in which people should try them.
-pub(crate) const FILES: &[(&str, &str)] =
-    files!["optimizer-fused", "autocast-bf16", "checkpoint-blocks",];
+pub(crate) const FILES: &[(&str, &str)] = files![
+    "gradients-to-none",
+    "evaluation-without-gradients",
+    "optimizer-fused",
+    "sdpa-attention",
+    "optimizer-for-loop",
+    "gradient-release",
+    "autocast-bf16",
+    "chunked-cross-entropy",
+    "checkpoint-every-second-block",
+    "checkpointing",
+    "checkpoint-blocks",
+    "offload-activations",
+    "optimizer-on-host",
+    "optimizer-8bit",
+    "optimizer-paged-8bit",
+    "optimizer-adafactor",
+    "weights-bf16",
+    "lora",
+];
 
 /// A line that begins or ends the front matter of a file.
 const FENCE: &str = "\n+++\n";

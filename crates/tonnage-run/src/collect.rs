@@ -16,7 +16,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tonnage_analysis::facts;
 use tonnage_analysis::format::{count, plural};
-use tonnage_analysis::verdict::{Place, ToldValues, UnknownValues};
+use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
@@ -94,6 +94,7 @@ struct Note {
     overrun: Option<u64>,
     unsampled: Option<String>,
     change: Option<serde_json::Value>,
+    costs: Option<ToldCosts>,
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
@@ -320,6 +321,8 @@ struct Process<'a, W> {
     ended: bool,
     /// What NVML was asked for that a simulated GPU does not have.
     made_up: Vec<String>,
+    /// What the process had the GPU do, after steps and at the end.
+    costs: Vec<ToldCosts>,
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, serde_json::Value)>,
     unknown: u32,
@@ -345,6 +348,7 @@ impl<'a, W: Write> Process<'a, W> {
             measured: None,
             ended: false,
             made_up: Vec::new(),
+            costs: Vec::new(),
             changes: Vec::new(),
             unknown: 0,
             events: 0,
@@ -396,6 +400,11 @@ impl<'a, W: Write> Process<'a, W> {
             self.gap(&format!(
                 "{what}, which were asked of NVML: the answers are those of an idle GPU"
             ))?;
+        }
+        let costs = std::mem::take(&mut self.costs);
+        if let Some(text) = Costs::told(&costs).and_then(|costs| serde_json::to_string(&costs).ok())
+        {
+            self.fact(facts::COSTS, &text)?;
         }
         for (_, change) in std::mem::take(&mut self.changes) {
             self.fact(facts::CHANGE, &change.to_string())?;
@@ -618,6 +627,7 @@ impl<'a, W: Write> Process<'a, W> {
                  none; the first that cuDNN proposes was taken",
             )?;
         }
+        self.costs.extend(note.costs);
         if let Some(change) = note.change {
             let name = change["name"].as_str().unwrap_or_default().to_owned();
             match self.changes.iter_mut().find(|(known, _)| *known == name) {

@@ -138,6 +138,32 @@ pub fn field<T: Plain>(bytes: &[u8], offset: usize) -> Option<T> {
     Some(unsafe { field.as_ptr().cast::<T>().read_unaligned() })
 }
 
+/// The arguments of a kernel that is launched: an address for each.
+#[derive(Clone, Copy, Debug)]
+pub struct Arguments(*const *const u8);
+
+impl Arguments {
+    /// Takes the list of a launch.
+    ///
+    /// # Safety
+    /// `list` is null or points to the addresses of the arguments, at least one, for the length of the call.
+    pub unsafe fn new(list: *const *const u8) -> Self {
+        Self(list)
+    }
+
+    /// The first bytes of the first argument.
+    ///
+    /// # Safety
+    /// The kernel has an argument, and its first is at least so long.
+    pub(crate) unsafe fn first<const LENGTH: usize>(self) -> Option<[u8; LENGTH]> {
+        // SAFETY: by `new` and by the caller's promise. Unaligned, because nothing is known of the struct.
+        unsafe {
+            let first = (!self.0.is_null()).then(|| self.0.read())?;
+            (!first.is_null()).then(|| first.cast::<[u8; LENGTH]>().read_unaligned())
+        }
+    }
+}
+
 /// Numbers that say how long something is.
 pub trait Length {
     /// The length; none if the number is negative.

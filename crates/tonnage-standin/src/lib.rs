@@ -29,6 +29,7 @@
     reason = "a C interface: exported symbols, out-parameters, mapped memory"
 )]
 
+mod costs;
 pub mod exports;
 pub mod ffi;
 mod files;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::ffi::{Ptr, guard};
-use crate::{fork, machine, model};
+use crate::{costs, fork, machine, model};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -341,7 +341,9 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
     let (to, from) = (to.0 as u64, from.0 as u64);
     let small = size <= LIMIT.load(Ordering::Relaxed);
     let mut known = known();
-    match (is_device(to), is_device(from)) {
+    let (to_device, from_device) = (is_device(to), is_device(from));
+    costs::copied(to_device, from_device, size);
+    match (to_device, from_device) {
         (true, true) => known.copy_on_device(to, from, size as u64, small),
         (true, false) => {
             if small && known.is_mapped(to, size as u64) {

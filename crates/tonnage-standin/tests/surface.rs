@@ -554,7 +554,7 @@ fn a_capture_spreads_through_events_and_ends_for_all() {
         Ptr(1),
         nothing,
         nothing,
-        Ptr::NULL,
+        std::ptr::null(),
         0,
         second
     );

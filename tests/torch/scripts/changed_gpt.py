@@ -4,7 +4,7 @@
 import torch
 import torch.nn.functional as F
 
-WIDTH, BLOCKS, HEADS, WORDS, BATCH, LENGTH = 1024, 6, 8, 4096, 8, 512
+WIDTH, BLOCKS, HEADS, WORDS, BATCH, LENGTH = 1024, 4, 8, 4096, 8, 512
 
 
 class Block(torch.nn.Module):

@@ -3,11 +3,11 @@
 
 import torch
 
-layers = [torch.nn.Linear(4096, 4096, device="cuda") for _ in range(6)]
+layers = [torch.nn.Linear(4096, 4096, device="cuda") for _ in range(4)]
 model = torch.nn.Sequential(*layers)
-# ready
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-for _ in range(3):
+# ready
+for _ in range(2):
     loss = model(torch.randn(4, 4096, device="cuda")).square().mean()
     loss.backward()
     optimizer.step()

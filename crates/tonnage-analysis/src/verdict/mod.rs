@@ -7,6 +7,7 @@
 //! blocks that live at the same time, not with the length of the recording.
 
 mod changes;
+mod costs;
 mod margin;
 mod need;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use crate::unknown;
 pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
+pub use costs::{Cost, Costs, ToldCosts};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
@@ -258,6 +260,8 @@ pub struct Verdict {
     pub unknown_values: Option<UnknownValues>,
     /// Changes that were made to the program inside its process, as was asked for, or could not be made.
     pub changes: Vec<ProgramChange>,
+    /// What the program had the GPU do, apart from memory, of all processes together.
+    pub costs: Option<Costs>,
     /// When the job was stopped before its end, as was asked for: `after 3 steps`.
     pub stopped: Option<String>,
     /// How the memory of the host, not that of the GPU, ran out, if it did.
@@ -379,6 +383,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             .collect(),
         unknown_values: UnknownValues::all(facts.all),
         changes: changes::find(&facts),
+        costs: costs::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         host_out_of_memory,
         unknown: unknown(&facts, outcome, &rows.unmodelled),

@@ -13,6 +13,8 @@ traceback of the script shows torch and nothing else. No tensor is ever kept.
 import ast
 import functools
 import gc
+import importlib
+import inspect
 import linecache
 import os
 import sys
@@ -22,29 +24,29 @@ import weakref
 # How many models are looked at: a program that makes them without end has another trouble.
 _MOST_MODELS = 64
 
+# A function that takes the place of one of torch. `before` gives what is called, with which arguments, and what is
+# done with the result.
 _REPLACEMENT = """
 def make(before):
     def NAME(*args, **kwargs):
-        call, args, kwargs = before(args, kwargs)
-        return call(*args, **kwargs)
+        call, args, kwargs, after = before(args, kwargs)
+        result = call(*args, **kwargs)
+        return result if after is None else after(result)
     return NAME
 """
 
 
-def replace(owner, name, before):
-    """Calls `before` with the arguments of a function of Python; it returns what is called instead, with which."""
-    old = getattr(owner, name)
+def _replacement(old, before):
+    """A function with the name, the file and the line of `old`, so that tracebacks look as they do without us."""
     code = getattr(old, "__code__", None)
-    tree = ast.parse(_REPLACEMENT.replace("NAME", getattr(old, "__name__", name)))
+    tree = ast.parse(_REPLACEMENT.replace("NAME", old.__name__))
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             node.lineno = node.end_lineno = code.co_firstlineno if code else 1
             node.col_offset, node.end_col_offset = 0, 1
     scope = {}
     exec(compile(tree, code.co_filename if code else "<torch>", "exec"), scope)
-    new = functools.update_wrapper(scope["make"](lambda args, kwargs: before(old, args, kwargs)), old)
-    setattr(owner, name, new)
-    return old
+    return functools.update_wrapper(scope["make"](before), old)
 
 
 def _is_users(name):
@@ -139,6 +141,87 @@ def edit_of_call(frame, name, keyword, value):
         return None
 
 
+def edit_of_class(frame, name, new, package, keywords):
+    """The edit that makes a call of the script one of another class; None where it is not certain what it means."""
+    if frame is None:
+        return None
+    try:
+        found = _call_of(frame, name)
+        if found is None:
+            return None
+        tree, call, text = found
+        lines = text.splitlines(keepends=True)
+        # The line on which the statement begins, which the import comes before.
+        first = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno == call.func.lineno]
+        keyed = all(one.arg in keywords for one in call.keywords)
+        if not first or not keyed or len(call.args) > 1 or call.func.lineno != call.func.end_lineno:
+            return None
+        line = lines[call.func.lineno - 1].encode()
+        changed = line[: call.func.col_offset] + new.encode() + line[call.func.end_col_offset :]
+        indent = " " * min(one.col_offset for one in first)
+        root = package.split(".")[0]
+        before = f"{indent}import {root}\n" if new.startswith(f"{root}.") and root != "torch" else ""
+        after = before + changed.decode()
+        ast.parse("".join([*lines[: call.func.lineno - 1], after, *lines[call.func.lineno :]]))
+        return {
+            "file": os.path.abspath(frame.f_code.co_filename),
+            "line": call.func.lineno,
+            "old": line.decode().rstrip("\n"),
+            "new": after.rstrip("\n"),
+        }
+    except Exception:
+        return None
+
+
+def edit_of_statement(frame, header):
+    """The edit that puts the statement that a frame is in under a `with`; None where that is not certain."""
+    if frame is None:
+        return None
+    try:
+        text = "".join(linecache.getlines(frame.f_code.co_filename))
+        simple = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr)
+        lines = text.splitlines(keepends=True)
+        found = [
+            one
+            for one in ast.walk(ast.parse(text))
+            if isinstance(one, simple) and one.lineno == frame.f_lineno == one.end_lineno
+        ]
+        line = lines[frame.f_lineno - 1]
+        if len(found) != 1 or line[: found[0].col_offset].strip():
+            return None
+        indent = line[: found[0].col_offset]
+        new = f"{indent}{header}\n{indent}    {line.strip()}"
+        ast.parse("".join([*lines[: frame.f_lineno - 1], new + "\n", *lines[frame.f_lineno :]]))
+        file = os.path.abspath(frame.f_code.co_filename)
+        return {"file": file, "line": frame.f_lineno, "old": line.rstrip("\n"), "new": new}
+    except Exception:
+        return None
+
+
+def called_from(package):
+    """Whether a file of a package is nearer on the stack than the user's own code."""
+    frame = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        if f"{os.sep}{package}{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def indexed(path):
+    """`layers.0.blocks` as Python writes it."""
+    parts = path.split(".")
+    return parts[0] + "".join(f"[{one}]" if one.isdigit() else f".{one}" for one in parts[1:])
+
+
+def model_of_transformers(module):
+    """The outermost model of transformers in a module that is called; None if there is none."""
+    kind = getattr(sys.modules.get("transformers.modeling_utils"), "PreTrainedModel", None)
+    if kind is None:
+        return None
+    return next((one for one in module.modules() if isinstance(one, kind)), None)
+
+
 def name_of(thing, fallback):
     """What a global variable of the script calls it."""
     frame = sys._getframe(1)
@@ -165,12 +248,44 @@ class Base:
         self.why = None
         self.where = []
         self.lines = []
+        # The pieces that the lines are made of: a model that is made twice needs them once.
+        self.pieces = []
         self.edits = []
         # Models that were looked at, by identity; a model that is gone makes no difference.
         self.seen = weakref.WeakSet()
 
     def install(self):
         """Called when torch has been imported."""
+
+    def replace(self, owner, name, before):
+        """Calls `before` with a function and its arguments, each time that function is called. It returns what is to be
+        called with which arguments, and maybe what is done with the result; None leaves the call as it is."""
+        old = getattr(owner, name)
+
+        def guarded(args, kwargs):
+            try:
+                call, args, kwargs, *after = before(old, args, kwargs) or (old, args, kwargs)
+                return call, args, kwargs, self._guarded(after[0]) if after else None
+            except Exception as error:
+                self.failed(error)
+                return old, args, kwargs, None
+
+        new = _replacement(old, guarded)
+        setattr(owner, name, staticmethod(new) if name == "__new__" else new)
+
+    def _guarded(self, after):
+        def done(result):
+            try:
+                after(result)
+            except Exception as error:
+                self.failed(error)
+            return result
+
+        return done
+
+    def failed(self, error):
+        """Nothing that goes wrong here may reach the script."""
+        self.refused(f"it failed: {type(error).__name__}: {error}")
 
     def before_pass(self, module):
         """A model is called, not from inside another one."""
@@ -198,9 +313,9 @@ class Base:
         spot = where or (place(frame) if frame is not None else None)
         if spot is not None and spot not in self.where and len(self.where) < 16:
             self.where.append(spot)
-        for line in lines:
-            if line not in self.lines:
-                self.lines.append(line)
+        if lines and lines not in self.pieces:
+            self.pieces.append(lines)
+            self.lines.extend(lines)
         if edit is not None and edit not in self.edits:
             self.edits.append(edit)
         self.done = True
@@ -235,6 +350,192 @@ class Base:
         return [one for one in tops if any(part is module for part in one.modules())] or [module]
 
 
+class OfOptimizers(Base):
+    """A change to optimizers of torch.optim as they are made."""
+
+    nothing = "no optimizer of torch.optim was made"
+    # Those it is made for; None is all.
+    kinds = None
+
+    def install(self):
+        self.made = weakref.WeakSet()
+        optim = self.torch.optim
+        for name in sorted(vars(optim)):
+            kind = getattr(optim, name)
+            if isinstance(kind, type) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer:
+                self.replace(kind, "__init__", self._construct)
+
+    def _construct(self, call, args, kwargs):
+        if not args or args[0] in self.made:
+            return None  # an optimizer calls that of its base
+        self.made.add(args[0])
+        options = dict(inspect.signature(call).bind(*args, **kwargs).arguments)
+        options.update(options.pop("kwargs", {}))
+        optimizer = options.pop("self", args[0])
+        # A generator can be read once.
+        options["params"] = list(options["params"])
+        kind = type(optimizer).__name__
+        if self.kinds is not None and kind not in self.kinds:
+            self.refused(f"it is not for {kind}")
+            return call, (optimizer,), options
+        try:
+            after = self.change(optimizer, kind, options)
+        except Exception as error:
+            self.failed(error)
+            after = None
+        return (call, (optimizer,), options) if after is None else (call, (optimizer,), options, after)
+
+    def change(self, optimizer, kind, options):
+        """Changes the options of an optimizer that is about to be made; may return what is to be done with it then."""
+
+    def tensors(self, options):
+        """The parameters, without their groups and names."""
+        groups = [one["params"] if isinstance(one, dict) else [one] for one in options["params"]]
+        every = [one for group in groups for one in ([group] if isinstance(group, self.torch.Tensor) else group)]
+        return [one[1] if isinstance(one, tuple) else one for one in every]
+
+    def of_trainer(self):
+        """Whether the Trainer of transformers makes the optimizer."""
+        return called_from("transformers")
+
+    def option(self, kind, keyword, value, trainers):
+        """An option of the optimizer was changed."""
+        frame = users_frame()
+        edit = edit_of_call(frame, kind, keyword, value)
+        if edit is not None:
+            line = edit["new"].strip()
+        elif self.of_trainer() and trainers:
+            line = f"TrainingArguments(..., optim={trainers!r})"
+        else:
+            line = f"optimizer = {kind}(..., {keyword}={value})"
+        self.applied([line], frame, edit)
+
+
+class AnotherOptimizer(Base):
+    """Another class of optimizer in the place of Adam and AdamW."""
+
+    nothing = "no Adam or AdamW of torch.optim was made"
+    # The class that is replaced, the package, the new class, and how it is written.
+    others = ()
+    # Options that mean the same for both.
+    same = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+    # What the Trainer of transformers calls it.
+    trainers = None
+
+    def install(self):
+        for kind, *other in self.others:
+            owner = getattr(self.torch.optim, kind)
+            signature = inspect.signature(owner.__init__)
+            self.replace(owner, "__new__", functools.partial(self._make, owner, signature, other))
+
+    def _make(self, owner, signature, other, _old, args, kwargs):
+        plain = object.__new__, (args[0],), {}
+        if args[0] is not owner:
+            return plain  # a class of the script's own
+        kind = owner.__name__
+        package, name, written = other
+        try:
+            made = getattr(importlib.import_module(package), name)
+        except Exception as error:
+            self.refused(f"{package} cannot be imported: {error}")
+            return plain
+        options = dict(signature.bind(*args, **kwargs).arguments)
+        options.pop("self", None)
+        options["params"] = parameters = list(options["params"])
+        if options.get("maximize") or options.get("differentiable"):
+            self.refused(f"{name} has no option maximize or differentiable")
+            return plain
+        options = {key: value for key, value in options.items() if key in self.same}
+        frame = users_frame()
+        edit = edit_of_class(frame, kind, written, package, [*self.same, "params"])
+        if edit is not None:
+            line = edit["new"].strip()
+        elif called_from("transformers") and self.trainers:
+            line = f"TrainingArguments(..., optim={self.trainers!r})"
+        else:
+            line = f"optimizer = {written}(..., {', '.join(f'{key}={value!r}' for key, value in options.items())})"
+        self.applied(line.splitlines(), frame, edit)
+        return made, (parameters,), options
+
+
+class RepeatedBlocks(Base):
+    """Checkpoints blocks of lists of repeated ones."""
+
+    nothing = "no model with a list of repeated blocks was trained"
+    # One of so many blocks.
+    every = 1
+
+    def install(self):
+        self.ours = weakref.WeakSet()
+        self.checkpoint = importlib.import_module("torch.utils.checkpoint")
+        # Every checkpoint goes through one of these two, the script's too.
+        without = "_checkpoint_without_reentrant_generator"
+        newer = f"{without}_impl"
+        self.replace(self.checkpoint, newer if hasattr(self.checkpoint, newer) else without, self._notice)
+        self.replace(self.checkpoint.CheckpointFunction, "apply", self._notice)
+
+    def _notice(self, _call, args, _kwargs):
+        """A checkpoint that is not ours: the program does it by itself, and ours are taken off again."""
+        function = args[0] if args else None
+        if self.already or getattr(function, "__self__", None) in self.ours:
+            return
+        for block in list(self.ours):
+            vars(block).pop("forward", None)
+        self.done, self.where, self.lines = False, [], []
+        self.refused("the program uses torch.utils.checkpoint already", already=True)
+        self.tell()
+
+    def before_pass(self, module):
+        if self.already or not self.torch.is_grad_enabled() or not self.is_model(module) or not self.is_new(module):
+            return
+        model = model_of_transformers(module)
+        if model is not None and model.supports_gradient_checkpointing:
+            # Its layers fill a cache as they run, which a second run would fill again.
+            self.refused("a model of transformers has a switch of its own: use the change checkpointing")
+            return
+        for root in self.whole(module):
+            for path, children in self._lists(root):
+                self._change(root, path, children)
+
+    def _lists(self, module, path=""):
+        """The outermost lists that have repeated blocks, with their paths."""
+        if isinstance(module, (self.torch.nn.ModuleList, self.torch.nn.Sequential)) and self._repeated(module):
+            yield path, module
+            return
+        for name, child in module.named_children():
+            yield from self._lists(child, f"{path}.{name}" if path else name)
+
+    def _repeated(self, children):
+        """Children of one type that are made of parts and have parameters, where there are two or more."""
+        parts = [one for one in children if any(True for _ in one.children()) and self.is_model(one)]
+        kinds = [type(one) for one in parts]
+        return [one for one in parts if kinds.count(type(one)) > 1]
+
+    def _change(self, root, path, children):
+        blocks = self._repeated(children)[:: self.every]
+        new = [block for block in blocks if block not in self.ours and "forward" not in vars(block)]
+        if not new:
+            return
+        for block in new:
+            forward = block.forward
+            self.ours.add(block)
+            block.forward = functools.partial(self.checkpoint.checkpoint, forward, use_reentrant=False)
+        owner = indexed(f"{name_of(root, 'model')}.{path}") if path else name_of(root, "model")
+        numbers = [number for number, one in enumerate(children) if any(one is block for block in new)]
+        if numbers == list(range(0, len(children), self.every)):
+            chosen = owner if self.every == 1 else f"{owner}[::{self.every}]"
+        else:
+            chosen = f"[{owner}[number] for number in {numbers}]"
+        lines = [
+            "from functools import partial",
+            "from torch.utils.checkpoint import checkpoint",
+            f"for block in {chosen}:",
+            "    block.forward = partial(checkpoint, block.forward, use_reentrant=False)",
+        ]
+        self.lines.extend(lines[2:] if self.lines else lines)
+        self.applied([], where=f"{owner}: {len(new)} × {type(new[0]).__name__}")
+
+
 class Changes:
     """The changes that were asked for, in their order."""
 
@@ -247,6 +548,8 @@ class Changes:
                 change = scope["Change"](torch, tell)
                 change.install()
                 self.changes.append((tell, change))
+                # In this order the verdict has them.
+                change.tell()
             except Exception as error:
                 # The program goes on as it is, and the verdict says so.
                 tell({"applied": False, "why": f"it failed: {type(error).__name__}: {error}"})
@@ -280,4 +583,10 @@ class Changes:
 
 
 # What the files of changes are given.
-TOOLS = {name: globals()[name] for name in ("Base", "replace", "users_frame", "place", "edit_of_call", "name_of")}
+TOOLS = {
+    name: globals()[name]
+    for name in (
+        *("Base", "OfOptimizers", "AnotherOptimizer", "RepeatedBlocks"),
+        *("users_frame", "place", "edit_of_call", "edit_of_statement", "name_of", "model_of_transformers"),
+    )
+}

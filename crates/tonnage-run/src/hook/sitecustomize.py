@@ -32,6 +32,8 @@ class _Recorder:
         self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
         self.library.tonnage_record.restype = None
         self.library.tonnage_torch_events.restype = ctypes.c_uint64
+        if self.gpu is None:
+            self.library.tonnage_costs.restype = ctypes.c_size_t
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
@@ -68,7 +70,7 @@ class _Recorder:
             self._change_compilers()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.sparing = self.gpu is not None
-        self.owners.after_step = self._stop_after_steps
+        self.owners.after_step = self._after_step
         self.change(self.settings.get("changes") or ())
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
@@ -155,6 +157,21 @@ class _Recorder:
             self.torch.cuda._is_in_bad_fork = lambda: os.getpid() != process
             self._tell_versions()
             self._stop_after_seconds()
+
+    def _after_step(self, steps):
+        # The first steps, then ever fewer: the cost of a step is a difference.
+        if steps <= 4 or steps & (steps - 1) == 0:
+            self.tell_costs(steps)
+        self._stop_after_steps(steps)
+
+    def tell_costs(self, steps):
+        """Tells what the process has had the GPU do so far."""
+        if self.gpu is None:
+            import ctypes
+
+            counts = (ctypes.c_uint64 * 16)()
+            number = self.library.tonnage_costs(counts, ctypes.c_size_t(16))
+            self.note(costs={"steps": steps, "counts": list(counts[:number])})
 
     def _stop_after_steps(self, steps):
         wanted = self.settings["stop_after_steps"]
@@ -340,6 +357,8 @@ class _Recorder:
             self.note(benchmarked=True)
         if self.changes is not None:
             self.changes.finish()
+        if self.torch is not None and self.torch.cuda.is_initialized():
+            self.tell_costs(self.owners.steps)
 
     def _convolved(self):
         """Whether a convolution was called, as far as operators were seen."""

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cublas::{SUCCESS, cuda_part};
 use super::cudnn::real;
+use crate::costs::{self, Type};
 use crate::ffi::{Out, OutArray, OutBytes, Ptr};
 use crate::torch::own_workspace;
 
@@ -58,20 +59,81 @@ pub(crate) fn cublasLtMatmul(
     _operation: Ptr,
     _alpha: Ptr,
     _a: Ptr,
-    _a_layout: Ptr,
+    a_layout: Ptr,
     _b: Ptr,
     _b_layout: Ptr,
     _beta: Ptr,
     _c: Ptr,
     _c_layout: Ptr,
     _d: Ptr,
-    _d_layout: Ptr,
+    d_layout: Ptr,
     _algorithm: Ptr,
     workspace: Ptr,
     _workspace_bytes: usize,
     _stream: Ptr,
 ) -> i32 {
     own_workspace(workspace.0 as u64, "cuBLASLt");
+    count_product(a_layout, d_layout);
+    SUCCESS
+}
+
+// Attributes of a layout that matter for what a product costs.
+const LAYOUT_TYPE: i32 = 0;
+const LAYOUT_ROWS: i32 = 2;
+const LAYOUT_COLUMNS: i32 = 3;
+const LAYOUT_BATCH: i32 = 5;
+
+/// Counts a product by the layouts of its first factor and its result.
+fn count_product(factor: Ptr, result: Ptr) {
+    let attributes = attributes();
+    let number = |of: Ptr, attribute: i32| {
+        let bytes = attributes.get(&(of, attribute))?;
+        let mut wide = [0; 8];
+        let length = bytes.len().min(8);
+        wide[..length].copy_from_slice(&bytes[..length]);
+        Some(u64::from_ne_bytes(wide))
+    };
+    let size = |of: Ptr| Some((number(of, LAYOUT_ROWS)?, number(of, LAYOUT_COLUMNS)?));
+    let (Some((m, n)), Some((rows, columns))) = (size(result), size(factor)) else {
+        return;
+    };
+    // Whether the first factor is transposed or not, it has m × k elements.
+    let k = rows.saturating_mul(columns) / m.max(1);
+    let kind = number(factor, LAYOUT_TYPE).unwrap_or(0);
+    let batch = number(result, LAYOUT_BATCH).unwrap_or(1).max(1);
+    costs::product(Type::of_number(kind as i32), [m, n, k, batch]);
+}
+
+fn keep_layout(layout: Ptr, kind: i32, rows: u64, columns: u64) {
+    let mut attributes = attributes();
+    attributes.insert((layout, LAYOUT_TYPE), kind.to_ne_bytes().to_vec());
+    attributes.insert((layout, LAYOUT_ROWS), rows.to_ne_bytes().to_vec());
+    attributes.insert((layout, LAYOUT_COLUMNS), columns.to_ne_bytes().to_vec());
+    attributes.remove(&(layout, LAYOUT_BATCH));
+}
+
+pub(crate) fn cublasLtMatrixLayoutCreate(
+    layout: Out<Ptr>,
+    kind: i32,
+    rows: u64,
+    columns: u64,
+    _leading: i64,
+) -> i32 {
+    let new = Ptr::fresh();
+    layout.set(new);
+    keep_layout(new, kind, rows, columns);
+    SUCCESS
+}
+
+pub(crate) fn cublasLtMatrixLayoutInit_internal(
+    layout: Ptr,
+    _size: usize,
+    kind: i32,
+    rows: u64,
+    columns: u64,
+    _leading: i64,
+) -> i32 {
+    keep_layout(layout, kind, rows, columns);
     SUCCESS
 }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use std::ffi::CStr;
 
-use crate::ffi::{ByValue, Dim3, InOut, Out, OutArray, OutBytes, Ptr};
+use crate::ffi::{ByValue, InOut, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{code, machine};
 use crate::recorder::static_text;
 use crate::region::{Copy3D, Region, Regions, Rows, pitched};
@@ -465,7 +465,7 @@ pub(crate) fn __cudaRegisterFunction(
     handle: Ptr,
     host: Ptr,
     _device: Ptr,
-    _name: Ptr,
+    name: Option<&CStr>,
     _threads: i32,
     _thread: Ptr,
     _block: Ptr,
@@ -474,6 +474,7 @@ pub(crate) fn __cudaRegisterFunction(
     _warp: Ptr,
 ) {
     super::images::register_kernel(handle, host);
+    super::attention::register(host, name);
 }
 
 pub(crate) fn __cudaRegisterVar(
@@ -517,14 +518,7 @@ pub(crate) fn cudaLaunchKernelExC(config: Option<[u8; 40]>, _kernel: Ptr, _argum
 
 pub(crate) fn cudaLaunchCooperativeKernelMultiDevice(_list: Ptr, count: u32, _flags: u32) -> i32 {
     for _ in 0..count {
-        cudaLaunchKernel(
-            Ptr::NULL,
-            Dim3::default(),
-            Dim3::default(),
-            Ptr::NULL,
-            0,
-            Ptr::NULL,
-        );
+        super::kernel::launch(Ptr::NULL);
     }
     code::SUCCESS
 }

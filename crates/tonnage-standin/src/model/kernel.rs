@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use crate::ffi::{Dim3, Out, OutBytes, Ptr, field};
+use crate::costs;
+use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 use crate::region::Region;
@@ -21,17 +22,19 @@ pub(crate) fn launch(stream: Ptr) -> i32 {
     status(use_current().map(|_| {
         super::stream::note_work(stream);
         recorder::report_launch();
+        costs::launched();
     }))
 }
 
 pub(crate) fn launch_runtime(
-    _kernel: Ptr,
-    _grid: Dim3,
+    kernel: Ptr,
+    grid: Dim3,
     _block: Dim3,
-    _arguments: Ptr,
+    arguments: Arguments,
     _shared: usize,
     stream: Ptr,
 ) -> i32 {
+    super::attention::launched(kernel, grid, arguments);
     launch(stream)
 }
 

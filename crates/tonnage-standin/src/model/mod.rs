@@ -15,6 +15,7 @@
     reason = "what a function only writes through is borrowed, so that its caller keeps it"
 )]
 
+mod attention;
 pub(crate) mod cublas;
 pub(crate) mod cublaslt;
 pub(crate) mod cuda;

@@ -37,6 +37,7 @@ pub(crate) fn text(
     }
     text.push('\n');
     changes(&mut text, verdict);
+    work(&mut text, verdict);
     if let Some(margin) = &verdict.margin {
         distance(&mut text, margin);
     }
@@ -96,6 +97,50 @@ fn changes(text: &mut String, verdict: &Verdict) {
             );
         }
     }
+}
+
+/// What the changed program has the GPU do, so that changes can be compared.
+fn work(text: &mut String, verdict: &Verdict) {
+    let Some(costs) = verdict.costs.filter(|_| !verdict.changes.is_empty()) else {
+        return;
+    };
+    let (name, cost) = match costs.per_step {
+        Some(cost) => ("each step", cost),
+        None => ("in all", costs.total),
+    };
+    let uncounted = match cost.uncounted {
+        0 => String::new(),
+        calls => format!(
+            "; not counted: what {} calls of cuDNN compute",
+            count(calls)
+        ),
+    };
+    row(
+        text,
+        name,
+        &format!(
+            "{} in matrix products, {} to the GPU, {} to the host, {} kernels (counted){uncounted}",
+            operations(cost.flops()),
+            bytes(cost.to_device),
+            bytes(cost.to_host),
+            count(cost.launches),
+        ),
+    );
+}
+
+/// Floating-point operations, with three digits.
+fn operations(count: u64) -> String {
+    let units = ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        return format!("{count} FLOP");
+    }
+    format!("{value:.2} {}", units[unit])
 }
 
 fn row(text: &mut String, name: &str, value: &str) {
@@ -754,6 +799,7 @@ mod tests {
             unmodelled: Vec::new(),
             unknown_values: None,
             changes: Vec::new(),
+            costs: None,
             stopped: None,
             host_out_of_memory: None,
             foreign: Vec::new(),

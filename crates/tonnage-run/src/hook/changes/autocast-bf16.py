@@ -35,7 +35,8 @@ class Change(Base):
 
     def before_pass(self, module):
         torch = self.torch
-        if not self.is_model(module):
+        # A program that uses autocast chooses by itself where it does.
+        if self.already or not self.is_model(module):
             return
         if torch.is_autocast_enabled():
             self.refused("the model is called inside an autocast already", already=True)

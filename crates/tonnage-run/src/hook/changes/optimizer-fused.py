@@ -3,7 +3,7 @@
 +++
 title = "Fused optimizer"
 maths = "rounding"
-group = "optimizer-step"
+group = "optimizer"
 applies = "torch.optim.Adam, AdamW and SGD with parameters on the GPU"
 cost = "None: one kernel updates all parameters of a group, which is faster than the default."
 page = '''
@@ -21,52 +21,20 @@ By hand: optimizer = torch.optim.AdamW(parameters, lr=..., fused=True)
 """
 
 
-class Change(Base):
-    nothing = "no optimizer of torch.optim was made"
+class Change(OfOptimizers):
+    kinds = ("Adam", "AdamW", "SGD")
 
-    def install(self):
-        optim = self.torch.optim
-        for name in ("Adam", "AdamW", "SGD"):
-            replace(getattr(optim, name), "__init__", self._construct)
-        for name in sorted(vars(optim)):
-            other = getattr(optim, name)
-            is_optimizer = isinstance(other, type) and issubclass(other, optim.Optimizer)
-            if is_optimizer and other not in (optim.Optimizer, optim.Adam, optim.AdamW, optim.SGD):
-                replace(other, "__init__", self._construct_other)
-
-    def _construct_other(self, call, args, kwargs):
-        self.refused(f"torch has no fused {type(args[0]).__name__} for GPUs")
-        return call, args, kwargs
-
-    def _construct(self, call, args, kwargs):
-        if len(args) > 3:
-            # Options by position: their names are not known.
-            self.refused("the options of the optimizer are given by position")
-            return call, args, kwargs
-        kwargs = dict(kwargs)
-        parameters = list(args[1] if len(args) > 1 else kwargs.pop("params", ()))
-        args = (args[0], parameters, *args[2:])
-        why = self._why_not(parameters, kwargs)
-        if why is not None:
-            self.refused(why, already=bool(kwargs.get("fused")))
-            return call, args, kwargs
-        kwargs["fused"] = True
-        kwargs.pop("foreach", None)
-        frame = users_frame()
-        kind = type(args[0]).__name__
-        edit = edit_of_call(frame, kind, "fused", "True")
-        self.applied([edit["new"].strip() if edit else f"optimizer = {kind}(..., fused=True)"], frame, edit)
-        return call, args, kwargs
-
-    def _why_not(self, parameters, options):
+    def change(self, optimizer, kind, options):
+        tensors = self.tensors(options)
         if options.get("fused"):
-            return "the optimizer is fused already"
-        if options.get("differentiable"):
-            return "a differentiable optimizer cannot be fused"
-        every = [one for group in parameters for one in (group["params"] if isinstance(group, dict) else [group])]
-        tensors = [one[1] if isinstance(one, tuple) else one for one in every]
-        if not all(isinstance(one, self.torch.Tensor) and one.is_floating_point() for one in tensors):
-            return "a fused optimizer takes floating-point parameters only"
-        if not all(one.is_cuda for one in tensors):
-            return "some parameters were not on the GPU when the optimizer was made"
-        return None
+            self.refused("the optimizer is fused already", already=True)
+        elif options.get("differentiable"):
+            self.refused("a differentiable optimizer cannot be fused")
+        elif not all(one.is_floating_point() for one in tensors):
+            self.refused("a fused optimizer takes floating-point parameters only")
+        elif not all(one.is_cuda for one in tensors):
+            self.refused("some parameters were not on the GPU when the optimizer was made")
+        else:
+            options["fused"] = True
+            options.pop("foreach", None)
+            self.option(kind, "fused", "True", "adamw_torch_fused" if kind == "AdamW" else None)

@@ -303,6 +303,7 @@ pub(crate) fn cudnnBackendFinalize(descriptor: Ptr) -> i32 {
 pub(crate) fn cudnnBackendExecute(handle: Ptr, _plan: Ptr, _pack: Ptr) -> i32 {
     stream::note_work(stream_of(handle));
     crate::recorder::report_launch();
+    crate::costs::executed_cudnn();
     SUCCESS
 }
 
