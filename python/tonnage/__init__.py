@@ -14,6 +14,7 @@ import typing as _typing
 
 from tonnage._ask import Error
 from tonnage._dry_run import dry_run
+from tonnage._fit import fit
 from tonnage._record import Recorded, record
 from tonnage._recording import Recording, load
 from tonnage._results import (
@@ -22,6 +23,7 @@ from tonnage._results import (
     Diff,
     Explanation,
     Finding,
+    Fit,
     Fix,
     Holder,
     Info,
@@ -45,6 +47,7 @@ __all__ = [
     "Error",
     "Explanation",
     "Finding",
+    "Fit",
     "Fix",
     "Holder",
     "Info",
@@ -62,6 +65,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "dry_run",
+    "fit",
     "load",
     "record",
 ]

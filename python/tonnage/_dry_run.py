@@ -48,12 +48,7 @@ def dry_run(
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """
-    words = _words(command, cwd)
-    if words[0].endswith(".py"):
-        words.insert(0, sys.executable)
-    elif words[0] in ("python", "python3"):
-        # Not another one that happens to be first on the path.
-        words[0] = sys.executable
+    words = words_of(command, cwd)
     path = Path(output).absolute() if output is not None else temporary(".tonnage")
     # Where stdout is not the process's own, as in a notebook, what the job prints must pass through here.
     shown_here = capture is None and _stdout_is_replaced()
@@ -83,6 +78,17 @@ def dry_run(
         lines = text_of_verdict.splitlines()
         text_of_verdict = "\n".join(line for line in lines if not line.startswith(told_of))
     return Verdict((code, json.loads(data), text_of_verdict), recording, text)
+
+
+def words_of(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list[str]:
+    """The words of a command; a script, and `python`, is run with this Python."""
+    words = _words(command, cwd)
+    if words[0].endswith(".py"):
+        words.insert(0, sys.executable)
+    elif words[0] in ("python", "python3"):
+        # Not another one that happens to be first on the path.
+        words[0] = sys.executable
+    return words
 
 
 def _words(command: PathLike | Sequence[PathLike], cwd: PathLike | None) -> list[str]:

@@ -424,6 +424,43 @@ class Report(Result):
         return f'<iframe srcdoc="{page}" style="width:100%;height:760px;border:0"></iframe>'
 
 
+class Fit(Result):
+    """What makes a job fit."""
+
+    _table = "rows"
+
+    @property
+    def found(self) -> bool:
+        """Whether something fits, by itself or with changes."""
+        return bool(self._data["found"])
+
+    @property
+    def largest(self) -> int | None:
+        """The largest value of the number that was searched, for the first combination of the others."""
+        searched = self._data.get("searched")
+        for row in self._data["rows"]:
+            if searched and row["largest"]:
+                return int(dict(row["largest"]["values"])[searched])
+        return None
+
+    @property
+    def command(self) -> str | None:
+        """The command that fits, with the largest value."""
+        fitting = (row["largest"]["command"] for row in self._data["rows"] if row["largest"])
+        return next(fitting, None)
+
+    @property
+    def changes(self) -> list[list[str]]:
+        """The names of the changes that make it fit, the cheapest set first."""
+        found = self._data.get("remedies") or {}
+        return [list(remedy["changes"]) for remedy in found.get("fitting", [])]
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs on which it fits, the smallest first."""
+        return [row["gpu"] for row in self._data.get("gpus", []) if row["fits"]]
+
+
 class Verdict(Result):
     """How a dry run ended. True if it fits."""
 

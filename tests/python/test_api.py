@@ -252,3 +252,14 @@ def test_the_command_ends_with_its_codes(verdict, short, tmp_path):
     said("explain", tmp_path / "nothing", code=2)
     said("no-such-command", code=2)
     assert said("--version") == f"tonnage {tonnage.__version__}\n"
+
+
+def test_fit_finds_the_largest_value_of_a_range(job):
+    fit = tonnage.fit(["train.py", "{batch}"], gpu="rtx4090", capacity="4GiB", cwd=job, batch=range(1024, 16385, 1024))
+    assert fit and fit.found and fit.to_dict()["rows"][0]["bound"] == "proved"
+    assert 1024 <= fit.largest < 16384 and fit.command.endswith(f"train.py {fit.largest}")
+    assert "largest that does" in str(fit)
+    with pytest.raises(tonnage.Error, match="one value"):
+        tonnage.fit(["train.py", "{batch}"], cwd=job, batch="7")
+    with pytest.raises(tonnage.Error, match="does not grow"):
+        tonnage.fit(["train.py", "{batch}"], cwd=job, batch=range(9, 1))

@@ -94,7 +94,7 @@ def test_a_job_that_fails_is_no_answer(folder):
 
 
 def test_a_job_that_does_not_fit_gets_changes_that_a_fresh_run_confirms(folder):
-    words = ("--", PYTHON, "train.py", "60")
+    words = ("--", PYTHON, "train.py", "100")
     fit, code = tonnage(folder, "fit", *GPU, "--allow", "rounding", *words)
     assert (code, fit["rows"][0]["bound"]) == (0, "nothing_fits")
     remedy = fit["remedies"]["fitting"][0]

@@ -319,6 +319,7 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 #[command(after_help = "\
 Examples:
   tonnage fit --gpu rtx4090 train.py
+  tonnage fit --gpu any train.py
   tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256}
   tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256} --seq {seq=1024,2048,4096}
   tonnage fit --gpu rtx4090 --let batch_size={1..256} train.py
@@ -328,9 +329,18 @@ Examples:
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct FitOptions {
-    /// The GPU that it is to fit on; `tonnage gpus` lists them.
-    #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
-    pub(crate) gpu: String,
+    /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
+    /// them.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "h100-80gb",
+        value_delimiter = ','
+    )]
+    pub(crate) gpu: Vec<String>,
+    /// A file with a GPU and its price on each line: the cheapest comes first.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prices: Option<PathBuf>,
     /// How many of them the machine has.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]

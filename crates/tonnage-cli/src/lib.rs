@@ -111,7 +111,7 @@ impl Surroundings {
     }
 }
 
-/// What [`ask`] does for `tonnage run`, with a job in surroundings that the caller chooses. Signal handlers stay as they
+/// What [`ask`] does for `tonnage run` and `tonnage fit`, with a job in surroundings that the caller chooses. Signal handlers stay as they
 /// are.
 ///
 /// # Errors
@@ -122,13 +122,16 @@ pub fn dry_run(
     surroundings: &Surroundings,
 ) -> Result<Reply, Failure> {
     let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
-    let Command::Run(options) = &arguments.command else {
-        return Err(Failure {
-            message: "this is not `tonnage run`".to_owned(),
+    match &arguments.command {
+        Command::Run(options) => {
+            replied(|| commands::run::run_in(options, Form::Both, surroundings))
+        }
+        Command::Fit(options) => replied(|| commands::fit::run(options, Form::Both, surroundings)),
+        _ => Err(Failure {
+            message: "this runs no job dry".to_owned(),
             hint: None,
-        });
-    };
-    replied(|| commands::run::run_in(options, Form::Both, surroundings))
+        }),
+    }
 }
 
 /// Does the work of a command quietly, for a program that wants its reply.

@@ -9,9 +9,11 @@ use std::time::Instant;
 use serde::Serialize;
 use thiserror::Error;
 use tonnage_analysis::verdict::Outcome;
+use tonnage_gpus::Gpu;
 use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options, RunError};
 
+use crate::gpus::{self, GpuVerdict};
 use crate::remedies::{self, Remedies};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
@@ -32,6 +34,10 @@ pub struct Request {
     pub constants: Vec<(Constant, String, String)>,
     /// The GPU.
     pub options: Options,
+    /// Several GPUs to choose from, instead of the one of the options.
+    pub gpus: Vec<Gpu>,
+    /// What they cost, by the catalogue's name.
+    pub prices: BTreeMap<String, f64>,
     /// Bytes that are to stay free; what is known to be missing from the count, if none are given.
     pub margin: Option<u64>,
     /// What changes to the program may do to the mathematics, where nothing fits; none if no change is to be tried.
@@ -50,6 +56,8 @@ impl Request {
             variables: Vec::new(),
             constants: Vec::new(),
             options,
+            gpus: Vec::new(),
+            prices: BTreeMap::new(),
             margin: None,
             changes: Some(Maths::Algorithm),
             recording: None,
@@ -130,6 +138,8 @@ pub struct Fit {
     pub searched: Option<String>,
     /// A row for each combination of the other parameters.
     pub rows: Vec<Row>,
+    /// Whether it fits on each of several GPUs, the smallest or cheapest first; empty if one was asked about.
+    pub gpus: Vec<GpuVerdict>,
     /// What makes it fit; none if it fits already, or nothing was tried.
     pub remedies: Option<Remedies>,
     /// How many dry runs it took.
@@ -163,6 +173,9 @@ pub enum FitError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// There are placeholders and several GPUs.
+    #[error("placeholders and several GPUs cannot be asked about at a time")]
+    PlaceholdersAndGpus,
     /// A dry run could not be done.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -187,6 +200,9 @@ struct Open {
 pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
     let begun = Instant::now();
     let template = template(request)?;
+    if !request.gpus.is_empty() {
+        return which_gpu(request, &template, watcher, begun);
+    }
     let searched = template.searched();
     let sizes = match searched.map(|number| &template.parameters[number].choice) {
         Some(Choice::Range(sizes)) => sizes.clone(),
@@ -277,37 +293,83 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             source,
         })?;
     }
-    let trials = rows.iter().flat_map(|row| &row.trials);
-    let margin = trials.map(|trial| trial.margin).max().unwrap_or(0);
-    let words: Vec<_> = request
-        .job
-        .command
-        .iter()
-        .map(|w| w.to_string_lossy())
-        .collect();
     Ok(Fit {
         schema_version: SCHEMA_VERSION,
         found: rows.iter().any(|row| row.largest.is_some())
             || remedies
                 .as_ref()
                 .is_some_and(|found| !found.fitting.is_empty()),
-        command: words.join(" "),
+        command: line(request),
         gpu: request.options.gpu.id.clone(),
         gpu_name: request.options.gpu.name.clone(),
         limit: Limit {
             capacity,
             capacity_given: request.options.capacity.is_some(),
-            margin: request.margin.unwrap_or(margin),
+            margin: request.margin.unwrap_or(variants.margin_seen()),
             margin_given: request.margin.is_some(),
         },
         searched: searched.map(|number| template.parameters[number].name.clone()),
         rows,
+        gpus: Vec::new(),
         remedies,
         runs: variants.runs,
         not_forked: variants.not_forked,
         interrupted,
         seconds: begun.elapsed().as_secs_f64(),
     })
+}
+
+/// Judges the job on each of several GPUs.
+fn which_gpu(
+    request: &Request,
+    template: &Template,
+    watcher: &dyn Watcher,
+    begun: Instant,
+) -> Result<Fit, FitError> {
+    if !template.parameters.is_empty() {
+        return Err(FitError::PlaceholdersAndGpus);
+    }
+    let mut variants = Variants::new(&request.options, request.margin, watcher)?;
+    let variant = variant(request, template, &[], 0);
+    let verdicts = gpus::judge(
+        &mut variants,
+        &variant,
+        &request.gpus,
+        &request.prices,
+        request.width,
+    )?;
+    let fitting = verdicts.iter().find(|verdict| verdict.fits == Some(true));
+    let answer = fitting.or(verdicts.last());
+    let text =
+        |get: fn(&GpuVerdict) -> &String| answer.map_or_else(String::new, |it| get(it).clone());
+    Ok(Fit {
+        schema_version: SCHEMA_VERSION,
+        found: fitting.is_some(),
+        command: line(request),
+        gpu: text(|it| &it.gpu),
+        gpu_name: text(|it| &it.name),
+        limit: Limit {
+            capacity: answer.map_or(0, |it| it.capacity),
+            capacity_given: false,
+            margin: request.margin.unwrap_or(variants.margin_seen()),
+            margin_given: request.margin.is_some(),
+        },
+        searched: None,
+        rows: Vec::new(),
+        gpus: verdicts,
+        remedies: None,
+        runs: variants.runs,
+        not_forked: variants.not_forked,
+        interrupted: watcher.stopped(),
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// The command, with its placeholders.
+fn line(request: &Request) -> String {
+    let words = request.job.command.iter();
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
 }
 
 /// The trials that are answers, the first of each combination first.
@@ -377,6 +439,7 @@ fn variant(request: &Request, template: &Template, fixed: &[usize], index: usize
         job,
         sources: sources(request, &constants),
         changes: Vec::new(),
+        gpu: None,
         values: named(template, &values, |_| true),
     }
 }

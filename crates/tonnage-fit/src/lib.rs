@@ -5,18 +5,21 @@
 //! * `search`: the largest of them that fits, in few runs;
 //! * `variants`: runs one variant after the other, in forks of one process where that gives the same recordings;
 //! * `remedies`: what makes a job fit that does not, by changes inside its process;
+//! * `gpus`: which GPU it fits on;
 //! * `frontier`: the question and its answer.
 //!
 //! **Invariants:** nothing here prints. Every answer was dry-run; so was the next larger one, which does not fit.
 #![forbid(unsafe_code)]
 
 mod frontier;
+mod gpus;
 mod remedies;
 mod search;
 mod template;
 mod variants;
 
 pub use frontier::{Bound, Fit, FitError, Limit, Request, Row, SCHEMA_VERSION, fit};
+pub use gpus::GpuVerdict;
 pub use remedies::{NotMade, Remedies, Remedy};
 pub use search::Judgement;
 pub use template::{Choice, Parameter, Template, TemplateError};

@@ -16,6 +16,7 @@ use std::time::Instant;
 use serde::Serialize;
 use tempfile::TempDir;
 use tonnage_analysis::verdict::{Outcome, ProgramChange, Verdict};
+use tonnage_gpus::Gpu;
 use tonnage_run::{
     Attempt, DryRun, ForkServer, Imports, Job, JobEnd, JobOutput, Observer, Options, Progress,
     RunError, dry_run, dry_run_forked, first_dry_run,
@@ -115,6 +116,8 @@ pub(crate) struct Variant {
     pub(crate) sources: Vec<(PathBuf, String)>,
     /// Changes that are made to the program, by name.
     pub(crate) changes: Vec<String>,
+    /// The GPU, instead of the one that was asked about.
+    pub(crate) gpu: Option<Gpu>,
 }
 
 /// Runs variants.
@@ -128,6 +131,8 @@ pub(crate) struct Variants<'a> {
     server: Option<ForkServer>,
     /// Why there is no server.
     pub(crate) not_forked: Option<String>,
+    /// The largest margin of a trial.
+    margin_seen: u64,
     /// How often a job was run, the second time of one that runs out of memory not counted.
     pub(crate) runs: usize,
 }
@@ -157,6 +162,7 @@ impl<'a> Variants<'a> {
             first: None,
             server: None,
             not_forked: None,
+            margin_seen: 0,
             runs: 0,
         })
     }
@@ -202,7 +208,14 @@ impl<'a> Variants<'a> {
             self.runs += 1;
             trials[number] = trial?;
         }
+        let margins = trials.iter().flatten().map(|trial| trial.margin);
+        self.margin_seen = margins.max().unwrap_or(0).max(self.margin_seen);
         Ok(trials)
+    }
+
+    /// The largest margin of all trials.
+    pub(crate) fn margin_seen(&self) -> u64 {
+        self.margin_seen
     }
 
     /// Runs the first variant in a process of its own.
@@ -237,8 +250,8 @@ impl<'a> Variants<'a> {
         let recording = self.recording();
         let mut observer = Stopping(self.watcher);
         let job = logged(&variant.job, &recording);
-        let server = server.filter(|server| server.serves(&job));
         let options = self.options_of(variant);
+        let server = server.filter(|server| server.serves(&job, &options));
         if let Some(server) = server {
             let run = dry_run_forked(server, &job, &options, &recording, &mut observer);
             match run {
@@ -277,8 +290,8 @@ impl<'a> Variants<'a> {
         };
         let recording = self.recording();
         let job = logged(&first.variant.job, &recording);
-        let server = ForkServer::start(&job, &self.options, imports).map_err(told)?;
         let mut options = self.options_of(&first.variant);
+        let server = ForkServer::start(&job, &options, imports).map_err(told)?;
         options.stop_at_oom = true;
         let mut observer = Stopping(self.watcher);
         dry_run_forked(&server, &job, &options, &recording, &mut observer).map_err(told)?;
@@ -297,6 +310,9 @@ impl<'a> Variants<'a> {
         let mut options = self.options.clone();
         options.sources.clone_from(&variant.sources);
         options.changes.clone_from(&variant.changes);
+        if let Some(gpu) = &variant.gpu {
+            options.gpu.clone_from(gpu);
+        }
         options
     }
 

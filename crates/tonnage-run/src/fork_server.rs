@@ -81,6 +81,7 @@ impl Imports {
 struct Reply {
     ready: Option<bool>,
     why: Option<String>,
+    asked: bool,
     started: Option<u64>,
     process: Option<u32>,
     ended: Option<u64>,
@@ -107,6 +108,9 @@ pub struct ForkServer {
     job: Job,
     /// Which word of the command names the script.
     script: usize,
+    /// The GPU, and whether an import asked for its properties, which torch keeps.
+    gpu: String,
+    asked: bool,
 }
 
 impl ForkServer {
@@ -140,7 +144,7 @@ impl ForkServer {
                 let _ = process.wait();
                 refused(why)
             });
-        let stream = ready?;
+        let (stream, asked) = ready?;
         let listeners = Listeners::default();
         listen(stream.try_clone().map_err(failed)?, Arc::clone(&listeners));
         Ok(Self {
@@ -151,12 +155,17 @@ impl ForkServer {
             torch,
             job: job.clone(),
             script,
+            gpu: options.gpu.id.clone(),
+            asked,
         })
     }
 
-    /// Whether `job` is a variant that this server can start: another only in the arguments of its script and in
-    /// variables that no import reads.
-    pub fn serves(&self, job: &Job) -> bool {
+    /// Whether `job` is a variant that this server can start: another only in the arguments of its script, in variables
+    /// that no import reads, and in the GPU if no import asked for its properties.
+    pub fn serves(&self, job: &Job, options: &Options) -> bool {
+        if self.asked && options.gpu.id != self.gpu {
+            return false;
+        }
         let same_program = job.command.len() > self.script
             && job.command[..=self.script] == self.job.command[..=self.script];
         let read_by_imports = |job: &Job| -> BTreeMap<OsString, OsString> {
@@ -308,7 +317,7 @@ fn connect(listener: &UnixListener, process: &mut Child) -> Result<UnixStream, S
 }
 
 /// Tells the server what to import, and waits until it has.
-fn greet(mut stream: UnixStream, imports: &Imports) -> Result<UnixStream, String> {
+fn greet(mut stream: UnixStream, imports: &Imports) -> Result<(UnixStream, bool), String> {
     let plan = json!({"modules": imports.modules, "environment": imports.environment});
     let failed = |error: std::io::Error| error.to_string();
     writeln!(stream, "{plan}").map_err(failed)?;
@@ -324,7 +333,7 @@ fn greet(mut stream: UnixStream, imports: &Imports) -> Result<UnixStream, String
         .map_err(|_| "the process ended while it imported what the script imports".to_owned())?;
     stream.set_read_timeout(None).map_err(failed)?;
     if reply.ready == Some(true) {
-        Ok(stream)
+        Ok((stream, reply.asked))
     } else {
         Err(reply.why.unwrap_or_else(|| "unknown".to_owned()))
     }

@@ -40,7 +40,9 @@ class _Server:
         if first is None:
             self.leave(0)
         refusal = self._prepare(first)
-        self._send(ready=refusal is None, why=refusal)
+        torch = sys.modules.get("torch")
+        asked = torch is not None and torch.cuda.is_initialized()
+        self._send(ready=refusal is None, why=refusal, asked=asked)
         while True:
             request = self._receive()
             if request is None:

@@ -6,16 +6,17 @@
 
 mod render;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
-use tonnage_gpus::Catalogue;
+use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options};
 
@@ -36,7 +37,10 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => None,
     };
     let catalogue = Catalogue::embedded();
-    let gpu = super::gpus::find(&catalogue, &options.gpu)?;
+    let gpus = chosen(&catalogue, &options.gpu)?;
+    let Some(gpu) = gpus.first() else {
+        return Err(hinted("no GPU is named", "`tonnage gpus` lists them"));
+    };
     let mut machine = Options::new(gpu.clone());
     machine.gpus = options.gpus;
     machine.capacity = options.capacity;
@@ -48,6 +52,19 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     for (place, text) in &options.constants {
         let (constant, name) = constant(&request.job, place)?;
         request.constants.push((constant, name, text.clone()));
+    }
+    request.prices = match &options.prices {
+        Some(path) => prices(&catalogue, path)?,
+        None => BTreeMap::new(),
+    };
+    if gpus.len() > 1 {
+        if options.capacity.is_some() {
+            return Err(hinted(
+                "--capacity is the size of one GPU",
+                "name one GPU, or leave the size to the catalogue",
+            ));
+        }
+        request.gpus = gpus;
     }
     request.margin = options.margin;
     request.changes = match options.allow {
@@ -70,6 +87,10 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
             Some(hint) => hinted(error.to_string(), hint),
             None => anyhow::Error::new(error),
         },
+        FitError::PlaceholdersAndGpus => hinted(
+            error.to_string(),
+            "name one GPU, or write the numbers into the command",
+        ),
         FitError::Combinations { .. } => hinted(error.to_string(), "make the lists shorter"),
         FitError::Run(_) => match error {
             FitError::Run(error) => anyhow::Error::new(error),
@@ -89,6 +110,44 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => render::text(fit),
     });
     Ok(reply?)
+}
+
+/// The GPUs that were named, or all that can be simulated.
+fn chosen(catalogue: &Catalogue, names: &[String]) -> Result<Vec<Gpu>> {
+    if names.iter().any(|name| name == "any") {
+        let all = catalogue.gpus().iter().filter(|gpu| gpu.supported);
+        return Ok(all.cloned().collect());
+    }
+    let found = names.iter().map(|name| super::gpus::find(catalogue, name));
+    found.map(|gpu| gpu.cloned()).collect()
+}
+
+/// Prices by the catalogue's name: a GPU and a number on each line, with a space or a comma between; `#` begins a remark.
+fn prices(catalogue: &Catalogue, path: &Path) -> Result<BTreeMap<String, f64>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the prices {}", path.display()))?;
+    let mut prices = BTreeMap::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let wrong = || {
+            let place = format!("{}:{}", path.display(), number + 1);
+            hinted(
+                format!("{place}: {line:?} is no GPU with a price"),
+                "a name and a number on each line: a100-40gb 1.29",
+            )
+        };
+        let (name, price) = line.rsplit_once([' ', ',', '\t']).ok_or_else(wrong)?;
+        let price: f64 = price.trim().parse().map_err(|_| wrong())?;
+        if !price.is_finite() {
+            return Err(wrong());
+        }
+        let gpu = super::gpus::find(catalogue, name.trim_end_matches([' ', ',', '\t']))?;
+        prices.insert(gpu.id.clone(), price);
+    }
+    Ok(prices)
 }
 
 /// The constant that `--let` names: `NAME`, `NAME@LINE`, `FILE:NAME`.
@@ -117,7 +176,9 @@ fn answer(fit: &Fit) -> Answer {
     let failed = |bound: Bound| matches!(bound, Bound::Failed | Bound::Interrupted);
     if fit.found {
         Answer::Yes
-    } else if fit.rows.iter().any(|row| failed(row.bound)) {
+    } else if fit.rows.iter().any(|row| failed(row.bound))
+        || !fit.gpus.is_empty() && fit.gpus.iter().all(|gpu| gpu.fits.is_none())
+    {
         Answer::Failed
     } else {
         Answer::No

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::verdict::Outcome;
-use tonnage_fit::{Bound, Evidence, Fit, Remedies, Remedy, Row, Trial};
+use tonnage_fit::{Bound, Evidence, Fit, GpuVerdict, Remedies, Remedy, Row, Trial};
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 
@@ -13,7 +13,11 @@ use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 const ROWS: usize = 10;
 
 pub(crate) fn text(fit: &Fit) -> String {
-    let mut text = format!("{}\n", headline(fit));
+    let mut text = if fit.gpus.is_empty() {
+        format!("{}\n", headline(fit))
+    } else {
+        format!("{}\n", gpu_headline(fit))
+    };
     let limit = fit.limit;
     let kept = if limit.margin_given {
         format!("{} are kept free, as was asked for", bytes(limit.margin))
@@ -24,6 +28,7 @@ pub(crate) fn text(fit: &Fit) -> String {
         )
     };
     let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
+    gpus(&mut text, &fit.gpus);
     if fit.rows.len() > 1 {
         table(&mut text, fit);
     } else if let Some(row) = fit.rows.first() {
@@ -156,6 +161,65 @@ pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
         }
     }
     text
+}
+
+fn gpu_headline(fit: &Fit) -> String {
+    let all = fit.gpus.len();
+    let some = fit.gpus.iter().filter(|gpu| gpu.fits == Some(true)).count();
+    let what = match fit.gpus.iter().any(|gpu| gpu.price.is_some()) {
+        true => "cheapest",
+        false => "smallest",
+    };
+    match some {
+        0 => format!("{BAD}does not fit{BAD:#} on any of {all} GPUs"),
+        _ => format!(
+            "{GOOD}fits on {some} of {all} GPUs{GOOD:#}, the {what} is {} ({})",
+            fit.gpu,
+            bytes(fit.limit.capacity)
+        ),
+    }
+}
+
+/// The GPUs around the limit: the last that are too small and the first that are not.
+fn gpus(text: &mut String, gpus: &[GpuVerdict]) {
+    if gpus.is_empty() {
+        return;
+    }
+    let first = gpus.iter().position(|gpu| gpu.fits == Some(true));
+    let begin = match first {
+        Some(first) if gpus.len() > ROWS => first.saturating_sub(3).min(gpus.len() - ROWS),
+        _ => gpus.len().saturating_sub(ROWS),
+    };
+    text.push('\n');
+    for gpu in gpus.iter().skip(begin).take(ROWS) {
+        let word = match gpu.fits {
+            Some(true) => format!("{GOOD}fits{GOOD:#}        "),
+            Some(false) => format!("{BAD}does not fit{BAD:#}"),
+            None => format!("{WARN}fails{WARN:#}       "),
+        };
+        let need = gpu.need.map_or_else(|| "-".to_owned(), bytes);
+        let price = gpu
+            .price
+            .map_or_else(String::new, |price| format!("  {price}"));
+        let _ = writeln!(
+            text,
+            "  {:<18} {:>10}  {word}  needs {need:>10}{price}",
+            gpu.gpu,
+            bytes(gpu.capacity),
+        );
+    }
+    let hidden = gpus.len().saturating_sub(ROWS);
+    if hidden > 0 {
+        let _ = writeln!(text, "  {DIM}and {hidden} more: --json has all{DIM:#}");
+    }
+    let mut runs: Vec<&str> = gpus.iter().map(|gpu| &*gpu.run_on).collect();
+    runs.sort_unstable();
+    runs.dedup();
+    let _ = writeln!(
+        text,
+        "  {DIM}run dry on the largest GPU of each architecture ({}), replayed for the others{DIM:#}",
+        runs.join(", ")
+    );
 }
 
 fn machine(fit: &Fit) -> String {
@@ -360,10 +424,15 @@ fn remarks(text: &mut String, fit: &Fit) {
         None => String::new(),
         Some(why) => format!("; each in a process of its own, because {why}"),
     };
+    let proved = if fit.gpus.is_empty() {
+        "; what is shown was run as shown"
+    } else {
+        ""
+    };
     let runs = if fit.runs == 1 { "dry run" } else { "dry runs" };
     let _ = writeln!(
         text,
-        "  {DIM}{} {runs}, {:.1} s; what is shown was run as shown{how}{DIM:#}",
+        "  {DIM}{} {runs}, {:.1} s{proved}{how}{DIM:#}",
         fit.runs, fit.seconds
     );
 }
