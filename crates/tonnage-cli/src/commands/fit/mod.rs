@@ -118,8 +118,8 @@ fn chosen(catalogue: &Catalogue, names: &[String]) -> Result<Vec<Gpu>> {
         let all = catalogue.gpus().iter().filter(|gpu| gpu.supported);
         return Ok(all.cloned().collect());
     }
-    let found = names.iter().map(|name| super::gpus::find(catalogue, name));
-    found.map(|gpu| gpu.cloned()).collect()
+    let find = |name: &String| Ok(super::gpus::find(catalogue, name)?.clone());
+    names.iter().map(find).collect()
 }
 
 /// Prices by the catalogue's name: a GPU and a number on each line, with a space or a comma between; `#` begins a remark.

@@ -166,9 +166,10 @@ pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
 fn gpu_headline(fit: &Fit) -> String {
     let all = fit.gpus.len();
     let some = fit.gpus.iter().filter(|gpu| gpu.fits == Some(true)).count();
-    let what = match fit.gpus.iter().any(|gpu| gpu.price.is_some()) {
-        true => "cheapest",
-        false => "smallest",
+    let what = if fit.gpus.iter().any(|gpu| gpu.price.is_some()) {
+        "cheapest"
+    } else {
+        "smallest"
     };
     match some {
         0 => format!("{BAD}does not fit{BAD:#} on any of {all} GPUs"),
