@@ -6,6 +6,7 @@
 //! made is committed, because it is read without a compiler; CI compares.
 #![forbid(unsafe_code)]
 
+mod changes;
 mod commands;
 mod configuration;
 mod findings;
@@ -33,6 +34,7 @@ pub fn pages() -> Result<Files> {
     let mut files = Files::new();
     files.insert("cli.md".into(), commands::page());
     files.insert("findings.md".into(), findings::page());
+    files.insert("changes.md".into(), changes::page());
     let results: Vec<_> = tonnage_cli::schemas()
         .into_iter()
         .map(schema::Named::of_result)

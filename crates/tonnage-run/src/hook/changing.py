@@ -402,7 +402,7 @@ class OfOptimizers(Base):
         """An option of the optimizer was changed."""
         frame = users_frame()
         edit = edit_of_call(frame, kind, keyword, value)
-        if edit is not None:
+        if edit is not None and kind in edit["new"]:
             line = edit["new"].strip()
         elif self.of_trainer() and trainers:
             line = f"TrainingArguments(..., optim={trainers!r})"
