@@ -304,6 +304,8 @@ fn what_commands_print_is_as_the_schemas_say() {
             "verify",
             "verify --json --recorded real.tonnage -o verify.json -- true",
         ),
+        ("fit", "fit --json -- true {batch=1,2}"),
+        ("fit", "fit --json --gpu t4,a100-40gb -- true"),
         ("gpus", "gpus --json"),
         ("gpu", "gpus --json h100"),
         (
