@@ -177,7 +177,7 @@ def test_what_is_on_already_is_said_and_no_traceback_shows_us(tmp_path):
     assert on[0]["where"] == ["already.py:22"], "the second optimizer is not fused by itself"
     assert not nothing["already"] and nothing["why"] == "no language model of transformers was trained with labels"
     assert "Invalid learning rate: -1" in errors
-    assert "tonnage" not in errors.split("Traceback")[1].split("ValueError")[0]
+    assert "<tonnage>" not in errors, "a frame of ours"
 
 
 CLIPPING = """
