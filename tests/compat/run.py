@@ -244,7 +244,8 @@ def page(found):
         "packages": ", ".join(packages),
     }
     lines = [OPENING.format(**names).strip(), ""]
-    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | processor s | host |", "|---" * 9 + "|"]
+    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | processor s | host |"]
+    lines += ["|---" * 9 + "|"]
     for row, result in known:
         version = result["versions"].get(row.packages[0], "")
         name = row.packages[0] if row.packages[0] == "torch" else f"{row.packages[0]} {version}"
