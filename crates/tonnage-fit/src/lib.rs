@@ -20,7 +20,7 @@ mod variants;
 
 pub use frontier::{Bound, Fit, FitError, Limit, Request, Row, SCHEMA_VERSION, fit};
 pub use gpus::GpuVerdict;
-pub use remedies::{NotMade, Remedies, Remedy};
+pub use remedies::{ExtraCost, NotMade, Remedies, Remedy};
 pub use search::Judgement;
 pub use template::{Choice, Parameter, Template, TemplateError};
 pub use variants::{Evidence, Stage, Trial, Watcher};

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
+use tonnage_analysis::verdict::Cost;
 use tonnage_run::RunError;
 use tonnage_run::changes::{self, Change, Maths};
 
@@ -28,8 +29,49 @@ pub struct Remedy {
     pub maths: String,
     /// Bytes that it saves of what the job needs; none if that is not known.
     pub saves: Option<u64>,
+    /// What it costs beside the job as it is, for each step; none if that was not counted.
+    pub cost: Option<ExtraCost>,
     /// The job with it.
     pub trial: Trial,
+}
+
+/// What a job does more with a change than without, for each step of an optimizer, or in all if there were no two steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ExtraCost {
+    /// Floating-point operations of matrix products and attention more than without it.
+    pub flops: i64,
+    /// The same as a part of those without it.
+    pub part: f64,
+    /// Bytes that it moves between host and GPU more than the job as it is.
+    pub moved: i64,
+    /// Kernels that it launches more.
+    pub launches: i64,
+}
+
+impl ExtraCost {
+    fn of(before: &Trial, after: &Trial) -> Option<Self> {
+        let (before, after) = (before.costs?, after.costs?);
+        let (before, after) = match (before.per_step, after.per_step) {
+            // A change that makes a step of each parameter has other steps.
+            (Some(one), Some(other)) if before.steps == after.steps => (one, other),
+            _ => (before.total, after.total),
+        };
+        let moved = |cost: Cost| cost.to_device.saturating_add(cost.to_host) as i64;
+        Some(Self {
+            flops: after.flops() as i64 - before.flops() as i64,
+            part: (after.flops() as f64 - before.flops() as f64) / before.flops().max(1) as f64,
+            moved: moved(after) - moved(before),
+            launches: after.launches as i64 - before.launches as i64,
+        })
+    }
+
+    /// What stands for the time that it takes, for an order alone: a GPU does some thousand operations while a byte
+    /// crosses the bus, and a kernel is launched in the time of some million.
+    fn weight(&self) -> f64 {
+        self.flops as f64 + self.moved.max(0) as f64 * 4e3 + self.launches.max(0) as f64 * 1e6
+    }
 }
 
 /// A change that was not made, and why.
@@ -115,10 +157,14 @@ pub(crate) fn find(
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
         let of_level = helpful.iter().filter(|one| one.change.maths == level);
         for one in of_level.filter(|one| one.trial.fits) {
-            let remedy = remedy(&[one.change], one.trial.clone(), need);
+            let remedy = remedy(&[one.change], one.trial.clone(), baseline);
             found.fitting.push(remedy);
         }
         if !found.fitting.is_empty() {
+            let weight = |remedy: &Remedy| remedy.cost.map_or(f64::INFINITY, |cost| cost.weight());
+            found
+                .fitting
+                .sort_by(|one, other| weight(one).total_cmp(&weight(other)));
             break;
         }
         let candidates: Vec<&Helpful> = helpful
@@ -129,7 +175,7 @@ pub(crate) fn find(
         let Some(trial) = trial else {
             continue;
         };
-        let remedy = remedy(&set, trial, need);
+        let remedy = remedy(&set, trial, baseline);
         if remedy.trial.fits {
             found.fitting.push(remedy);
             break;
@@ -150,7 +196,7 @@ fn saves(need: u64, less: u64) -> bool {
     need.saturating_sub(less) as f64 > WORTHWHILE * need as f64
 }
 
-fn remedy(set: &[&'static Change], trial: Trial, need: u64) -> Remedy {
+fn remedy(set: &[&'static Change], trial: Trial, baseline: &Trial) -> Remedy {
     let maths = set.iter().map(|change| change.maths).max();
     let titles: Vec<&str> = set.iter().map(|change| change.title.as_str()).collect();
     Remedy {
@@ -158,9 +204,15 @@ fn remedy(set: &[&'static Change], trial: Trial, need: u64) -> Remedy {
         setting: None,
         title: titles.join(" + "),
         maths: maths.unwrap_or(Maths::Nothing).as_str().to_owned(),
-        saves: trial.need.map(|less| need.saturating_sub(less)),
+        saves: saved(baseline, &trial),
+        cost: ExtraCost::of(baseline, &trial),
         trial,
     }
+}
+
+/// Bytes that are needed less.
+fn saved(before: &Trial, after: &Trial) -> Option<u64> {
+    Some(before.need?.saturating_sub(after.need?))
 }
 
 /// Why a change was not made in a trial, if it was not.
@@ -245,7 +297,7 @@ fn by_setting(
     variant: &Variant,
     baseline: &Trial,
 ) -> Result<Option<Remedy>, RunError> {
-    let (Some(need), Some(expandable)) = (baseline.need, baseline.expandable) else {
+    let Some(expandable) = baseline.expandable else {
         return Ok(None);
     };
     if expandable.saturating_add(baseline.margin) > baseline.capacity {
@@ -272,7 +324,8 @@ fn by_setting(
         changes: Vec::new(),
         title: "expandable segments of PyTorch's allocator".to_owned(),
         maths: Maths::Nothing.as_str().to_owned(),
-        saves: trial.need.map(|less| need.saturating_sub(less)),
+        saves: saved(baseline, &trial),
+        cost: ExtraCost::of(baseline, &trial),
         setting: Some(setting),
         trial,
     }))

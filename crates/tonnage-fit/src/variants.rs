@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tempfile::TempDir;
-use tonnage_analysis::verdict::{Outcome, ProgramChange, Verdict};
+use tonnage_analysis::verdict::{Costs, Outcome, ProgramChange, Verdict};
 use tonnage_gpus::Gpu;
 use tonnage_run::{
     Attempt, DryRun, ForkServer, Imports, Job, JobEnd, JobOutput, Observer, Options, Progress,
@@ -96,6 +96,8 @@ pub struct Trial {
     pub stopped: Option<String>,
     /// What became of the changes that were to be made to the program.
     pub changes: Vec<ProgramChange>,
+    /// What the job has the GPU do; of a job that does not fit, on a GPU without a limit.
+    pub costs: Option<Costs>,
     /// What a dry run could not know, a sentence each.
     pub unknown: Vec<String>,
     /// Its recording, as long as the search goes on.
@@ -391,6 +393,7 @@ fn judge(
         capacity: verdict.capacity.bytes,
         margin,
         changes: verdict.changes.clone(),
+        costs: verdict.costs,
         peak_allocated: peak_allocated(verdict),
         why: reason(verdict),
         stopped: verdict.stopped.clone(),

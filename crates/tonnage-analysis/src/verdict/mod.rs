@@ -313,7 +313,10 @@ pub fn verdict_of_whole<R: Read>(
     whole: impl Fn() -> io::Result<R>,
 ) -> Result<Verdict, VerdictError> {
     let mut verdict = verdict(open)?;
-    verdict.need = need::find(&whole, verdict.capacity.bytes)?;
+    let (need, costs) = need::find(&whole, verdict.capacity.bytes)?;
+    verdict.need = need;
+    // What the job costs is what the whole of it costs.
+    verdict.costs = costs.or(verdict.costs);
     // What it needs rests on the sizes of the whole job, not only on those before the failure.
     for sentence in unmodelled_calls(whole()?)?.unknown_sizes() {
         if !verdict.unknown_sizes.contains(&sentence) {

@@ -12,7 +12,7 @@ use serde::Serialize;
 use tonnage_trace::account::Rounding;
 use tonnage_trace::{Account, DeviceAccount, Kind, Reader};
 
-use super::{Facts, Rows, VerdictError, margin};
+use super::{Costs, Facts, Rows, VerdictError, costs, margin};
 use crate::facts;
 use crate::replay::{Alloc, Job};
 
@@ -115,17 +115,18 @@ impl Needed {
 pub(super) fn find<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     capacity: u64,
-) -> Result<Option<Need>, VerdictError> {
+) -> Result<(Option<Need>, Option<Costs>), VerdictError> {
     let rows = Rows::read(open()?)?;
     let facts = Facts::read(&rows.reader);
+    let costs = costs::find(&facts);
     let totals = rows.totals(&facts);
     let Some(fullest) = totals.iter().max_by_key(|total| total.most_in_use) else {
-        return Ok(None);
+        return Ok((None, costs));
     };
     let on_it = rows.tracks().filter(|((_, on), _)| *on == fullest.device);
     let largest = on_it.max_by_key(|(_, track)| track.at_peak_used().breakdown.used);
     let Some(((process, device), track)) = largest else {
-        return Ok(None);
+        return Ok((None, costs));
     };
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
@@ -134,7 +135,7 @@ pub(super) fn find<R: Read>(
     let complete = facts.ending == "exit 0" && stopped.is_none();
     let job = margin::load(open, &totals);
     let needed = Needed::find(job.as_ref(), least, Some(capacity), complete);
-    Ok(Some(Need {
+    let need = Need {
         device,
         bytes: needed.bytes,
         known: needed.known.to_owned(),
@@ -148,7 +149,8 @@ pub(super) fn find<R: Read>(
         above,
         uncounted: margin::most_uncounted(facts.all, u64::from(fullest.processes)),
         gpus: Vec::new(),
-    }))
+    };
+    Ok((Some(need), costs))
 }
 
 /// The largest use that no allocator can avoid, and when it was above `room`.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::verdict::Outcome;
-use tonnage_fit::{Bound, Evidence, Fit, GpuVerdict, Remedies, Remedy, Row, Trial};
+use tonnage_fit::{Bound, Evidence, ExtraCost, Fit, GpuVerdict, Remedies, Remedy, Row, Trial};
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 
@@ -62,11 +62,14 @@ fn remedies(text: &mut String, found: &Remedies) {
         };
         return;
     }
-    let _ = writeln!(text, "\n  what makes it fit, the cheapest first:");
+    let _ = writeln!(
+        text,
+        "\n  what makes it fit, in the order of what it costs (counted operations and bytes, not measured time):"
+    );
     for (number, remedy) in found.fitting.iter().take(REMEDIES).enumerate() {
         let _ = writeln!(
             text,
-            "  {}. {GOOD}{}{GOOD:#}: needs {}{}; mathematics: {}",
+            "  {}. {GOOD}{}{GOOD:#}: needs {}{}; mathematics: {}{}",
             number + 1,
             remedy.title,
             need(&remedy.trial),
@@ -74,6 +77,7 @@ fn remedies(text: &mut String, found: &Remedies) {
                 .saves
                 .map_or_else(String::new, |saves| format!(", {} less", bytes(saves))),
             remedy.maths,
+            remedy.cost.map_or_else(String::new, cost),
         );
         let lines = lines(remedy);
         let most = LINES[number.min(1)];
@@ -88,6 +92,20 @@ fn remedies(text: &mut String, found: &Remedies) {
             );
         }
     }
+}
+
+/// What a change costs in a step, as it was counted.
+fn cost(cost: ExtraCost) -> String {
+    let mut text = String::new();
+    let percent = (cost.part * 100.0).round();
+    if percent != 0.0 {
+        let _ = write!(text, "; {percent:+} % matrix operations a step");
+    }
+    if cost.moved > 0 {
+        let moved = bytes(cost.moved.unsigned_abs());
+        let _ = write!(text, "; {moved} more between host and GPU a step");
+    }
+    text
 }
 
 /// What is written by hand, in lines.
