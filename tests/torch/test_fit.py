@@ -2,7 +2,10 @@
 """What `tonnage fit` answers, held against `tonnage run` of the same commands: fresh processes, read with pyarrow."""
 
 import json
+import os
+import signal
 import subprocess
+import time
 
 import pyarrow
 import pytest
@@ -104,3 +107,23 @@ def test_a_job_that_does_not_fit_gets_changes_that_a_fresh_run_confirms(folder):
     fresh, code = tonnage(folder, "run", *GPU, *options, "-o", "changed.tonnage", *words)
     assert (code, fresh["outcome"]) == (0, "fits")
     assert fresh["margin"]["smallest"] == remedy["trial"]["need"]
+
+
+def test_an_interrupt_gives_the_best_so_far(folder):
+    (folder / "slow.py").write_text(
+        "import sys, time\nimport torch\nx = torch.zeros(1 << 20, device='cuda')\n"
+        "if int(sys.argv[1]) > 1:\n    open('begun', 'w').close()\n    time.sleep(300)\n"
+    )
+    line = [TONNAGE, "fit", "--json", "--no-progress", *GPU, "--", PYTHON, "slow.py", "{batch=1..9}"]
+    job = subprocess.Popen(
+        line, stdout=subprocess.PIPE, text=True, env=environment(), cwd=folder, start_new_session=True
+    )
+    deadline = time.monotonic() + 200
+    while not (folder / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # As Ctrl-C at a terminal does: to the command, the fork server and its children.
+    os.killpg(job.pid, signal.SIGINT)
+    out, _ = job.communicate(timeout=100)
+    fit = json.loads(out)
+    assert (job.returncode, fit["interrupted"], fit["rows"][0]["bound"]) == (0, True, "interrupted")
+    assert fit["rows"][0]["largest"]["values"] == [["batch", "1"]]

@@ -257,6 +257,8 @@ impl<'a> Variants<'a> {
         if let Some(server) = server {
             let run = dry_run_forked(server, &job, &options, &recording, &mut observer);
             match run {
+                // It was interrupted with its variants.
+                Err(RunError::ForkServer { .. }) if self.watcher.stopped() => return Ok(None),
                 Err(RunError::ForkServer { .. }) => {}
                 other => {
                     return Ok(self.judged(variant, &other?, &recording, true, begun));

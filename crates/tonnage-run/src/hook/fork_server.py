@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import select
+import signal
 import socket
 import sys
 
@@ -36,6 +37,8 @@ class _Server:
         self.children = {}
 
     def serve(self):
+        # Ctrl-C at a terminal is for the variants; the server ends when the other side hangs up.
+        self.interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
         first = self._receive()
         if first is None:
             self.leave(0)
@@ -81,6 +84,7 @@ class _Server:
     def _become(self, request):
         """Makes this child the process of a variant."""
         self.connection.close()
+        signal.signal(signal.SIGINT, self.interrupts or signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
@@ -127,8 +131,6 @@ class _Server:
         self.connection.sendall(json.dumps(facts).encode() + b"\n")
 
     def _hang_up(self):
-        import signal
-
         for child in self.children:
             try:
                 os.kill(child, signal.SIGKILL)
