@@ -192,7 +192,7 @@ mod tests {
                     file.0
                 );
             }
-            assert!(file.1.contains("\nclass Change(Base):"), "{}", file.0);
+            assert!(file.1.contains("\nclass Change("), "{}", file.0);
         }
         assert_eq!(all().len(), FILES.len());
     }
