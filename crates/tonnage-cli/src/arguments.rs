@@ -305,6 +305,7 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 /// {batch=1..256}, of which the largest that fits is searched, or a list
 /// {seq=1024,2048}, of which each is tried. {batch=8..256+8} goes in steps,
 /// {batch=1..256*2} in powers of two; {batch} repeats the value in another place.
+/// Quote them: a shell would take a list in braces apart.
 ///
 /// Every answer is a dry run of the job itself, and so is the next larger
 /// number, which does not fit. The job is started once; the variants are forked
@@ -320,10 +321,10 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 Examples:
   tonnage fit --gpu rtx4090 train.py
   tonnage fit --gpu any train.py
-  tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256}
-  tonnage fit --gpu rtx4090 train.py --batch-size {batch=1..256} --seq {seq=1024,2048,4096}
-  tonnage fit --gpu rtx4090 --let batch_size={1..256} train.py
-  tonnage fit --gpu a100-40gb --env BATCH={1..64} -- python -m my.training")]
+  tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}'
+  tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
+  tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
+  tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training")]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the command line"
