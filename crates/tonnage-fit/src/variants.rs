@@ -11,15 +11,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tempfile::TempDir;
 use tonnage_analysis::verdict::{Costs, Outcome, ProgramChange, Verdict};
 use tonnage_gpus::Gpu;
 use tonnage_run::{
-    Attempt, DryRun, ForkServer, Imports, Job, JobEnd, JobOutput, Observer, Options, Progress,
-    RunError, dry_run, dry_run_forked, first_dry_run,
+    DryRun, ForkServer, Imports, Job, JobOutput, Observer, Options, Progress, RunError, dry_run,
+    dry_run_forked, first_dry_run,
 };
 use tonnage_trace::Reader;
 
@@ -144,6 +144,7 @@ struct First {
     variant: Variant,
     recording: PathBuf,
     imports: Option<Imports>,
+    took: Duration,
 }
 
 impl<'a> Variants<'a> {
@@ -236,6 +237,7 @@ impl<'a> Variants<'a> {
             variant: variant.clone(),
             recording,
             imports,
+            took: run.limited.end.elapsed,
         });
         Ok(trial)
     }
@@ -297,8 +299,15 @@ impl<'a> Variants<'a> {
         let mut options = self.options_of(&first.variant);
         let server = ForkServer::start(&job, &options, imports).map_err(told)?;
         options.stop_at_oom = true;
-        let mut observer = Stopping(self.watcher);
-        dry_run_forked(&server, &job, &options, &recording, &mut observer).map_err(told)?;
+        // A fork that waits for what is not there waits for ever.
+        let limit = first.took * 3 + Duration::from_secs(20);
+        let mut observer = Limited(self.watcher, limit);
+        let run = dry_run_forked(&server, &job, &options, &recording, &mut observer);
+        let run = run.map_err(told)?;
+        if run.limited.end.interrupted {
+            let seconds = limit.as_secs();
+            return Err(format!("a fork did not end within {seconds} s"));
+        }
         let same = same_rows(&first.recording, &recording);
         match same {
             Ok(None) => Ok(server),
@@ -504,6 +513,19 @@ fn same_rows(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::error
     Ok(None)
 }
 
+/// Ends a run when the watcher does, or when it has taken too long.
+struct Limited<'a>(&'a dyn Watcher, Duration);
+
+impl Observer for Limited<'_> {
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        if self.0.stopped() || progress.elapsed > self.1 {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
 /// Ends a run when the watcher does.
 struct Stopping<'a>(&'a dyn Watcher);
 
@@ -515,8 +537,4 @@ impl Observer for Stopping<'_> {
             ControlFlow::Continue(())
         }
     }
-
-    fn started(&mut self, _: Attempt) {}
-
-    fn ended(&mut self, _: Attempt, _: &JobEnd) {}
 }

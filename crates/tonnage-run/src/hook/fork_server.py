@@ -53,8 +53,13 @@ class _Server:
             # The output of an import that waits in a buffer would be written by each child.
             sys.stdout.flush()
             sys.stderr.flush()
+            # Native threads, such as those of OpenMP, are not there in a child, which would wait for them for ever.
+            has_threads = len(os.listdir("/proc/self/task")) > 1
             child = os.fork()
             if child == 0:
+                torch = sys.modules.get("torch")
+                if has_threads and torch is not None:
+                    torch.set_num_threads(1)
                 return self._become(request)
             self.children[child] = request["id"]
             self._send(started=request["id"], process=child)
