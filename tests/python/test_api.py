@@ -258,7 +258,7 @@ def test_fit_finds_the_largest_value_of_a_range(job):
     fit = tonnage.fit(["train.py", "{batch}"], gpu="rtx4090", capacity="4GiB", cwd=job, batch=range(1024, 16385, 1024))
     assert fit and fit.found and fit.to_dict()["rows"][0]["bound"] == "proved"
     assert 1024 <= fit.largest < 16384 and fit.command.endswith(f"train.py {fit.largest}")
-    assert "largest that does" in str(fit)
+    assert "largest of the range that does" in str(fit)
     with pytest.raises(tonnage.Error, match="one value"):
         tonnage.fit(["train.py", "{batch}"], cwd=job, batch="7")
     with pytest.raises(tonnage.Error, match="does not grow"):

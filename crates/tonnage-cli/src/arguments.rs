@@ -313,7 +313,8 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 ///
 /// Where nothing fits, changes are made to the program inside its process, such
 /// as gradient checkpointing or another optimizer, without touching a file. What
-/// makes the job fit is listed, the cheapest first, with the lines to write.
+/// makes the job fit is listed, by what it adds to each step, with the lines to
+/// write.
 ///
 /// Exit code: 0 something fits, 1 nothing does, 2 the script failed otherwise.
 #[derive(Args, Debug)]

@@ -17,7 +17,7 @@ use crate::gpus::{self, GpuVerdict};
 use crate::remedies::{self, Remedies};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
-use crate::variants::{Evidence, Trial, Variant, Variants, Watcher};
+use crate::variants::{Trial, Variant, Variants, Watcher};
 
 /// Version of the JSON that [`Fit`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -208,23 +208,18 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
         Some(Choice::Range(sizes)) => sizes.clone(),
         _ => vec![0],
     };
-    let capacity = request
-        .options
-        .capacity
-        .unwrap_or(request.options.gpu.total_memory.value);
+    let capacity = request.options.capacity();
     let mut rows: Vec<Open> = combinations(&template)?
         .into_iter()
         .map(|fixed| Open {
             fixed,
-            search: Search::new(
-                sizes.clone(),
-                capacity.saturating_sub(request.margin.unwrap_or(0)),
-            ),
+            search: Search::new(sizes.clone(), capacity),
             trials: BTreeMap::new(),
             done: false,
         })
         .collect();
-    let mut variants = Variants::new(&request.options, request.margin, watcher)?;
+    let keep = request.recording.is_some();
+    let mut variants = Variants::new(&request.options, request.margin, keep, watcher)?;
     let mut interrupted = false;
     loop {
         let open = rows.iter().filter(|row| !row.done).count();
@@ -252,10 +247,7 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             let judgement = Judgement {
                 fits: trial.fits,
                 // The margin is part of what a variant takes.
-                need: trial.need.map(|need| match request.margin {
-                    Some(_) => need,
-                    None => need.saturating_add(trial.margin),
-                }),
+                need: trial.need.map(|need| need.saturating_add(trial.margin)),
             };
             rows[row].search.learn(index, judgement);
             rows[row].trials.insert(index, trial);
@@ -293,30 +285,42 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             source,
         })?;
     }
+    let found = answers(&rows, remedies.as_ref()).next().is_some();
     Ok(Fit {
-        schema_version: SCHEMA_VERSION,
-        found: rows.iter().any(|row| row.largest.is_some())
-            || remedies
-                .as_ref()
-                .is_some_and(|found| !found.fitting.is_empty()),
-        command: line(request),
+        found,
         gpu: request.options.gpu.id.clone(),
         gpu_name: request.options.gpu.name.clone(),
+        searched: searched.map(|number| template.parameters[number].name.clone()),
+        rows,
+        remedies,
+        interrupted,
+        ..unanswered(request, variants, capacity, begun)
+    })
+}
+
+/// The question, and what finding an answer took.
+fn unanswered(request: &Request, variants: Variants<'_>, capacity: u64, begun: Instant) -> Fit {
+    Fit {
+        schema_version: SCHEMA_VERSION,
+        found: false,
+        command: request.job.line(),
+        gpu: String::new(),
+        gpu_name: String::new(),
         limit: Limit {
             capacity,
             capacity_given: request.options.capacity.is_some(),
             margin: request.margin.unwrap_or(variants.margin_seen()),
             margin_given: request.margin.is_some(),
         },
-        searched: searched.map(|number| template.parameters[number].name.clone()),
-        rows,
+        searched: None,
+        rows: Vec::new(),
         gpus: Vec::new(),
-        remedies,
+        remedies: None,
         runs: variants.runs,
         not_forked: variants.not_forked,
-        interrupted,
+        interrupted: false,
         seconds: begun.elapsed().as_secs_f64(),
-    })
+    }
 }
 
 /// Judges the job on each of several GPUs.
@@ -329,7 +333,7 @@ fn which_gpu(
     if !template.parameters.is_empty() {
         return Err(FitError::PlaceholdersAndGpus);
     }
-    let mut variants = Variants::new(&request.options, request.margin, watcher)?;
+    let mut variants = Variants::new(&request.options, request.margin, false, watcher)?;
     let variant = variant(request, template, &[], 0);
     let verdicts = gpus::judge(
         &mut variants,
@@ -342,34 +346,15 @@ fn which_gpu(
     let answer = fitting.or(verdicts.last());
     let text =
         |get: fn(&GpuVerdict) -> &String| answer.map_or_else(String::new, |it| get(it).clone());
+    let capacity = answer.map_or(0, |it| it.capacity);
     Ok(Fit {
-        schema_version: SCHEMA_VERSION,
         found: fitting.is_some(),
-        command: line(request),
         gpu: text(|it| &it.gpu),
         gpu_name: text(|it| &it.name),
-        limit: Limit {
-            capacity: answer.map_or(0, |it| it.capacity),
-            capacity_given: false,
-            margin: request.margin.unwrap_or(variants.margin_seen()),
-            margin_given: request.margin.is_some(),
-        },
-        searched: None,
-        rows: Vec::new(),
-        gpus: verdicts,
-        remedies: None,
-        runs: variants.runs,
-        not_forked: variants.not_forked,
         interrupted: watcher.stopped(),
-        seconds: begun.elapsed().as_secs_f64(),
+        gpus: verdicts,
+        ..unanswered(request, variants, capacity, begun)
     })
-}
-
-/// The command, with its placeholders.
-fn line(request: &Request) -> String {
-    let words = request.job.command.iter();
-    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    words.join(" ")
 }
 
 /// The trials that are answers, the first of each combination first.
@@ -495,14 +480,5 @@ fn finished(row: Open, template: &Template, searched: Option<usize>) -> Row {
         largest: best.and_then(|best| row.trials.get(&best).cloned()),
         next: next.cloned(),
         trials: row.trials.into_values().collect(),
-    }
-}
-
-impl Fit {
-    /// Whether every figure was seen in a dry run in which nothing had to be assumed.
-    pub fn is_certain(&self) -> bool {
-        let answers = self.rows.iter().filter_map(|row| row.largest.as_ref());
-        let mut answers = answers.chain(self.rows.iter().filter_map(|row| row.next.as_ref()));
-        answers.all(|trial| trial.evidence == Evidence::Replayed)
     }
 }

@@ -92,7 +92,7 @@ pub struct NotMade {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Remedies {
-    /// What makes it fit, the cheapest first.
+    /// What makes it fit, in the order of a weight of what each does more: operations, bytes moved and launches.
     pub fitting: Vec<Remedy>,
     /// What comes nearest, where nothing makes it fit.
     pub nearest: Option<Remedy>,
@@ -304,20 +304,13 @@ fn by_setting(
         return Ok(None);
     }
     let mut with = variant.clone();
-    let environment = &mut with.job.environment;
-    let own = environment
-        .iter()
-        .rev()
-        .find(|(name, _)| name == SETTING_VARIABLE);
-    let own = own
-        .map(|(_, value)| value.clone())
-        .or_else(|| std::env::var_os(SETTING_VARIABLE));
-    let own = own.map(|value| value.to_string_lossy().into_owned());
+    let own = with.job.variable(SETTING_VARIABLE);
     let setting = match own.filter(|own| !own.is_empty()) {
-        Some(own) => format!("{own},{SETTING}"),
+        Some(own) => format!("{},{SETTING}", own.to_string_lossy()),
         None => SETTING.to_owned(),
     };
-    environment.push((SETTING_VARIABLE.into(), setting.clone().into()));
+    let with_it = (SETTING_VARIABLE.into(), setting.clone().into());
+    with.job.environment.push(with_it);
     let mut trials = variants.run(&[with], 1)?;
     let trial = trials.pop().flatten().filter(|trial| trial.fits);
     Ok(trial.map(|trial| Remedy {

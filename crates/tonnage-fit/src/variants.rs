@@ -100,7 +100,7 @@ pub struct Trial {
     pub costs: Option<Costs>,
     /// What a dry run could not know, a sentence each.
     pub unknown: Vec<String>,
-    /// Its recording, as long as the search goes on.
+    /// Its recording, as long as the search goes on, if one was asked for.
     #[serde(skip)]
     pub(crate) recording: PathBuf,
     /// Whether it ran in a fork.
@@ -126,6 +126,8 @@ pub(crate) struct Variant {
 pub(crate) struct Variants<'a> {
     options: Options,
     margin: Option<u64>,
+    /// Whether the recordings are kept as long as the search goes on.
+    keep: bool,
     watcher: &'a dyn Watcher,
     folder: TempDir,
     numbers: AtomicUsize,
@@ -147,15 +149,25 @@ struct First {
     took: Duration,
 }
 
+/// A run that is prepared.
+struct Begun {
+    job: Job,
+    options: Options,
+    recording: PathBuf,
+    at: Instant,
+}
+
 impl<'a> Variants<'a> {
     pub(crate) fn new(
         options: &Options,
         margin: Option<u64>,
+        keep: bool,
         watcher: &'a dyn Watcher,
     ) -> Result<Self, RunError> {
         Ok(Self {
             options: options.clone(),
             margin,
+            keep,
             watcher,
             folder: tempfile::Builder::new()
                 .prefix("tonnage-fit-")
@@ -223,19 +235,19 @@ impl<'a> Variants<'a> {
 
     /// Runs the first variant in a process of its own.
     fn run_first(&mut self, variant: &Variant) -> Result<Option<Trial>, RunError> {
-        self.watcher
-            .stage(Stage::Trying(&variant.values, &variant.changes));
-        let begun = Instant::now();
-        let recording = self.recording();
-        let mut observer = Stopping(self.watcher);
-        let job = logged(&variant.job, &recording);
-        let (run, imports) =
-            first_dry_run(&job, &self.options_of(variant), &recording, &mut observer)?;
+        let begun = self.begin(variant);
+        let mut observer = Until::stopped(self.watcher);
+        let (run, imports) = first_dry_run(
+            &begun.job,
+            &begun.options,
+            &begun.recording,
+            &mut observer,
+        )?;
         self.runs += 1;
-        let trial = self.judged(variant, &run, &recording, false, begun);
+        let trial = self.judged(variant, &run, &begun, false);
         self.first = Some(First {
             variant: variant.clone(),
-            recording,
+            recording: begun.recording,
             imports,
             took: run.limited.end.elapsed,
         });
@@ -248,27 +260,39 @@ impl<'a> Variants<'a> {
         variant: &Variant,
         server: Option<&ForkServer>,
     ) -> Result<Option<Trial>, RunError> {
-        self.watcher
-            .stage(Stage::Trying(&variant.values, &variant.changes));
-        let begun = Instant::now();
-        let recording = self.recording();
-        let mut observer = Stopping(self.watcher);
-        let job = logged(&variant.job, &recording);
-        let options = self.options_of(variant);
-        let server = server.filter(|server| server.serves(&job, &options));
+        let begun = self.begin(variant);
+        let Begun {
+            job,
+            options,
+            recording,
+            ..
+        } = &begun;
+        let mut observer = Until::stopped(self.watcher);
+        let server = server.filter(|server| server.serves(job, options));
         if let Some(server) = server {
-            let run = dry_run_forked(server, &job, &options, &recording, &mut observer);
+            let run = dry_run_forked(server, job, options, recording, &mut observer);
             match run {
                 // It was interrupted with its variants.
                 Err(RunError::ForkServer { .. }) if self.watcher.stopped() => return Ok(None),
                 Err(RunError::ForkServer { .. }) => {}
-                other => {
-                    return Ok(self.judged(variant, &other?, &recording, true, begun));
-                }
+                other => return Ok(self.judged(variant, &other?, &begun, true)),
             }
         }
-        let run = dry_run(&job, &options, &recording, &mut observer)?;
-        Ok(self.judged(variant, &run, &recording, false, begun))
+        let run = dry_run(job, options, recording, &mut observer)?;
+        Ok(self.judged(variant, &run, &begun, false))
+    }
+
+    /// Says what is tried, and prepares its run.
+    fn begin(&self, variant: &Variant) -> Begun {
+        self.watcher
+            .stage(Stage::Trying(&variant.values, &variant.changes));
+        let recording = self.recording();
+        Begun {
+            job: logged(&variant.job, &recording),
+            options: self.options_of(variant),
+            recording,
+            at: Instant::now(),
+        }
     }
 
     /// Starts a fork server, and compares the first variant in a fork with the same in a process of its own.
@@ -280,6 +304,8 @@ impl<'a> Variants<'a> {
         let checked = self.checked_server(first);
         match checked {
             Ok(server) => self.server = Some(server),
+            // Nothing more is run.
+            Err(_) if self.watcher.stopped() => {}
             Err(why) => {
                 self.watcher.stage(Stage::NotForked(&why));
                 self.not_forked = Some(why);
@@ -301,14 +327,22 @@ impl<'a> Variants<'a> {
         options.stop_at_oom = true;
         // A fork that waits for what is not there waits for ever.
         let limit = first.took * 3 + Duration::from_secs(20);
-        let mut observer = Limited(self.watcher, limit);
+        let mut observer = Until {
+            watcher: self.watcher,
+            limit: Some(limit),
+        };
         let run = dry_run_forked(&server, &job, &options, &recording, &mut observer);
         let run = run.map_err(told)?;
+        if self.watcher.stopped() {
+            return Err("it was interrupted".to_owned());
+        }
         if run.limited.end.interrupted {
             let seconds = limit.as_secs();
             return Err(format!("a fork did not end within {seconds} s"));
         }
         let same = same_rows(&first.recording, &recording);
+        self.forget(&first.recording);
+        self.forget(&recording);
         match same {
             Ok(None) => Ok(server),
             Ok(Some(row)) => Err(format!(
@@ -334,15 +368,21 @@ impl<'a> Variants<'a> {
         self.folder.path().join(format!("{number}.tonnage"))
     }
 
+    /// Removes a recording that nobody asked to keep.
+    fn forget(&self, recording: &Path) {
+        if !self.keep {
+            let _ = std::fs::remove_file(recording);
+        }
+    }
+
     fn judged(
         &self,
         variant: &Variant,
         run: &DryRun,
-        recording: &Path,
+        begun: &Begun,
         forked: bool,
-        begun: Instant,
     ) -> Option<Trial> {
-        let verdict = &run.verdict;
+        let (verdict, recording) = (&run.verdict, &begun.recording);
         if verdict.outcome == Outcome::Interrupted && self.watcher.stopped() {
             return None;
         }
@@ -351,12 +391,16 @@ impl<'a> Variants<'a> {
             verdict,
             self.margin,
             forked,
-            begun.elapsed().as_secs_f64(),
+            begun.at.elapsed().as_secs_f64(),
         );
         if verdict.outcome == Outcome::Failed && verdict.exceptions.is_empty() {
             trial.why = last_line(recording).or(trial.why);
         }
         let _ = std::fs::remove_file(recording.with_extension("output"));
+        // The first one is compared with a fork of it.
+        if self.first.is_some() {
+            self.forget(recording);
+        }
         recording.clone_into(&mut trial.recording);
         self.watcher.stage(Stage::Tried(&trial));
         Some(trial)
@@ -378,12 +422,6 @@ fn judge(
     };
     let margin = margin.unwrap_or(uncounted);
     let holds = need.is_none_or(|need| need.saturating_add(margin) <= verdict.capacity.bytes);
-    let command: Vec<_> = variant
-        .job
-        .command
-        .iter()
-        .map(|word| word.to_string_lossy())
-        .collect();
     let mut unknown = verdict.unknown_sizes.clone();
     if let Some(values) = &verdict.unknown_values
         && values.sizes > 0
@@ -395,7 +433,7 @@ fn judge(
     }
     Trial {
         values: variant.values.clone(),
-        command: command.join(" "),
+        command: variant.job.line(),
         outcome: verdict.outcome,
         fits: verdict.outcome == Outcome::Fits && holds,
         need,
@@ -514,24 +552,24 @@ fn same_rows(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::error
 }
 
 /// Ends a run when the watcher does, or when it has taken too long.
-struct Limited<'a>(&'a dyn Watcher, Duration);
+struct Until<'a> {
+    watcher: &'a dyn Watcher,
+    limit: Option<Duration>,
+}
 
-impl Observer for Limited<'_> {
-    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
-        if self.0.stopped() || progress.elapsed > self.1 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
+impl<'a> Until<'a> {
+    fn stopped(watcher: &'a dyn Watcher) -> Self {
+        Self {
+            watcher,
+            limit: None,
         }
     }
 }
 
-/// Ends a run when the watcher does.
-struct Stopping<'a>(&'a dyn Watcher);
-
-impl Observer for Stopping<'_> {
-    fn progress(&mut self, _: &Progress) -> ControlFlow<()> {
-        if self.0.stopped() {
+impl Observer for Until<'_> {
+    fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
+        let is_late = self.limit.is_some_and(|limit| progress.elapsed > limit);
+        if is_late || self.watcher.stopped() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

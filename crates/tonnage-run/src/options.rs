@@ -42,7 +42,7 @@ impl Job {
     }
 
     /// An environment variable as the job sees it.
-    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+    pub fn variable(&self, name: &str) -> Option<OsString> {
         let own = self.environment.iter().rev().find(|(key, _)| key == name);
         own.map(|(_, value)| value.clone())
             .or_else(|| std::env::var_os(name))
@@ -58,7 +58,7 @@ impl Job {
     }
 
     /// The command in one line, for people.
-    pub(crate) fn line(&self) -> String {
+    pub fn line(&self) -> String {
         let words: Vec<_> = self
             .command
             .iter()
@@ -187,7 +187,7 @@ impl Options {
     }
 
     /// Bytes of memory of each GPU.
-    pub(crate) fn capacity(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         self.capacity.unwrap_or(self.gpu.total_memory.value)
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn run_number() -> usize {
     RUN_NUMBER.load(Ordering::Relaxed)
 }
 
-/// Whether this process was forked off by a fork server that still counts for it.
+/// Whether this process is a fork server, or a child of one that has not joined its run yet.
 pub(crate) fn is_server() -> bool {
     SERVER.load(Ordering::Relaxed)
 }

@@ -72,7 +72,7 @@ pub(crate) fn folder() -> Option<PathBuf> {
     std::env::var_os(RUN_VARIABLE).map(PathBuf::from)
 }
 
-/// The ledger of this process; the second is that of a variant, see [`fork::join`].
+/// The ledger of this process; the second is that of a variant, see [`fork::tonnage_join`].
 static LEDGERS: [OnceLock<Option<Ledger>>; 2] = [const { OnceLock::new() }; 2];
 static OPENING: AtomicBool = AtomicBool::new(false);
 

@@ -17,6 +17,8 @@
 //!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
 //!   holds them by Python's answers, `foreign` users of a device that cannot be
 //!   followed;
+//! * `costs` counts what the GPU would have to do: operations, bytes moved,
+//!   launches;
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
 //!   all of it consistent when the program forks;

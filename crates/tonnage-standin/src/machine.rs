@@ -112,7 +112,7 @@ pub(crate) struct Machine {
     accounts: Mutex<Accounts>,
 }
 
-/// The machine of this process; the second is that of a variant, see [`fork::join`].
+/// The machine of this process; the second is that of a variant, see [`fork::tonnage_join`].
 static MACHINES: [OnceLock<Option<Machine>>; 2] = [const { OnceLock::new() }; 2];
 static OPENING: AtomicBool = AtomicBool::new(false);
 /// Set in a child that was forked off after CUDA was in use, as real CUDA is useless there.

@@ -313,12 +313,12 @@ pub fn verdict_of_whole<R: Read>(
     whole: impl Fn() -> io::Result<R>,
 ) -> Result<Verdict, VerdictError> {
     let mut verdict = verdict(open)?;
-    let (need, costs) = need::find(&whole, verdict.capacity.bytes)?;
-    verdict.need = need;
+    let whole = need::find(&whole, verdict.capacity.bytes)?;
+    verdict.need = whole.need;
     // What the job costs is what the whole of it costs.
-    verdict.costs = costs.or(verdict.costs);
+    verdict.costs = whole.costs.or(verdict.costs);
     // What it needs rests on the sizes of the whole job, not only on those before the failure.
-    for sentence in unmodelled_calls(whole()?)?.unknown_sizes() {
+    for sentence in whole.unknown_sizes {
         if !verdict.unknown_sizes.contains(&sentence) {
             verdict.unknown_sizes.push(sentence.clone());
             verdict.unknown.push(sentence);
@@ -433,16 +433,6 @@ fn host_out_of_memory(facts: &Facts<'_>, exceptions: &[Exception]) -> Option<Str
         "the kernel ended a process of this machine meanwhile because the host was out of memory"
             .to_owned()
     })
-}
-
-/// The functions that a recording names as not modelled.
-fn unmodelled_calls<R: Read>(source: R) -> Result<UnmodelledCalls, ReadError> {
-    let mut reader = Reader::new(source)?;
-    let mut calls = UnmodelledCalls::default();
-    while let Some(event) = reader.next().transpose()? {
-        calls.add(&event, reader.stacks());
-    }
-    Ok(calls)
 }
 
 /// A recording, read to its end.

@@ -112,21 +112,41 @@ impl Needed {
     }
 }
 
+/// What a job is without a limit.
+pub(super) struct Whole {
+    pub(super) need: Option<Need>,
+    pub(super) costs: Option<Costs>,
+    /// Sizes that its need rests on and that nobody knows, a sentence each.
+    pub(super) unknown_sizes: Vec<String>,
+}
+
 pub(super) fn find<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     capacity: u64,
-) -> Result<(Option<Need>, Option<Costs>), VerdictError> {
+) -> Result<Whole, VerdictError> {
     let rows = Rows::read(open()?)?;
     let facts = Facts::read(&rows.reader);
-    let costs = costs::find(&facts);
-    let totals = rows.totals(&facts);
+    Ok(Whole {
+        need: need(&rows, &facts, open, capacity)?,
+        costs: costs::find(&facts),
+        unknown_sizes: rows.unmodelled.unknown_sizes(),
+    })
+}
+
+fn need<R: Read>(
+    rows: &Rows<R>,
+    facts: &Facts<'_>,
+    open: &impl Fn() -> io::Result<R>,
+    capacity: u64,
+) -> Result<Option<Need>, VerdictError> {
+    let totals = rows.totals(facts);
     let Some(fullest) = totals.iter().max_by_key(|total| total.most_in_use) else {
-        return Ok((None, costs));
+        return Ok(None);
     };
     let on_it = rows.tracks().filter(|((_, on), _)| *on == fullest.device);
     let largest = on_it.max_by_key(|(_, track)| track.at_peak_used().breakdown.used);
     let Some(((process, device), track)) = largest else {
-        return Ok((None, costs));
+        return Ok(None);
     };
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
@@ -150,7 +170,7 @@ pub(super) fn find<R: Read>(
         uncounted: margin::most_uncounted(facts.all, u64::from(fullest.processes)),
         gpus: Vec::new(),
     };
-    Ok((Some(need), costs))
+    Ok(Some(need))
 }
 
 /// The largest use that no allocator can avoid, and when it was above `room`.

@@ -551,7 +551,7 @@ def _replace_sources(settings):
 
 def _serve():
     """Makes this process a fork server. Returns in the process of each variant, to go on as if it had been started."""
-    global _recorder, _serving
+    global _serving
     address = os.environ.pop("TONNAGE_FORK_SERVER", None)
     if address is None:
         return

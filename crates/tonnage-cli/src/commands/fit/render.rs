@@ -264,7 +264,7 @@ fn headline(fit: &Fit) -> String {
         return match (fit.rows.len(), fitting) {
             (1, 1) => format!("{GOOD}fits{GOOD:#} on {machine}"),
             (1, 0) if fit.rows[0].bound == Bound::Failed => failed(&fit.rows[0], &machine),
-            (1, 0) => format!("{BAD}does not fit{BAD:#} on {machine}"),
+            (1, 0) => format!("{BAD}{}{BAD:#} on {machine}", does_not_fit(&fit.rows[0])),
             (all, 0) => format!("{BAD}none of {all} combinations fits{BAD:#} on {machine}"),
             (all, some) if all == some => {
                 format!("{GOOD}all {all} combinations fit{GOOD:#} on {machine}")
@@ -274,8 +274,12 @@ fn headline(fit: &Fit) -> String {
     };
     if let [row] = fit.rows.as_slice() {
         return match (&row.largest, row.bound) {
-            (Some(largest), Bound::Proved | Bound::NextFails) => format!(
-                "{GOOD}{searched} {} fits{GOOD:#} on {machine}, and is the largest that does",
+            (Some(largest), Bound::Proved) => format!(
+                "{GOOD}{searched} {} fits{GOOD:#} on {machine}, and is the largest of the range that does",
+                value(fit, largest)
+            ),
+            (Some(largest), Bound::NextFails) => format!(
+                "{GOOD}{searched} {} fits{GOOD:#} on {machine}; the next one fails for another reason than memory, larger ones were not tried",
                 value(fit, largest)
             ),
             (Some(largest), Bound::EndOfRange) => format!(
@@ -290,10 +294,13 @@ fn headline(fit: &Fit) -> String {
             (None, Bound::Interrupted) => {
                 format!("{WARN}interrupted{WARN:#} before anything was known")
             }
-            (None, _) => format!(
-                "{BAD}nothing fits{BAD:#} on {machine}: not even {searched} {}",
-                row.next.as_ref().map_or("", |trial| value(fit, trial))
-            ),
+            (None, _) => {
+                let first = row.next.as_ref().map_or("", |trial| value(fit, trial));
+                format!(
+                    "{BAD}not even {searched} {first}{BAD:#}, the first of the range: it {} on {machine}",
+                    does_not_fit(row)
+                )
+            }
         };
     }
     let some = fit.rows.iter().filter(|row| row.largest.is_some()).count();
@@ -301,6 +308,14 @@ fn headline(fit: &Fit) -> String {
         return format!("{BAD}nothing fits{BAD:#} on {machine}");
     }
     format!("{GOOD}the largest {searched} that fits{GOOD:#} on {machine}")
+}
+
+/// What becomes of a job that does not fit, or fits without the margin.
+fn does_not_fit(row: &Row) -> &'static str {
+    match &row.next {
+        Some(next) if next.outcome == Outcome::Fits => "fits, but not with the margin,",
+        _ => "does not fit",
+    }
 }
 
 fn failed(row: &Row, machine: &str) -> String {
@@ -331,7 +346,7 @@ fn need(trial: &Trial) -> String {
 fn refusal(trial: &Trial) -> String {
     match (&trial.why, trial.outcome) {
         (Some(why), _) => format!("fails: {why}"),
-        (None, Outcome::Fits) => format!("needs {}, fits only into the margin", need(trial)),
+        (None, Outcome::Fits) => format!("needs {}: that fits, but not with the margin", need(trial)),
         (None, _) => format!("needs {}", need(trial)),
     }
 }
