@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The largest number that fits, for each combination of the others.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use crate::gpus::{self, GpuVerdict};
 use crate::remedies::{self, Remedies};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
-use crate::variants::{Trial, Variant, Variants, Watcher};
+use crate::variants::{ConstantValue, Trial, Variant, Variants, Watcher};
 
 /// Version of the JSON that [`Fit`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -418,15 +419,45 @@ fn variant(request: &Request, template: &Template, fixed: &[usize], index: usize
     let constants = texts.split_off(request.variables.len());
     let mut job = request.job.clone();
     job.command = words;
-    let names = request.variables.iter().map(|(name, _)| name.into());
-    job.environment.extend(names.zip(texts));
+    let names = || request.variables.iter().map(|(name, _)| name);
+    let line = line(&job, names().zip(&texts));
+    job.environment.extend(names().map(Into::into).zip(texts));
     Variant {
         job,
+        line,
+        constants: constant_values(request, &constants),
         sources: sources(request, &constants),
         changes: Vec::new(),
         gpu: None,
         values: named(template, &values, |_| true),
     }
+}
+
+/// The command with its variables in front, as a shell takes it.
+fn line<'a, 'b>(job: &Job, variables: impl Iterator<Item = (&'a String, &'b OsString)>) -> String {
+    let quoted = |text: &OsString| {
+        let text = text.to_string_lossy();
+        // A zero byte, which no command has, cannot be quoted.
+        shlex::try_quote(&text).map_or_else(|_| text.to_string(), Cow::into_owned)
+    };
+    let variables = variables.map(|(name, text)| format!("{name}={}", quoted(text)));
+    let words: Vec<String> = variables.chain(job.command.iter().map(quoted)).collect();
+    words.join(" ")
+}
+
+fn constant_values(request: &Request, values: &[OsString]) -> Vec<ConstantValue> {
+    let constants = request.constants.iter().zip(values);
+    let value = |((constant, name, _), value): (&(Constant, String, String), &OsString)| {
+        let folder = request.job.folder.as_deref();
+        let file = folder.and_then(|folder| constant.file.strip_prefix(folder).ok());
+        ConstantValue {
+            file: file.unwrap_or(&constant.file).display().to_string(),
+            line: constant.line,
+            name: name.clone(),
+            value: value.to_string_lossy().into_owned(),
+        }
+    };
+    constants.map(value).collect()
 }
 
 /// The text of every file that has a constant, with the values of this variant.

@@ -4,6 +4,7 @@
 //! * `template`: the numbers that may change, written into the job's own command: `--batch-size {batch=1..256}`;
 //! * `search`: the largest of them that fits, in few runs;
 //! * `variants`: runs one variant after the other, in forks of one process where that gives the same recordings;
+//! * `compare`: whether a fork did the same as a fresh process;
 //! * `remedies`: what makes a job fit that does not, by changes inside its process;
 //! * `gpus`: which GPU it fits on;
 //! * `frontier`: the question and its answer.
@@ -11,6 +12,7 @@
 //! **Invariants:** nothing here prints. Every answer was dry-run; so was the next larger one, which does not fit.
 #![forbid(unsafe_code)]
 
+mod compare;
 mod frontier;
 mod gpus;
 mod remedies;
@@ -23,4 +25,4 @@ pub use gpus::GpuVerdict;
 pub use remedies::{ExtraCost, NotMade, Remedies, Remedy};
 pub use search::Judgement;
 pub use template::{Choice, Parameter, Template, TemplateError};
-pub use variants::{Evidence, Stage, Trial, Watcher};
+pub use variants::{ConstantValue, Evidence, Stage, Trial, Watcher};

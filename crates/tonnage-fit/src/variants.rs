@@ -21,7 +21,8 @@ use tonnage_run::{
     DryRun, ForkServer, Imports, Job, JobOutput, Observer, Options, Progress, RunError, dry_run,
     dry_run_forked, first_dry_run,
 };
-use tonnage_trace::Reader;
+
+use crate::compare::first_difference;
 
 /// Is told what happens during a search, from several threads.
 pub trait Watcher: Sync {
@@ -72,8 +73,10 @@ pub enum Evidence {
 pub struct Trial {
     /// Names and values of the parameters.
     pub values: Vec<(String, String)>,
-    /// The command.
+    /// The command as a shell takes it, with the environment variables that were given a value.
     pub command: String,
+    /// The constants of the source that were given a value.
+    pub constants: Vec<ConstantValue>,
     /// How the run went. That it fits says nothing of the margin: see `fits`.
     pub outcome: Outcome,
     /// Whether it fits with the margin.
@@ -109,10 +112,28 @@ pub struct Trial {
     pub seconds: f64,
 }
 
+/// A constant of the source with the value that it has in a variant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct ConstantValue {
+    /// The file.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// Its name.
+    pub name: String,
+    /// The value, as it would be written there.
+    pub value: String,
+}
+
 /// A variant that is to be run.
 #[derive(Clone, Debug)]
 pub(crate) struct Variant {
     pub(crate) job: Job,
+    /// The command as a shell takes it.
+    pub(crate) line: String,
+    pub(crate) constants: Vec<ConstantValue>,
     pub(crate) values: Vec<(String, String)>,
     /// The source files that are another's for it.
     pub(crate) sources: Vec<(PathBuf, String)>,
@@ -237,12 +258,8 @@ impl<'a> Variants<'a> {
     fn run_first(&mut self, variant: &Variant) -> Result<Option<Trial>, RunError> {
         let begun = self.begin(variant);
         let mut observer = Until::stopped(self.watcher);
-        let (run, imports) = first_dry_run(
-            &begun.job,
-            &begun.options,
-            &begun.recording,
-            &mut observer,
-        )?;
+        let (run, imports) =
+            first_dry_run(&begun.job, &begun.options, &begun.recording, &mut observer)?;
         self.runs += 1;
         let trial = self.judged(variant, &run, &begun, false);
         self.first = Some(First {
@@ -340,10 +357,10 @@ impl<'a> Variants<'a> {
             let seconds = limit.as_secs();
             return Err(format!("a fork did not end within {seconds} s"));
         }
-        let same = same_rows(&first.recording, &recording);
+        let difference = difference(&first.recording, &recording);
         self.forget(&first.recording);
         self.forget(&recording);
-        match same {
+        match difference {
             Ok(None) => Ok(server),
             Ok(Some(row)) => Err(format!(
                 "a fork did not do the same as a fresh process, from event {row} on"
@@ -433,7 +450,8 @@ fn judge(
     }
     Trial {
         values: variant.values.clone(),
-        command: variant.job.line(),
+        command: variant.line.clone(),
+        constants: variant.constants.clone(),
         outcome: verdict.outcome,
         fits: verdict.outcome == Outcome::Fits && holds,
         need,
@@ -531,24 +549,9 @@ fn reason(verdict: &Verdict) -> Option<String> {
     }
 }
 
-/// The first row in which two recordings differ, apart from times; only the first part of each is read.
-fn same_rows(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
-    let mut one = Reader::new(File::open(one)?)?;
-    let mut other = Reader::new(File::open(other)?)?;
-    for row in 0.. {
-        let (left, right) = (one.next().transpose()?, other.next().transpose()?);
-        let timeless = |event: tonnage_trace::Event| tonnage_trace::Event {
-            time: None,
-            ..event
-        };
-        if left.map(timeless) != right.map(timeless) {
-            return Ok(Some(row));
-        }
-        if left.is_none() {
-            break;
-        }
-    }
-    Ok(None)
+/// The first row in which two recordings differ; only the first part of each is read.
+fn difference(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::error::Error>> {
+    Ok(first_difference(File::open(one)?, File::open(other)?)?)
 }
 
 /// Ends a run when the watcher does, or when it has taken too long.

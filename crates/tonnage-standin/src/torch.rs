@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_capture::blocks::{Block, NoteKind};
@@ -40,8 +40,16 @@ const EVENTS_PER_DRAIN: u64 = 8192;
 const NANOSECONDS_PER_DRAIN: u64 = 1_000_000_000;
 const EVENTS_PER_LOOK: u64 = 64;
 
+/// What a function of Python's answers: that it has done what was wanted, or is to be called again.
+const DONE: i32 = 0;
+const AGAIN: i32 = 1;
+
 static DRAIN: AtomicUsize = AtomicUsize::new(0);
 static CENSUS: AtomicUsize = AtomicUsize::new(0);
+/// Whether each of them is to be called.
+static WANTED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
+/// Whether Python knows that something is to be called, or calls it now.
+static ASKED: AtomicBool = AtomicBool::new(false);
 static DRAINED_AT_EVENT: AtomicU64 = AtomicU64::new(0);
 static DRAINED_AT_TIME: AtomicU64 = AtomicU64::new(0);
 static EVENTS: AtomicU64 = AtomicU64::new(0);
@@ -230,7 +238,10 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
         ask_for_drain(events, now);
     }
     if holders::changed(block, size, device, allocated, machine.capacity(device)) {
-        ask_python(&CENSUS);
+        ask_python(Ask::Census);
+    }
+    if WANTED.iter().any(|wanted| wanted.load(Ordering::Relaxed)) {
+        ask_again();
     }
 }
 
@@ -239,27 +250,80 @@ fn ask_for_drain(events: u64, now: u64) {
     if DRAIN.load(Ordering::Relaxed) != 0 {
         DRAINED_AT_EVENT.store(events, Ordering::Relaxed);
         DRAINED_AT_TIME.store(now, Ordering::Relaxed);
-        ask_python(&DRAIN);
+        ask_python(Ask::Drain);
+    }
+}
+
+/// What Python is asked for.
+#[derive(Clone, Copy)]
+enum Ask {
+    Drain,
+    Census,
+}
+
+impl Ask {
+    const ALL: [Self; 2] = [Self::Drain, Self::Census];
+
+    fn callback(self) -> Option<Callback> {
+        let address = match self {
+            Self::Drain => DRAIN.load(Ordering::Relaxed),
+            Self::Census => CENSUS.load(Ordering::Relaxed),
+        };
+        // SAFETY: only addresses of such functions are stored there.
+        (address != 0).then(|| unsafe { std::mem::transmute::<usize, Callback>(address) })
     }
 }
 
 /// Asks Python's main thread to call a function between two of its steps,
 /// when no other thread of an ordinary script is inside the allocator.
-fn ask_python(function: &AtomicUsize) {
-    let callback = function.load(Ordering::Relaxed);
-    if callback == 0 {
+fn ask_python(ask: Ask) {
+    if ask.callback().is_some() {
+        WANTED[ask as usize].store(true, Ordering::Relaxed);
+        ask_again();
+    }
+}
+
+/// Tells Python that something is wanted, unless it knows: where a script is profiled or traced, Python 3.11 does not
+/// get beyond the first line of a pending call when another one was added since it began with them.
+fn ask_again() {
+    if ASKED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: looks up a function of the Python that gave us the callback; it
+    // SAFETY: looks up a function of the Python that gave us the callbacks; it
     // may be called from any thread.
-    unsafe {
+    let refused = unsafe {
         let address = libc::dlsym(libc::RTLD_DEFAULT, c"Py_AddPendingCall".as_ptr());
-        if !address.is_null() {
+        if address.is_null() {
+            true
+        } else {
             let add = std::mem::transmute::<*mut c_void, AddPendingCall>(address);
-            let callback = std::mem::transmute::<usize, Callback>(callback);
-            add(callback, std::ptr::null_mut());
+            add(call_what_is_wanted, std::ptr::null_mut()) != 0
         }
+    };
+    if refused {
+        ASKED.store(false, Ordering::Relaxed);
     }
+}
+
+/// Called by Python's main thread. A function that answers `AGAIN` is called again as soon as Python has gone on a step;
+/// what else is put off, or wanted meanwhile, is asked for at the next event.
+unsafe extern "C" fn call_what_is_wanted(_: *mut c_void) -> i32 {
+    let mut again = false;
+    for ask in Ask::ALL {
+        let wanted = WANTED[ask as usize].swap(false, Ordering::Relaxed);
+        let Some(callback) = ask.callback().filter(|_| wanted) else {
+            continue;
+        };
+        // SAFETY: Python's own function, called with the lock that Python holds here.
+        let answer = unsafe { callback(std::ptr::null_mut()) };
+        WANTED[ask as usize].fetch_or(answer != DONE, Ordering::Relaxed);
+        again |= answer == AGAIN;
+    }
+    ASKED.store(false, Ordering::Relaxed);
+    if again {
+        ask_again();
+    }
+    0
 }
 
 /// Names the function that asks Python what holds each block; null for none.

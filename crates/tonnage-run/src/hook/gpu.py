@@ -215,6 +215,7 @@ class Gpu:
         self.owners_since = 0
         self.callback = None
         self.census_callback = None
+        self.asked = False
         self.thread = None
         self.nvml = None
         self.free_before = {}
@@ -333,8 +334,10 @@ class Gpu:
         while self.callback is not None:
             time.sleep(_SECONDS_PER_DRAIN)
             callback = self.callback
-            if callback is not None:
-                # The main thread calls it between two of its steps.
+            if callback is not None and not self.asked:
+                # The main thread calls it between two of its steps. One at a time: where a script is profiled, Python
+                # 3.11 does not get beyond the first line of a pending call while another one waits.
+                self.asked = True
                 ctypes.pythonapi.Py_AddPendingCall(callback, None)
 
     # What holds the memory.

@@ -258,9 +258,10 @@ class _Recorder:
             self.draining = False
 
     def _drain_from_main_thread(self, _):
-        if not self._put_off(self.callback):
-            self._between_two_steps(self._drain_in_passing)
-        return 0
+        later = self._unless_inside_operator(self._drain_in_passing)
+        if self.gpu is not None:
+            self.gpu.asked = False
+        return later
 
     def _drain_in_passing(self):
         if self.shared:
@@ -272,27 +273,26 @@ class _Recorder:
                 self.take_census("peak")
 
     def _census_from_main_thread(self, _):
-        if not self._put_off(self.census_callback):
-            self._between_two_steps(lambda: self.take_census("peak"))
-        return 0
+        return self._unless_inside_operator(lambda: self.take_census("peak"))
 
-    def _put_off(self, callback):
-        """Asks to be called again where values are being computed: that is inside an operator of torch, where no step
-        of the script ends. Without values, Python would not run there."""
+    def _unless_inside_operator(self, function):
+        """Calls a function and gives 0; or 1, to be called again, where values are being computed: that is inside an
+        operator of torch, where no step of the script ends. Without values, Python would not run there.
+
+        A script that is profiled or traced gets 2, to be called at the next event: Python 3.11 would call it for ever
+        there."""
         frame = sys._getframe(2)
         for _ in range(12):
             if frame is None:
-                return False
+                break
             code = frame.f_code
             ours = code.co_name == "__torch_dispatch__" and code.co_filename == "<tonnage>"
             # What torch looks up before it calls a mode.
             if ours or code.co_name == "find_torch_dispatch_rule":
-                import ctypes
-
-                ctypes.pythonapi.Py_AddPendingCall(callback, None)
-                return True
+                return 1 if sys.getprofile() is None and sys.gettrace() is None else 2
             frame = frame.f_back
-        return False
+        self._between_two_steps(function)
+        return 0
 
     def _between_two_steps(self, function):
         """Calls a function of ours in the midst of the script's."""

@@ -27,7 +27,11 @@ pub(crate) fn text(fit: &Fit) -> String {
             bytes(limit.margin)
         )
     };
-    let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
+    // Of a job that failed at once, nothing is known that a margin could be of.
+    let is_judged = !matches!(fit.rows.as_slice(), [row] if row.bound == Bound::Failed);
+    if is_judged {
+        let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
+    }
     gpus(&mut text, &fit.gpus);
     if fit.rows.len() > 1 {
         table(&mut text, fit);
@@ -346,7 +350,9 @@ fn need(trial: &Trial) -> String {
 fn refusal(trial: &Trial) -> String {
     match (&trial.why, trial.outcome) {
         (Some(why), _) => format!("fails: {why}"),
-        (None, Outcome::Fits) => format!("needs {}: that fits, but not with the margin", need(trial)),
+        (None, Outcome::Fits) => {
+            format!("needs {}: that fits, but not with the margin", need(trial))
+        }
         (None, _) => format!("needs {}", need(trial)),
     }
 }
@@ -364,13 +370,29 @@ fn single(text: &mut String, fit: &Fit, row: &Row) {
         let (value, need) = (value(fit, largest), need(largest));
         let _ = writeln!(text, "  {:<12} {value} needs {need}", "largest");
     }
-    if let Some(next) = &row.next {
+    if let Some(next) = &row.next
+        && row.bound != Bound::Failed
+    {
         let (value, refusal) = (value(fit, next), refusal(next));
         let _ = writeln!(text, "  {:<12} {value} {refusal}", "next");
     }
     if let Some(largest) = &row.largest {
         let command = &largest.command;
         let _ = writeln!(text, "  {:<12} {HINT}{command}{HINT:#}", "command");
+        for constant in &largest.constants {
+            let tonnage_fit::ConstantValue {
+                file,
+                line,
+                name,
+                value,
+                ..
+            } = constant;
+            let _ = writeln!(
+                text,
+                "  {:<12} {HINT}{file}:{line}  {name} = {value}{HINT:#}",
+                "with"
+            );
+        }
     }
 }
 
