@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Import(ImportOptions),
     Export(ExportOptions),
     Gpus(GpusOptions),
+    Mcp(McpOptions),
     Completions(CompletionsOptions),
 }
 
@@ -71,7 +72,15 @@ pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
     ),
     (
         "Files",
-        &["info", "import", "export", "gpus", "completions", "help"],
+        &[
+            "info",
+            "import",
+            "export",
+            "gpus",
+            "mcp",
+            "completions",
+            "help",
+        ],
     ),
 ];
 
@@ -121,7 +130,11 @@ impl Command {
             Self::Diff(options) => options.json,
             Self::Report(options) => options.json,
             // They write files, or have formats of their own.
-            Self::Import(_) | Self::Export(_) | Self::Check(_) | Self::Completions(_) => false,
+            Self::Import(_)
+            | Self::Export(_)
+            | Self::Check(_)
+            | Self::Mcp(_)
+            | Self::Completions(_) => false,
         }
     }
 }
@@ -885,6 +898,24 @@ fn parse_dimension(text: &str) -> Result<(String, u64), String> {
         Some((name, value)) if !name.is_empty() && value > 0 => Ok((name.to_owned(), value)),
         _ => Err("expected a name and a number, such as batch=8".to_owned()),
     }
+}
+
+/// Answer a coding assistant, by the Model Context Protocol
+///
+/// A server on standard input and output with the tools run, fit, check,
+/// explain, replay and gpus, each of which is the command of that name. An
+/// assistant starts it by itself, as its configuration says. The tools run, fit
+/// and check execute the user's program, on this machine, without a GPU.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage mcp
+  tonnage mcp --directory ~/project
+  claude mcp add tonnage -- tonnage mcp")]
+pub(crate) struct McpOptions {
+    /// The folder of the calls that name none [default: the one it is started in].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) directory: Option<PathBuf>,
 }
 
 /// Print a completion script for a shell

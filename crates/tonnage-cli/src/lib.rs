@@ -20,6 +20,7 @@ mod wrapped;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Once};
 
 use clap::FromArgMatches as _;
@@ -61,7 +62,7 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
     } else {
         Form::Text
     };
-    match run(&arguments.command, form) {
+    match run(&arguments.command, form, &Surroundings::of_a_command()) {
         Ok(reply) => {
             for text in [reply.json, reply.text].into_iter().flatten() {
                 print_out(&text);
@@ -81,11 +82,25 @@ pub fn main(words: impl IntoIterator<Item = OsString>) -> u8 {
 ///
 /// What the command would have said on stderr before exit code 2.
 pub fn ask(words: impl IntoIterator<Item = OsString>) -> Result<Reply, Failure> {
-    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
-    replied(|| run(&arguments.command, Form::Both))
+    ask_in(words, &Surroundings::of_a_command())
 }
 
-/// Where a job of [`dry_run`] runs.
+/// What [`ask`] does, with a job in surroundings that the caller chooses. Signal handlers stay as they are.
+///
+/// The files that the words name are found from the caller's own folder, and not from that of the job.
+///
+/// # Errors
+///
+/// What the command would have said on stderr before exit code 2.
+pub fn ask_in(
+    words: impl IntoIterator<Item = OsString>,
+    surroundings: &Surroundings,
+) -> Result<Reply, Failure> {
+    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
+    replied(|| run(&arguments.command, Form::Both, surroundings))
+}
+
+/// Where a job of [`ask_in`] runs.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Surroundings {
@@ -97,6 +112,8 @@ pub struct Surroundings {
     pub output: Option<PathBuf>,
     /// Ends the job when it becomes true.
     pub stop: Arc<AtomicBool>,
+    /// Is sent a line on what is going on, about ten times a second.
+    pub progress: Option<Sender<String>>,
     /// Whether signals to this process are for the job.
     forward_signals: bool,
 }
@@ -111,29 +128,6 @@ impl Surroundings {
     }
 }
 
-/// What [`ask`] does for `tonnage run` and `tonnage fit`, with a job in surroundings that the caller chooses. Signal handlers stay as they
-/// are.
-///
-/// # Errors
-///
-/// What the command would have said on stderr before exit code 2; words of another command.
-pub fn dry_run(
-    words: impl IntoIterator<Item = OsString>,
-    surroundings: &Surroundings,
-) -> Result<Reply, Failure> {
-    let arguments = parse(words).map_err(|error| Failure::of_usage(&error))?;
-    match &arguments.command {
-        Command::Run(options) => {
-            replied(|| commands::run::run_in(options, Form::Both, surroundings))
-        }
-        Command::Fit(options) => replied(|| commands::fit::run(options, Form::Both, surroundings)),
-        _ => Err(Failure {
-            message: "this runs no job dry".to_owned(),
-            hint: None,
-        }),
-    }
-}
-
 /// Does the work of a command quietly, for a program that wants its reply.
 fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failure> {
     keep_guarded_panics_quiet();
@@ -144,18 +138,12 @@ fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failur
     })
 }
 
-fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
+fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Result<Reply> {
     match command {
-        Command::Run(options) => {
-            commands::run::run_in(options, form, &Surroundings::of_a_command())
-        }
-        Command::Record(options) => {
-            commands::record::run(options, form, &Surroundings::of_a_command())
-        }
-        Command::Verify(options) => {
-            commands::verify::run(options, form, &Surroundings::of_a_command())
-        }
-        Command::Fit(options) => commands::fit::run(options, form, &Surroundings::of_a_command()),
+        Command::Run(options) => commands::run::run_in(options, form, surroundings),
+        Command::Record(options) => commands::record::run(options, form, surroundings),
+        Command::Verify(options) => commands::verify::run(options, form, surroundings),
+        Command::Fit(options) => commands::fit::run(options, form, surroundings),
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),
@@ -163,10 +151,11 @@ fn run(command: &Command, form: Form) -> anyhow::Result<Reply> {
         Command::Replay(options) => commands::replay::run(options, form),
         Command::Plan(options) => commands::plan::run(options, form),
         Command::Tune(options) => commands::tune::run(options, form),
-        Command::Explain(options) => commands::explain::run(options, form),
+        Command::Explain(options) => commands::explain::run(options, form, surroundings),
         Command::Diff(options) => commands::diff::run(options, form),
-        Command::Check(options) => commands::check::run(options),
+        Command::Check(options) => commands::check::run(options, form, surroundings),
         Command::Report(options) => commands::report::run(options, form),
+        Command::Mcp(options) => commands::mcp::run(options, form),
         Command::Completions(options) => Ok(commands::completions::run(options)),
     }
 }

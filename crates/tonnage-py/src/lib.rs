@@ -72,7 +72,7 @@ fn dry_run(
     surroundings.environment = environment;
     surroundings.output = output;
     let stop = Arc::clone(&surroundings.stop);
-    let worker = Worker::start(move || tonnage_cli::dry_run(words, &surroundings))?;
+    let worker = Worker::start(move || tonnage_cli::ask_in(words, &surroundings))?;
     match worker.wait(py) {
         Ok(reply) => Ok(answered(reply)),
         Err(interrupt) => {

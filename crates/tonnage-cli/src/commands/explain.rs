@@ -21,11 +21,17 @@ use tonnage_run::RunError;
 use tonnage_run::changes::{self, Change};
 
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
+use super::run::job_folder;
+use crate::Surroundings;
 use crate::arguments::ExplainOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, without_colour};
 use crate::wrapped::Screen;
 
-pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
+pub(crate) fn run(
+    options: &ExplainOptions,
+    form: Form,
+    surroundings: &Surroundings,
+) -> Result<Reply> {
     let name = options.what.to_string_lossy();
     if name.len() == 5 && name.to_ascii_uppercase().starts_with("TN") && !options.what.exists() {
         return page(&name, form);
@@ -52,9 +58,7 @@ pub(crate) fn run(options: &ExplainOptions, form: Form) -> Result<Reply> {
         Outcome::Ran => Answer::Yes,
     };
     // Files here are named from here, as a compiler would; those from elsewhere from their own folder.
-    let here = std::env::current_dir()
-        .ok()
-        .filter(|here| here.parent().is_some());
+    let here = Some(job_folder(surroundings)).filter(|here| here.parent().is_some());
     let here = here.map(|here| format!("{}/", here.display()));
     let own = own(&first);
     let folders: Vec<&str> = here.iter().chain(&own).map(String::as_str).collect();

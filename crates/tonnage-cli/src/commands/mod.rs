@@ -10,6 +10,7 @@ pub(crate) mod fit;
 pub(crate) mod gpus;
 pub(crate) mod import;
 pub(crate) mod info;
+pub(crate) mod mcp;
 pub(crate) mod plan;
 pub(crate) mod record;
 mod recording;

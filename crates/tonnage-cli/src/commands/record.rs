@@ -3,8 +3,6 @@
 //!
 //! The job keeps its exit code and its stdout: what is said here goes to stderr, unless JSON is wanted.
 
-use std::sync::Arc;
-
 use anyhow::Result;
 use tonnage_analysis::verdict::Outcome;
 use tonnage_run::{Ending, RecordOptions, record};
@@ -36,7 +34,7 @@ pub(crate) fn run(
     let job = job_of(&typed.job.command, typed.json, surroundings);
     let mut options = RecordOptions::default();
     options.forward_signals = surroundings.forward_signals;
-    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop)).on_real_gpu();
+    let mut screen = Screen::new(false, surroundings).on_real_gpu();
     let recorded = record(&job, &options, written, &mut screen)?;
     let path = finished(output, path, typed.file.force)?;
     let fails = recorded.verdict.outcome == Outcome::DoesNotFit;
@@ -55,7 +53,7 @@ pub(crate) fn run(
                 what: path.clone(),
                 json: false,
             };
-            let explained = super::explain::run(&what, Form::Text);
+            let explained = super::explain::run(&what, Form::Text, surroundings);
             let explained = explained.ok().and_then(|reply| reply.text);
             text = explained.map_or(text.clone(), |explained| format!("{text}\n\n{explained}"));
         }

@@ -5,7 +5,6 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use tonnage_analysis::verify::{Comparison, Figure, Parting, Setting, Verification};
@@ -58,7 +57,7 @@ pub(crate) fn run(
         let catalogue = Catalogue::embedded();
         options.gpu = Some(super::gpus::find(&catalogue, name)?.clone());
     }
-    let mut screen = Screen::new(false, Arc::clone(&surroundings.stop)).on_real_gpu();
+    let mut screen = Screen::new(false, surroundings).on_real_gpu();
     let verified = verify(&job, &options, real_written, dry_written, &mut screen)?;
     let verification = verified.verification;
     let json = serde_json::to_string_pretty(&verification)?;

@@ -19,14 +19,22 @@ const LOCK_HEADER: &str = "# What each budget took when it was last accepted. Wr
 /// A capacity below this is a mistake, such as a forgotten unit.
 const MIN_CAPACITY: u64 = 1 << 20;
 
-pub(super) fn find_config() -> Result<PathBuf> {
+/// The configuration in this folder, or here.
+pub(super) fn find_config(folder: Option<&Path>) -> Result<PathBuf> {
     for name in [CONFIG, PYPROJECT] {
-        if Path::new(name).is_file() {
-            return Ok(PathBuf::from(name));
+        let path = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
+        if path.is_file() {
+            return Ok(path);
         }
     }
     Err(hinted(
-        format!("there is no {CONFIG} and no {PYPROJECT} here"),
+        match folder {
+            Some(folder) => format!(
+                "there is no {CONFIG} and no {PYPROJECT} in {}",
+                folder.display()
+            ),
+            None => format!("there is no {CONFIG} and no {PYPROJECT} here"),
+        },
         "`tonnage check --init` writes one",
     ))
 }

@@ -11,7 +11,7 @@ mod render;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
 use tonnage_analysis::check::{
@@ -21,7 +21,7 @@ use tonnage_analysis::diff::Summary;
 use tonnage_analysis::holdings;
 use tonnage_analysis::verdict::Outcome;
 use tonnage_gpus::Catalogue;
-use tonnage_run::{Job, JobOutput, Options, dry_run};
+use tonnage_run::{Job, Options, dry_run};
 
 use self::config::{
     LOCK, capacity, find_config, limits, read_config, read_lock, words, write_lock,
@@ -30,17 +30,22 @@ use self::config::{
 pub(crate) use self::render::All;
 use self::render::render;
 use super::recording::plain;
-use super::run::Screen;
+use super::run::{Screen, job_of};
+use crate::Surroundings;
 use crate::arguments::{CheckFormat, CheckOptions};
-use crate::output::{Answer, HINT, Reply, hinted, print_err};
+use crate::output::{Answer, Form, HINT, Reply, hinted, print_err};
 
-pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
+pub(crate) fn run(
+    options: &CheckOptions,
+    form: Form,
+    surroundings: &Surroundings,
+) -> Result<Reply> {
     if options.init {
         return init::run(options);
     }
     let path = match &options.config {
         Some(path) => path.clone(),
-        None => find_config()?,
+        None => find_config(surroundings.folder.as_deref())?,
     };
     let config = read_config(&path)?;
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -59,13 +64,16 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
         |budget: &&Budget| options.names.is_empty() || options.names.contains(&budget.name);
     let mut all = Vec::new();
     for budget in config.budgets.iter().filter(wanted) {
+        if surroundings.stop.load(Ordering::Relaxed) {
+            break;
+        }
         print_err(&format!(
             "{HINT}checking{HINT:#} {} on {}",
             plain(&budget.name),
             budget.gpu
         ));
         let limits = limits(budget)?;
-        let (mut checked, measured) = check(budget, limits, &lock, &folder, options)?;
+        let (mut checked, measured) = check(budget, limits, &lock, &folder, options, surroundings)?;
         if let Some(measured) = measured.filter(|_| options.update) {
             lock.budget.insert(budget.name.clone(), measured);
             if checked.answer == Held::New {
@@ -98,18 +106,21 @@ pub(crate) fn run(options: &CheckOptions) -> Result<Reply> {
     } else {
         Answer::No
     };
+    let json = match form {
+        Form::Both => Some(render(&all, CheckFormat::Json, &path)?),
+        Form::Text | Form::Json => None,
+    };
     Ok(Reply {
         text: Some(text),
+        json,
         ..Reply::silent(answer)
     })
 }
 
 /// A budget's job and machine, as a dry run takes them.
-fn described(budget: &Budget) -> Result<(Job, Options)> {
-    let mut job = Job::new(words(budget)?);
-    job.start_scripts_with_python();
+fn described(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Options)> {
     // stdout is for the answer alone.
-    job.output = JobOutput::Stderr;
+    let job = job_of(&words(budget)?, true, surroundings);
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &budget.gpu)?;
     let mut options = Options::new(gpu.clone());
@@ -117,7 +128,7 @@ fn described(budget: &Budget) -> Result<(Job, Options)> {
     options.capacity = capacity(budget)?;
     // A budget asks whether it fits; by how much it does not is for `tonnage run`.
     options.stop_at_oom = true;
-    options.forward_signals = true;
+    options.forward_signals = surroundings.forward_signals;
     options
         .validate()
         .with_context(|| format!("budget {} cannot be run", budget.name))?;
@@ -130,10 +141,11 @@ fn check(
     lock: &Lock,
     folder: &Path,
     options: &CheckOptions,
+    surroundings: &Surroundings,
 ) -> Result<(Checked, Option<Summary>)> {
     let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-    let (job, machine) = described(budget)?;
-    let mut screen = Screen::new(!options.no_progress, Arc::default());
+    let (job, machine) = described(budget, surroundings)?;
+    let mut screen = Screen::new(!options.no_progress, surroundings);
     let run = dry_run(&job, &machine, recording.path(), &mut screen)?;
     let verdict = run.verdict;
     let failed = |answer, trouble: String| Checked {

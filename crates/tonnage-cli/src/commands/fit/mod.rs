@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
@@ -191,6 +192,7 @@ struct Screen {
     stop: Arc<AtomicBool>,
     /// Ctrl-C was pressed.
     interrupted: Arc<AtomicBool>,
+    watcher: Option<Sender<String>>,
 }
 
 impl Screen {
@@ -208,7 +210,16 @@ impl Screen {
             bar,
             stop: Arc::clone(&surroundings.stop),
             interrupted,
+            watcher: surroundings.progress.clone(),
         }
+    }
+
+    fn say(&self, what: String) {
+        if let Some(watcher) = &self.watcher {
+            // Who does not listen any more does not want to know.
+            let _ = watcher.send(what.clone());
+        }
+        self.bar.set_message(what);
     }
 }
 
@@ -235,9 +246,9 @@ impl Watcher for Screen {
                 if what.is_empty() {
                     "the job as it is".clone_into(&mut what);
                 }
-                self.bar.set_message(format!("trying {what}"));
+                self.say(format!("trying {what}"));
             }
-            Stage::Importing => self.bar.set_message("importing once for all variants"),
+            Stage::Importing => self.say("importing once for all variants".to_owned()),
             Stage::NotForked(why) => {
                 self.bar.suspend(|| {
                     print_err(&format!(
@@ -250,8 +261,7 @@ impl Watcher for Screen {
                     .need
                     .map_or_else(String::new, |need| format!(", needs {}", bytes(need)));
                 let word = if trial.fits { "fits" } else { "does not fit" };
-                self.bar
-                    .set_message(format!("{} {word}{need}", values(&trial.values)));
+                self.say(format!("{} {word}{need}", values(&trial.values)));
             }
             _ => {}
         }

@@ -12,7 +12,6 @@ mod screen;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -48,7 +47,7 @@ pub(crate) fn run_in(
     };
     let (job, machine) = described(options, surroundings)?;
     let here = job_folder(surroundings);
-    let mut screen = Screen::new(!options.no_progress, Arc::clone(&surroundings.stop));
+    let mut screen = Screen::new(!options.no_progress, surroundings);
     let run = dry_run(&job, &machine, written, &mut screen)?;
     let (verdict, collected) = (run.verdict, run.limited.collected);
     let output = finished(output, path, options.file.force)?;
@@ -105,8 +104,12 @@ pub(crate) fn job_folder(surroundings: &Surroundings) -> PathBuf {
 }
 
 /// The command that was typed, as the library takes it.
-pub(crate) fn job_of(command: &[OsString], json: bool, surroundings: &Surroundings) -> Job {
-    let mut job = Job::new(command);
+pub(crate) fn job_of<W: AsRef<OsStr>>(
+    command: &[W],
+    json: bool,
+    surroundings: &Surroundings,
+) -> Job {
+    let mut job = Job::new(command.iter().map(AsRef::as_ref));
     job.folder.clone_from(&surroundings.folder);
     job.environment.clone_from(&surroundings.environment);
     job.output = match &surroundings.output {
@@ -156,10 +159,16 @@ pub(crate) fn output_file(typed: Option<&Path>, force: bool, command: &[OsString
         .and_then(Path::file_stem)
         .unwrap_or(OsStr::new("run"));
     let path = PathBuf::from(stem).with_extension("tonnage");
-    if force || !path.exists() {
-        return path;
+    if force { path } else { free(path) }
+}
+
+/// The name, or one with a number behind it if a file has it.
+pub(crate) fn free(path: PathBuf) -> PathBuf {
+    if path.exists() {
+        next_free(&path)
+    } else {
+        path
     }
-    next_free(&path)
 }
 
 /// The name with the first number behind it that no file has.

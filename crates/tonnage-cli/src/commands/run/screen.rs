@@ -8,10 +8,12 @@ use std::io::{IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use tonnage_run::{Attempt, JobEnd, Observer, Progress};
 
+use crate::Surroundings;
 use crate::output::{DIM, bytes, count, print_err};
 
 /// Shows on stderr what happens during a dry run.
@@ -19,6 +21,7 @@ pub(crate) struct Screen {
     live_figures: bool,
     line: Option<StatusLine>,
     stop: Arc<AtomicBool>,
+    watcher: Option<Sender<String>>,
     /// Whether it was said that the peak has not grown for long; said once, of the first run.
     said_quiet: bool,
 }
@@ -27,12 +30,13 @@ pub(crate) struct Screen {
 const HINT_AFTER: Duration = Duration::from_mins(1);
 
 impl Screen {
-    /// Nothing is shown before the job starts; it is ended when `stop` becomes true.
-    pub(crate) fn new(live_figures: bool, stop: Arc<AtomicBool>) -> Self {
+    /// Nothing is shown before the job starts.
+    pub(crate) fn new(live_figures: bool, surroundings: &Surroundings) -> Self {
         Self {
             live_figures,
             line: None,
-            stop,
+            stop: Arc::clone(&surroundings.stop),
+            watcher: surroundings.progress.clone(),
             said_quiet: false,
         }
     }
@@ -72,6 +76,10 @@ impl Observer for Screen {
         }
         if let Some(line) = &mut self.line {
             line.show(&figures(progress));
+        }
+        if let Some(watcher) = &self.watcher {
+            // Who does not listen any more does not want to know.
+            let _ = watcher.send(figures(progress));
         }
         if self.stop.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
