@@ -9,7 +9,7 @@
 //! what fits.
 //!
 //! [`Policy`] is what every policy can do. [`torch`] is PyTorch's caching
-//! allocator, event for event; [`Bfc`] and [`StreamPool`] are approximations,
+//! allocator, event for event; [`tonnage`] is our own; [`Bfc`] and [`StreamPool`] are approximations,
 //! which [`StreamSafe`] makes policies of.
 //!
 //! # Vocabulary
@@ -33,6 +33,7 @@ mod pool;
 mod reservations;
 mod sim;
 mod stream_safe;
+pub mod tonnage;
 pub mod torch;
 
 pub use address::{AddressOrder, AddressSpace};

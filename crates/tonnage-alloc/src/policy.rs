@@ -127,7 +127,7 @@ pub trait Policy {
     const ALIGNMENT: u64;
 
     /// Whether the policy knows streams and captures: a block that one stream
-    /// freed goes to another only after the device was synchronised. A policy
+    /// freed goes to another only when the work of the first is done. A policy
     /// that says `false` counts all streams as one, so its program must order
     /// them, and cannot serve requests while a stream is captured.
     const STREAM_AWARE: bool;

@@ -577,8 +577,8 @@ fn parse_torch(text: &str) -> Result<u16, String> {
 ///
 /// Takes the requests and frees of a recording (of `tonnage run`, or any that
 /// `tonnage import` reads) and lets each allocator serve them. PyTorch's is
-/// exact, event for event; the others are approximations and marked so. The
-/// recorded setting is always checked against the recording.
+/// exact, event for event; tonnage's own is, too, if streams keep up; the others
+/// are approximations and marked so. The recorded setting is always checked against the recording.
 ///
 /// Exit code: 0 the first allocator completes, 1 it runs out of memory.
 #[derive(Args, Debug)]
@@ -591,9 +591,9 @@ pub(crate) struct ReplayOptions {
     /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async or bfc, or plan for an
-    /// offline placement that knows every lifetime in advance; may be repeated
-    /// [default: all of them, with PyTorch's defaults and with expandable segments].
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or tonnage, or plan for
+    /// an offline placement that knows every lifetime in advance; may be repeated
+    /// [default: recorded, PyTorch's defaults and with expandable segments, cuda-malloc-async and bfc].
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Vec<tonnage_analysis::replay::Alloc>,
     #[command(flatten)]

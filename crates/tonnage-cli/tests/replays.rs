@@ -80,7 +80,7 @@ fn replay_of_every_kind_of_recording() {
     let calls = [
         "replay growing.tonnage",
         "replay growing.tonnage --alloc torch:expandable_segments:True --gpu h100-80gb",
-        "replay plan.csv --alloc cuda-malloc-async --alloc bfc",
+        "replay plan.csv --alloc cuda-malloc-async --alloc bfc --alloc tonnage",
         "replay middle.json --alloc recorded",
         "replay cut.tonnage --alloc torch",
     ];

@@ -45,6 +45,8 @@ pub struct Checked<D> {
     calls: Vec<Call>,
     /// How many calls from now the one is that fails.
     fail_in: Option<u64>,
+    /// How many calls after it fail as well.
+    fail_more: u64,
 }
 
 impl<D: Device> Checked<D> {
@@ -62,6 +64,7 @@ impl<D: Device> Checked<D> {
             first_addr: None,
             calls: Vec::new(),
             fail_in: None,
+            fail_more: 0,
         }
     }
 
@@ -109,7 +112,13 @@ impl<D: Device> Checked<D> {
 
     /// Lets the call fail that comes after `after` others.
     pub fn fail_after(&mut self, after: u64) {
+        self.fail_times(after, 1);
+    }
+
+    /// Lets `times` calls in a row fail, which come after `after` others.
+    pub fn fail_times(&mut self, after: u64, times: u64) {
         self.fail_in = Some(after);
+        self.fail_more = times.saturating_sub(1);
     }
 
     /// Whether the failure that was asked for is still to come.
@@ -142,6 +151,10 @@ impl<D: Device> Checked<D> {
     ) -> Result<T, DeviceError> {
         let due = self.fail_in == Some(0);
         self.fail_in = self.fail_in.and_then(|left| left.checked_sub(1));
+        if due && self.fail_more > 0 {
+            self.fail_more -= 1;
+            self.fail_in = Some(0);
+        }
         let result = if due {
             let code = INJECTED;
             Err(DeviceError::Driver { call: name, code })

@@ -2,6 +2,7 @@
 //! Every policy on every device.
 #![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
 
+use tonnage_alloc::tonnage;
 use tonnage_alloc::torch::{Allocator, Rules, Settings, Version};
 use tonnage_alloc::{
     AddressOrder, Bfc, Device, SimConfig, SimDevice, StreamPool, StreamSafe, Suballocator,
@@ -40,6 +41,10 @@ fn torch<D: Device>(settings: &'static str, version: Version) -> impl Fn(D) -> A
 fn suballocated<A: Suballocator, D: TestDevice>() -> impl Fn(Checked<D>) -> StreamSafe<A, Checked<D>>
 {
     StreamSafe::new
+}
+
+fn own<D: Device>(settings: tonnage::Settings) -> impl Fn(D) -> tonnage::Allocator<D> {
+    move |device| tonnage::Allocator::new(device, settings.clone())
 }
 
 #[test]
@@ -87,6 +92,8 @@ policies! {
     );
     torch_2_9_expandable: torch("expandable_segments:True", Version(2, 9)), private_pools: false;
     torch_2_1: torch("", Version(2, 1));
+    tonnage_default: own(tonnage::Settings::default());
+    tonnage_growing: own(tonnage::Settings::default().with_slack(u32::MAX));
     best_fit: suballocated::<Bfc, _>();
     stream_pool: suballocated::<StreamPool, _>();
 }

@@ -29,6 +29,8 @@ pub enum Alloc {
     CudaMallocAsync,
     /// Best fit with coalescing, as TensorFlow and JAX do, as an approximation.
     Bfc,
+    /// tonnage's own.
+    Tonnage,
     /// No allocator: an offline placement that knows every lifetime in advance.
     Plan,
 }
@@ -98,6 +100,7 @@ impl Alloc {
     pub fn fidelity(&self) -> Fidelity {
         match self {
             Self::Recorded | Self::Torch(_) => Fidelity::Exact,
+            Self::Tonnage => Fidelity::InStep,
             Self::CudaMallocAsync | Self::Bfc => Fidelity::Approximation,
             Self::Plan => Fidelity::Offline,
         }
@@ -123,6 +126,7 @@ impl fmt::Display for Alloc {
             Self::Torch(conf) => write!(f, "torch:{}", conf.text),
             Self::CudaMallocAsync => f.write_str("cuda-malloc-async"),
             Self::Bfc => f.write_str("bfc"),
+            Self::Tonnage => f.write_str("tonnage"),
             Self::Plan => f.write_str("plan"),
         }
     }
@@ -134,7 +138,7 @@ impl fmt::Display for Alloc {
 pub enum AllocError {
     /// No such name.
     #[error(
-        "no allocator is called `{0}`; use recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or plan"
+        "no allocator is called `{0}`; use recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc, tonnage or plan"
     )]
     Unknown(String),
     /// PyTorch would refuse the settings.
@@ -155,6 +159,7 @@ impl FromStr for Alloc {
             ("recorded", "") => Ok(Self::Recorded),
             ("cuda-malloc-async", "") => Ok(Self::CudaMallocAsync),
             ("bfc", "") => Ok(Self::Bfc),
+            ("tonnage", "") => Ok(Self::Tonnage),
             ("plan", "") => Ok(Self::Plan),
             ("torch", conf) => Self::torch(conf),
             _ => Err(AllocError::Unknown(text.to_owned())),
@@ -169,6 +174,9 @@ impl FromStr for Alloc {
 pub enum Fidelity {
     /// What PyTorch does, event for event.
     Exact,
+    /// What tonnage's allocator does, call for call, if every stream has done its work when the allocator asks. A
+    /// stream that lags behind costs memory or waiting.
+    InStep,
     /// The rules of this allocator are not documented, or simplified here.
     Approximation,
     /// An offline placement: not a run of an allocator.

@@ -109,8 +109,14 @@ impl ReplayDevice {
         self.sim.set_outside(sum.min(1 << 60));
     }
 
-    /// The stream a pending free of this slot waits for.
-    pub(crate) fn pending_stream(slot: u32) -> StreamId {
+    /// Something delays the free of this slot from now on: answers with the stream that it waits for. Events of that
+    /// stream are done when [`Self::finish`] says so, whenever they were recorded.
+    pub(crate) fn delay(&mut self, slot: u32) -> StreamId {
+        let place = slot as usize;
+        if place >= self.done.len() {
+            self.done.resize(place + 1, true);
+        }
+        self.done[place] = false;
         StreamId(FIRST_PENDING + u64::from(slot))
     }
 
@@ -214,23 +220,21 @@ impl Device for ReplayDevice {
             self.events.remove(&event);
             return Ok(());
         };
-        let slot = slot as usize;
-        if slot >= self.done.len() {
-            self.done.resize(slot + 1, true);
-        }
-        self.done[slot] = false;
-        self.events.insert(event, slot);
+        self.events.insert(event, slot as usize);
         Ok(())
     }
 
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
         let slot = self.events.get(&event);
-        Ok(slot.is_none_or(|&slot| self.done[slot]))
+        let done = |&slot: &usize| self.done.get(slot).is_none_or(|done| *done);
+        Ok(slot.is_none_or(done))
     }
 
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        if let Some(&slot) = self.events.get(&event) {
-            self.done[slot] = true;
+        if let Some(&slot) = self.events.get(&event)
+            && let Some(done) = self.done.get_mut(slot)
+        {
+            *done = true;
         }
         Ok(())
     }

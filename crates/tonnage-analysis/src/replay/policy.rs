@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Runs the requests of a recording through one allocator policy.
 //!
-//! Three policies can be replayed: PyTorch's own, event for event, and the
-//! approximations of the driver's stream-ordered pool and of best fit with
-//! coalescing. [`Replaying`] is one of them with what a recording adds; the loop
+//! PyTorch's and tonnage's own allocators are replayed event for event; the
+//! driver's stream-ordered pool and best fit with coalescing are approximations. [`Replaying`] is one of them with what a recording adds; the loop
 //! in [`run`] is all that a sweep repeats.
 
 use std::collections::BTreeMap;
 
 use tonnage_alloc::torch::{Allocator, Error, PoolId, Rules, Settings, Sink};
-use tonnage_alloc::{DeviceAddr, Policy, PolicyError, Request, StreamSafe, Suballocator};
+use tonnage_alloc::{DeviceAddr, Policy, PolicyError, Request};
 
 use super::device::ReplayDevice;
 use super::requests::{Lane, Op, OpKind, Requests};
@@ -20,8 +19,6 @@ pub(crate) const UNPLACED: u64 = u64::MAX;
 
 /// PyTorch's caching allocator.
 pub(crate) type Torch<S> = Replaying<Allocator<ReplayDevice, S>>;
-/// A policy that is only an approximation.
-pub(crate) type Approximation<A> = Replaying<StreamSafe<A, ReplayDevice>>;
 
 /// Why a request was not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,27 +126,21 @@ impl<S: Sink> Torch<S> {
     }
 }
 
-impl<A: Suballocator> Approximation<A> {
-    /// An allocator on `device`, with the start of the recording requested from it.
+impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
+    /// An allocator, with the start of the recording requested from it.
     ///
     /// # Errors
     /// Why the start cannot be set up.
-    pub(crate) fn new(
-        device: ReplayDevice,
-        start: &Start,
-        addrs: &mut [u64],
-    ) -> Result<Self, Refusal> {
+    pub(crate) fn requested(policy: P, start: &Start, addrs: &mut [u64]) -> Result<Self, Refusal> {
         let mut replaying = Self {
-            policy: StreamSafe::new(device),
+            policy,
             adopted_pending: BTreeMap::new(),
             complete_adopted: |_, _| Ok(()),
         };
         replaying.request(start, addrs)?;
         Ok(replaying)
     }
-}
 
-impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
     /// Requests what was alive when the recording began.
     fn request(&mut self, start: &Start, addrs: &mut [u64]) -> Result<(), Refusal> {
         if let Start::Requested(ops) = start {
@@ -175,7 +166,7 @@ impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
             OpKind::FreeLater => {
                 let addr = std::mem::replace(&mut addrs[slot], UNPLACED);
                 if addr != UNPLACED {
-                    let stream = ReplayDevice::pending_stream(op.slot);
+                    let stream = self.policy.device_mut().delay(op.slot);
                     self.policy.record_stream(DeviceAddr(addr), stream)?;
                     self.policy.free(DeviceAddr(addr))?;
                 }

@@ -2,15 +2,18 @@
 //! The requests of a track served by one allocator after the other.
 
 use tonnage_alloc::torch::Settings;
-use tonnage_alloc::{Bfc, Policy, StreamPool, Suballocator};
+use tonnage_alloc::{Bfc, Policy, StreamPool, StreamSafe, Suballocator, tonnage};
 
 use super::alloc::{Alloc, Fidelity};
-use super::device::ReplayDevice;
-use super::policy::{Approximation, Refusal, Replaying, RunSummary, Torch, UNPLACED, run};
+use super::device::{DeviceSpec, ReplayDevice};
+use super::policy::{Refusal, Replaying, RunSummary, Torch, UNPLACED, run};
 use super::report::{DriverCalls, Outcome, Replayed, TrackReport};
 use super::requests::{Op, OpKind};
 use super::start::Start;
 use super::track::Track;
+
+/// How many pages of 2 MiB an allocator may map that maps no larger ones, beside those of moves: half a TiB.
+const PAGES: u64 = 1 << 18;
 
 impl Track {
     /// `replayed` is called after each allocator.
@@ -72,6 +75,9 @@ impl Track {
             Alloc::Recorded | Alloc::Torch(_) => self.replay_torch(alloc, total, closely),
             Alloc::CudaMallocAsync => self.approximate::<StreamPool>(alloc, total, closely),
             Alloc::Bfc => self.approximate::<Bfc>(alloc, total, closely),
+            Alloc::Tonnage => self.replay_other(alloc, total, closely, |device| {
+                tonnage::Allocator::new(device, tonnage::Settings::default())
+            }),
             Alloc::Plan => self.planned(total),
         }
     }
@@ -102,9 +108,25 @@ impl Track {
     }
 
     fn approximate<A: Suballocator>(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
+        self.replay_other(alloc, total, closely, StreamSafe::<A, _>::new)
+    }
+
+    /// An allocator that does not take over segments of PyTorch's.
+    fn replay_other<P: Policy<Device = ReplayDevice>>(
+        &self,
+        alloc: &Alloc,
+        total: u64,
+        closely: bool,
+        policy: impl Fn(ReplayDevice) -> P,
+    ) -> Replayed {
         let start = Start::requested(&self.requests);
+        let spec = DeviceSpec {
+            max_pages: PAGES + 64 * self.requests.allocs,
+            ..self.spec(total)
+        };
         self.serve(alloc, closely, |addrs| {
-            Approximation::<A>::new(ReplayDevice::new(self.spec(total)), &start, addrs)
+            let device = ReplayDevice::new(spec);
+            Replaying::requested(policy(device), &start, addrs)
         })
     }
 

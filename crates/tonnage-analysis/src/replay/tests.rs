@@ -300,9 +300,16 @@ fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
     hand.put(Kind::Alloc, 0x3000_0000, 30 * MIB);
     hand.put(Kind::FreeCompleted, 0x1000_0000, 30 * MIB);
     hand.put(Kind::Alloc, 0x5000_0000, 30 * MIB);
-    let ample = hand.job().replay(&[default_torch()], false);
-    assert_eq!(ample.tracks[0].allocators[0].peak_reserved, 60 * MIB);
-    for alloc in [default_torch(), Alloc::CudaMallocAsync, Alloc::Bfc] {
+    let ample = hand.job().replay(&[default_torch(), Alloc::Tonnage], false);
+    for result in &ample.tracks[0].allocators {
+        assert_eq!(result.peak_reserved, 60 * MIB, "{result:?}");
+    }
+    for alloc in [
+        default_torch(),
+        Alloc::CudaMallocAsync,
+        Alloc::Bfc,
+        Alloc::Tonnage,
+    ] {
         let tight = hand.load(&on(70)).unwrap().replay(&[alloc], false);
         assert!(tight.tracks[0].allocators[0].completes());
     }
@@ -315,6 +322,28 @@ fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
         panic!("{report:?}");
     };
     assert_eq!(request, 3);
+}
+
+#[test]
+fn the_tonnage_allocator_serves_holes_that_do_not_touch() {
+    let mut hand = Hand::new();
+    let place = |number: u64| 0x1000_0000 + number * 64 * MIB;
+    for number in 0..8 {
+        hand.put(Kind::Alloc, place(number), 30 * MIB);
+    }
+    for number in [0, 2, 4, 6] {
+        hand.free(place(number), 30 * MIB);
+    }
+    hand.put(Kind::Alloc, place(8), 120 * MIB);
+    let job = hand.load(&on(240)).unwrap();
+    let report = job.replay(&[Alloc::expandable(), Alloc::Tonnage], true);
+    let results = &report.tracks[0].allocators;
+    assert_eq!(results[1].allocator, "tonnage");
+    assert_eq!(results[1].fidelity, Fidelity::InStep);
+    assert!(results[1].completes(), "{results:?}");
+    assert_eq!(results[1].peak_reserved, 240 * MIB);
+    assert_eq!(results[1].smallest.unwrap().bytes, 240 * MIB);
+    assert!(results[0].smallest.unwrap().bytes >= 240 * MIB);
 }
 
 #[test]
@@ -473,6 +502,10 @@ fn hostile_recordings_end_in_an_answer() {
         }
         if let Ok(job) = hand.load(&Options::default()) {
             job.replay(&Alloc::usual(), round % 10 == 0);
+            // It maps pages of 2 MiB, so absurd sizes take it longer.
+            if round % 10 == 0 {
+                job.replay(&[Alloc::Tonnage], false);
+            }
         }
     }
 }

@@ -172,6 +172,7 @@ fn row(text: &mut String, result: &Replayed) {
     );
     let _ = match result.fidelity {
         Fidelity::Exact => write!(text, "exact"),
+        Fidelity::InStep => write!(text, "exact if streams keep up"),
         Fidelity::Approximation => write!(text, "{WARN}approximation{WARN:#}"),
         Fidelity::Offline => write!(text, "{WARN}offline placement{WARN:#}, no allocator"),
     };

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! One address space, cut into blocks: who has which range, and where there is room.
+//!
+//! Pure accounting. It knows which ranges have memory and which are gaps, but no
+//! device: what has to be mapped or unmapped is decided here (`window.rs`) and
+//! done by the allocator, which tells the arena afterwards.
+//!
+//! A free block belongs to a *lane*, a stream within a pool, because only that
+//! stream may use it at once. Free blocks whose work is done belong to
+//! [`SHARED`], and everyone may use them. Neighbours are joined as soon as they
+//! are free: those of one lane, and what is shared with what is not, because the
+//! younger use then stands for both. What private pools have is joined with
+//! nothing else.
+
+use super::blocks::{Block, Blocks, NONE, State};
+use super::index::Index;
+use super::lists::Lists;
+use super::window::{PageRange, Window};
+
+/// The lane of blocks that no stream uses any more.
+pub(super) const SHARED: u32 = 0;
+
+/// The free blocks of a stream within a pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lane {
+    pub(super) free: Lists,
+    /// Used and pending blocks.
+    pub(super) live: u32,
+    /// The newest epoch of its free blocks.
+    pub(super) newest: u64,
+    /// Whether its memory is for its pool alone.
+    pub(super) private: bool,
+}
+
+/// The blocks of an address space.
+#[derive(Clone, Debug)]
+pub(super) struct Arena {
+    pub(super) blocks: Blocks,
+    pub(super) gaps: Lists,
+    pub(super) lanes: Vec<Lane>,
+    index: Index,
+    pub(super) page: u64,
+    span: u64,
+}
+
+impl Arena {
+    /// A space of `span` bytes without memory, in pages of `page` bytes.
+    pub(super) fn new(span: u64, page: u64) -> Self {
+        let mut arena = Self {
+            blocks: Blocks::new(span),
+            gaps: Lists::default(),
+            lanes: vec![Lane::default()],
+            index: Index::default(),
+            page,
+            span,
+        };
+        arena.gaps.insert(&mut arena.blocks, Blocks::FIRST);
+        arena
+    }
+
+    pub(super) fn span(&self) -> u64 {
+        self.span
+    }
+
+    /// How many blocks are used or pending.
+    pub(super) fn live(&self) -> usize {
+        self.index.len()
+    }
+
+    /// The used or pending block at an offset.
+    #[inline]
+    pub(super) fn at(&self, offset: u64) -> Option<u32> {
+        self.index.get(offset)
+    }
+
+    /// Hands out a block from free memory of the lane, or of all.
+    #[inline]
+    pub(super) fn take(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
+        let found = self.search(lane, |lists, blocks| lists.find(blocks, size))?;
+        let start = self.blocks[found].offset;
+        Some(self.hand_out(found, lane, start, size, requested))
+    }
+
+    /// The same, overlooking nothing.
+    pub(super) fn take_any(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
+        let found = self.search(lane, |lists, blocks| lists.find_any(blocks, size))?;
+        let start = self.blocks[found].offset;
+        Some(self.hand_out(found, lane, start, size, requested))
+    }
+
+    /// The tighter one of what is found in the lane and in what is shared.
+    #[inline]
+    fn search(&self, lane: u32, find: impl Fn(&Lists, &Blocks) -> Option<u32>) -> Option<u32> {
+        let own = find(&self.lanes[lane as usize].free, &self.blocks);
+        let shared = &self.lanes[SHARED as usize].free;
+        if shared.len() == 0 {
+            return own;
+        }
+        let shared = find(shared, &self.blocks);
+        match (own, shared) {
+            (Some(own), Some(shared)) if self.blocks[shared].size < self.blocks[own].size => {
+                Some(shared)
+            }
+            _ => own.or(shared),
+        }
+    }
+
+    /// Makes `size` bytes from `start` on, which lie in a free block, a used block of the lane.
+    #[inline]
+    pub(super) fn hand_out(
+        &mut self,
+        found: u32,
+        lane: u32,
+        start: u64,
+        size: u64,
+        requested: u64,
+    ) -> u32 {
+        let mut index = found;
+        self.detach(index);
+        if self.blocks[index].offset < start {
+            let upper = self.blocks.cut(index, start);
+            self.list(index);
+            index = upper;
+        }
+        if self.blocks[index].size > size {
+            let rest = self.blocks.cut(index, start + size);
+            self.list(rest);
+        }
+        let block = &mut self.blocks[index];
+        block.state = State::Used;
+        block.lane = lane;
+        block.requested = requested;
+        block.uses = NONE;
+        self.index.insert(start, index);
+        self.lanes[lane as usize].live += 1;
+        index
+    }
+
+    /// Takes a used or pending block back; work up to `epoch` of its stream may still use it.
+    #[inline]
+    pub(super) fn give(&mut self, index: u32, epoch: u64) {
+        let block = &mut self.blocks[index];
+        block.state = State::Free;
+        block.epoch = epoch;
+        let (offset, lane) = (block.offset, block.lane);
+        self.index.remove(offset);
+        self.lanes[lane as usize].live -= 1;
+        self.attach(index);
+    }
+
+    /// Takes a free block or a gap out of its list.
+    #[inline]
+    pub(super) fn detach(&mut self, index: u32) {
+        let Block { state, lane, .. } = self.blocks[index];
+        let lists = match state {
+            State::Gap => &mut self.gaps,
+            _ => &mut self.lanes[lane as usize].free,
+        };
+        lists.remove(&mut self.blocks, index);
+    }
+
+    /// Puts a free block or a gap into its list as it is.
+    #[inline]
+    pub(super) fn list(&mut self, index: u32) {
+        let Block {
+            state, lane, epoch, ..
+        } = self.blocks[index];
+        if state == State::Gap {
+            self.gaps.insert(&mut self.blocks, index);
+            return;
+        }
+        let lane = &mut self.lanes[lane as usize];
+        lane.newest = lane.newest.max(epoch);
+        lane.free.insert(&mut self.blocks, index);
+    }
+
+    /// Joins a free block or a gap with its neighbours and puts what that makes into its list.
+    #[inline]
+    pub(super) fn attach(&mut self, index: u32) -> u32 {
+        let mut index = index;
+        let next = self.blocks[index].next;
+        if next != NONE && self.absorbs(index, next) {
+            self.detach(next);
+            self.blocks[index].epoch = self.blocks[index].epoch.max(self.blocks[next].epoch);
+            self.blocks.join(index, next);
+        }
+        let prev = self.blocks[index].prev;
+        if prev != NONE && self.absorbs(index, prev) {
+            self.detach(prev);
+            let Block { lane, epoch, .. } = self.blocks[index];
+            let below = &mut self.blocks[prev];
+            below.lane = lane;
+            below.epoch = below.epoch.max(epoch);
+            self.blocks.join(prev, index);
+            index = prev;
+        }
+        self.list(index);
+        index
+    }
+
+    /// Whether a neighbour becomes a part of a block that is put into its list.
+    #[inline]
+    fn absorbs(&self, index: u32, neighbour: u32) -> bool {
+        let (block, other) = (&self.blocks[index], &self.blocks[neighbour]);
+        if block.state != other.state {
+            return false;
+        }
+        match block.state {
+            State::Gap => true,
+            State::Free => self.may_use(block.lane, other.lane),
+            _ => false,
+        }
+    }
+
+    /// Whether memory of one lane may become memory of another.
+    #[inline]
+    fn may_use(&self, lane: u32, other: u32) -> bool {
+        lane == other || (other == SHARED && !self.lanes[lane as usize].private)
+    }
+
+    /// Shares the free blocks of a lane that only work up to `done` used.
+    pub(super) fn share(&mut self, lane: u32, done: u64) {
+        let mut newest = 0;
+        let free = &self.lanes[lane as usize].free;
+        let all: Vec<u32> = free.largest_first(&self.blocks).collect();
+        for index in all {
+            let epoch = self.blocks[index].epoch;
+            if epoch > done {
+                newest = newest.max(epoch);
+                continue;
+            }
+            self.detach(index);
+            self.blocks[index].lane = SHARED;
+            self.blocks[index].epoch = 0;
+            self.attach(index);
+        }
+        self.lanes[lane as usize].newest = newest;
+    }
+
+    /// Notes that a window has memory now, taken from elsewhere or new, and makes it a used block of a lane.
+    pub(super) fn occupy(
+        &mut self,
+        window: &Window,
+        taken: &[PageRange],
+        lane: u32,
+        requested: u64,
+    ) -> u32 {
+        // The gaps they leave are joined at the end: until then the window's blocks stay as they are.
+        let drained: Vec<u32> = taken.iter().map(|range| self.drain(range)).collect();
+        let joined = self.gather(window, lane);
+        let found = self.attach(joined);
+        let size = window.end - window.start;
+        let block = self.hand_out(found, lane, window.start, size, requested);
+        for (gap, range) in drained.into_iter().zip(taken) {
+            self.settle(gap, range);
+        }
+        block
+    }
+
+    /// Makes one block, in no list, of what a window covers; whole pages where it covers gaps.
+    fn gather(&mut self, window: &Window, lane: u32) -> u32 {
+        let mut joined = NONE;
+        let mut index = window.block;
+        loop {
+            let block = &self.blocks[index];
+            let gap = block.state == State::Gap;
+            let (mut start, mut end) =
+                (block.offset.max(window.start), block.end().min(window.end));
+            if gap {
+                start -= start % self.page;
+                end = end.next_multiple_of(self.page);
+            }
+            let part = self.carve(index, start, end);
+            let block = &mut self.blocks[part];
+            block.state = State::Free;
+            block.lane = lane;
+            if gap {
+                block.epoch = 0;
+            }
+            let (end, epoch, next) = (block.end(), block.epoch, block.next);
+            if joined == NONE {
+                joined = part;
+            } else {
+                self.blocks[joined].epoch = self.blocks[joined].epoch.max(epoch);
+                self.blocks.join(joined, part);
+            }
+            if end >= window.end {
+                return joined;
+            }
+            index = next;
+        }
+    }
+
+    /// Notes that whole pages of a free block have no memory any more. [`Self::settle`] follows.
+    pub(super) fn drain(&mut self, range: &PageRange) -> u32 {
+        let (start, end) = (range.first * self.page, range.last * self.page);
+        let middle = self.carve(range.block, start, end);
+        let block = &mut self.blocks[middle];
+        block.state = State::Gap;
+        block.lane = NONE;
+        self.list(middle);
+        middle
+    }
+
+    /// Joins the gap that a drained range left with its neighbours, unless one of them has done so.
+    pub(super) fn settle(&mut self, gap: u32, range: &PageRange) {
+        let Block { state, offset, .. } = self.blocks[gap];
+        if state == State::Gap && offset == range.first * self.page {
+            self.detach(gap);
+            self.attach(gap);
+        }
+    }
+
+    /// Cuts a range out of a listed block, whose other parts stay listed.
+    fn carve(&mut self, index: u32, start: u64, end: u64) -> u32 {
+        self.detach(index);
+        let mut middle = index;
+        if self.blocks[index].offset < start {
+            middle = self.blocks.cut(index, start);
+            self.list(index);
+        }
+        if end < self.blocks[middle].end() {
+            let rest = self.blocks.cut(middle, end);
+            self.list(rest);
+        }
+        middle
+    }
+
+    /// Bytes of the largest free block.
+    pub(super) fn largest_free(&self) -> u64 {
+        let largest = |lane: &Lane| {
+            let first = lane.free.largest_first(&self.blocks).next()?;
+            let class = super::class::class_of(self.blocks[first].size);
+            let of_class = lane.free.largest_first(&self.blocks);
+            of_class
+                .map(|index| self.blocks[index].size)
+                .take_while(|&size| super::class::class_of(size) == class)
+                .max()
+        };
+        self.lanes.iter().filter_map(largest).max().unwrap_or(0)
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.blocks.check(self.span)?;
+        self.gaps.check(&self.blocks)?;
+        let mut free = vec![0_u32; self.lanes.len()];
+        let mut live = vec![0_u32; self.lanes.len()];
+        let (mut gaps, mut before) = (0, None::<Block>);
+        for (index, block) in self.blocks.by_address() {
+            let joined = before.is_some_and(|before: Block| {
+                let of_lane = before.lane == block.lane;
+                let idle = matches!(block.state, State::Free | State::Gap);
+                idle && before.state == block.state && of_lane
+            });
+            if joined {
+                return Err(format!("block {index} should be joined with the one below"));
+            }
+            match block.state {
+                State::Used | State::Pending => {
+                    if self.index.get(block.offset) != Some(index) {
+                        return Err(format!("used block {index} is not found"));
+                    }
+                    live[block.lane as usize] += 1;
+                }
+                State::Free => {
+                    let lane = &self.lanes[block.lane as usize];
+                    if block.epoch > lane.newest {
+                        return Err(format!("block {index} is newer than its lane says"));
+                    }
+                    free[block.lane as usize] += 1;
+                }
+                State::Gap => {
+                    if !block.offset.is_multiple_of(self.page)
+                        || !block.size.is_multiple_of(self.page)
+                    {
+                        return Err(format!("gap {index} is not whole pages"));
+                    }
+                    gaps += 1;
+                }
+                State::Vacant => {}
+            }
+            before = Some(*block);
+        }
+        for (number, lane) in self.lanes.iter().enumerate() {
+            lane.free.check(&self.blocks)?;
+            if (lane.free.len(), lane.live) != (free[number], live[number]) {
+                return Err(format!("lane {number} does not count its blocks"));
+            }
+        }
+        let used: u32 = live.iter().sum();
+        if gaps != self.gaps.len() || used as usize != self.index.len() {
+            return Err("gaps or used blocks are not counted".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The table of blocks: one vector, indices instead of pointers.
+//!
+//! A block fills one cache line. Vacant entries are chained through `next`, so
+//! a program whose number of blocks is steady never makes the vector grow.
+
+/// An index that points at nothing.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A part of the program's memory.
+    Used,
+    /// Freed, and a stream that was named for it may still use it.
+    Pending,
+    /// Memory that nobody uses, in a list of its lane.
+    Free,
+    /// Addresses without memory, whole pages of them, in the list of gaps.
+    Gap,
+    /// An entry of the table that is no block.
+    Vacant,
+}
+
+/// A range of the address space.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    /// Distance from the first address.
+    pub(super) offset: u64,
+    pub(super) size: u64,
+    /// Bytes the program asked for, while it is used or pending.
+    pub(super) requested: u64,
+    /// While it is free: which work of its lane's stream may still use it.
+    pub(super) epoch: u64,
+    /// Neighbours by address; they touch.
+    pub(super) prev: u32,
+    pub(super) next: u32,
+    /// Neighbours in a list of free blocks or of gaps.
+    pub(super) list_prev: u32,
+    pub(super) list_next: u32,
+    /// Whose it is.
+    pub(super) lane: u32,
+    /// The first of the streams that were named for it.
+    pub(super) uses: u32,
+    pub(super) state: State,
+}
+
+const _: () = assert!(size_of::<Block>() == 64, "a block fills one cache line");
+
+impl Block {
+    pub(super) fn end(&self) -> u64 {
+        self.offset + self.size
+    }
+}
+
+/// All blocks of an address space.
+///
+/// **Invariant:** those that are not vacant follow each other by address from 0
+/// to the end without a hole.
+#[derive(Clone, Debug)]
+pub(super) struct Blocks {
+    table: Vec<Block>,
+    vacant: u32,
+}
+
+impl std::ops::Index<u32> for Blocks {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, index: u32) -> &Block {
+        &self.table[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Block {
+        &mut self.table[index as usize]
+    }
+}
+
+impl Blocks {
+    /// The block at the lowest address; it is always the same entry.
+    pub(super) const FIRST: u32 = 0;
+
+    /// One gap of so many bytes.
+    pub(super) fn new(span: u64) -> Self {
+        let whole = Block {
+            offset: 0,
+            size: span,
+            requested: 0,
+            epoch: 0,
+            prev: NONE,
+            next: NONE,
+            list_prev: NONE,
+            list_next: NONE,
+            lane: NONE,
+            uses: NONE,
+            state: State::Gap,
+        };
+        Self {
+            table: vec![whole],
+            vacant: NONE,
+        }
+    }
+
+    /// Cuts a block in two at an offset inside of it; answers with the upper part, which is like the lower one.
+    #[inline]
+    pub(super) fn cut(&mut self, index: u32, at: u64) -> u32 {
+        let lower = self[index];
+        debug_assert!(lower.offset < at && at < lower.end());
+        let upper = self.add(Block {
+            offset: at,
+            size: lower.end() - at,
+            prev: index,
+            ..lower
+        });
+        self[index].size = at - lower.offset;
+        self[index].next = upper;
+        if lower.next != NONE {
+            self[lower.next].prev = upper;
+        }
+        upper
+    }
+
+    /// Makes one block of two neighbours. The lower entry stays.
+    #[inline]
+    pub(super) fn join(&mut self, lower: u32, upper: u32) {
+        let gone = self[upper];
+        debug_assert!(self[lower].next == upper && self[lower].end() == gone.offset);
+        self[lower].size += gone.size;
+        self[lower].next = gone.next;
+        if gone.next != NONE {
+            self[gone.next].prev = lower;
+        }
+        self[upper].state = State::Vacant;
+        self[upper].next = self.vacant;
+        self.vacant = upper;
+    }
+
+    #[inline]
+    fn add(&mut self, block: Block) -> u32 {
+        let index = self.vacant;
+        if index == NONE {
+            self.table.push(block);
+            return self.table.len() as u32 - 1;
+        }
+        self.vacant = self[index].next;
+        self[index] = block;
+        index
+    }
+
+    /// The blocks by address.
+    pub(super) fn by_address(&self) -> impl Iterator<Item = (u32, &Block)> {
+        let mut index = Self::FIRST;
+        std::iter::from_fn(move || {
+            let here = (index != NONE).then_some(index)?;
+            index = self[here].next;
+            Some((here, &self[here]))
+        })
+    }
+
+    /// Recounts the table.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub(super) fn check(&self, span: u64) -> Result<(), String> {
+        let (mut end, mut before, mut count) = (0, NONE, 0);
+        for (index, block) in self.by_address() {
+            if block.offset != end || block.size == 0 || block.prev != before {
+                return Err(format!("block {index} does not follow its neighbour"));
+            }
+            if block.state == State::Vacant {
+                return Err(format!("block {index} is vacant"));
+            }
+            (end, before, count) = (block.end(), index, count + 1);
+        }
+        if end != span {
+            return Err(format!("the blocks end at {end}, not at {span}"));
+        }
+        let mut vacant = self.vacant;
+        while vacant != NONE {
+            if self[vacant].state != State::Vacant {
+                return Err(format!("block {vacant} is not vacant"));
+            }
+            (vacant, count) = (self[vacant].next, count + 1);
+        }
+        if count != self.table.len() {
+            return Err(format!("{count} of {} entries", self.table.len()));
+        }
+        Ok(())
+    }
+}

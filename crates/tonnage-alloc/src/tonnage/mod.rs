@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tonnage allocator: one address space for a device, pages that move.
+//!
+//! * All streams and pools share one reserved range of addresses. A free block
+//!   belongs to the stream that freed it until that stream's work is done, and
+//!   to everyone afterwards, so no memory stays with a stream.
+//! * The tightest free block is found in constant time, and neighbours are
+//!   joined at once. No call of the device is made unless no free block fits.
+//! * Memory is mapped in pages of the device's granularity. Where a request needs
+//!   pages, empty ones are moved there instead of obtaining more, so blocks of
+//!   the right sizes in the wrong places are no reason to run out of memory.
+//! * Order between streams comes from counters; an event is recorded only where
+//!   somebody has to know how far a stream is.
+//!
+//! The parts, from the bottom up: `class` and `lists` find free blocks by size,
+//! `blocks` and `index` by address; `arena` and `window` decide who gets which
+//! range and need no device; `pages` and `transfer` bring memory there, as
+//! transactions; `streams` and `lanes` know the order of work; `obtain` is what
+//! happens when no free block fits. The documentation has a page on the design
+//! (`docs/concepts/allocator-design.md`).
+
+mod arena;
+mod blocks;
+mod class;
+mod index;
+mod lanes;
+mod lists;
+mod obtain;
+mod pages;
+mod policy;
+mod settings;
+mod statistics;
+mod streams;
+mod transfer;
+mod window;
+
+pub use settings::Settings;
+pub use statistics::{Level, Statistics};
+
+use arena::Arena;
+use blocks::State;
+use class::GRANULE;
+use lanes::Lanes;
+use pages::Pages;
+use streams::{Patience, Streams};
+use transfer::Mapper;
+
+use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, round_up};
+
+/// The tonnage allocator on a device.
+///
+/// ```
+/// use tonnage_alloc::tonnage::{Allocator, Settings};
+/// use tonnage_alloc::{Policy, PolicyError, Request, SimConfig, SimDevice, StreamId};
+///
+/// let device = SimDevice::new(SimConfig::with_total(64 << 20));
+/// let mut allocator = Allocator::new(device, Settings::default());
+/// let ask = |bytes| Request::new(bytes, StreamId(0));
+///
+/// // The device is full, and every other block is freed.
+/// let blocks = (0..32).map(|_| allocator.alloc(ask(2 << 20)));
+/// let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+/// for &block in blocks.iter().step_by(2) {
+///     allocator.free(block)?;
+/// }
+/// // No two of the free pages touch; they are moved.
+/// let large = allocator.alloc(ask(32 << 20))?;
+/// let statistics = allocator.statistics();
+/// assert_eq!(statistics.pages_moved, 16);
+/// assert_eq!(statistics.reserved.now, 64 << 20);
+/// # allocator.free(large)?;
+/// # Ok::<(), PolicyError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Allocator<D> {
+    device: D,
+    settings: Settings,
+    /// First address; none before the first request.
+    base: Option<DeviceAddr>,
+    arena: Arena,
+    pages: Pages,
+    lanes: Lanes,
+    streams: Streams,
+    /// Blocks whose free waits, in the order of their frees.
+    pending: Vec<u32>,
+    counts: Statistics,
+}
+
+impl<D: Device> Allocator<D> {
+    /// An allocator that holds nothing yet.
+    pub fn new(device: D, settings: Settings) -> Self {
+        let page = device.granularity();
+        Self {
+            device,
+            settings,
+            base: None,
+            arena: Arena::new(page, page),
+            pages: Pages::default(),
+            lanes: Lanes::default(),
+            streams: Streams::new(),
+            pending: Vec::new(),
+            counts: Statistics::default(),
+        }
+    }
+
+    /// What it has and what it did.
+    pub fn statistics(&self) -> Statistics {
+        Statistics {
+            blocks: self.arena.live() as u64,
+            pending: self.pending.len() as u64,
+            pages_created: self.pages.created,
+            pages_released: self.pages.released,
+            pages_moved: self.pages.moved,
+            events_recorded: self.streams.events_recorded,
+            waits: self.streams.waits,
+            ..self.counts
+        }
+    }
+
+    /// Serves a request.
+    #[inline]
+    fn serve(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
+        let size = self.rounded(request.bytes)?;
+        let base = match self.base {
+            Some(base) => base,
+            None => self.reserve()?,
+        };
+        let capturing = request.pool.0 != 0;
+        if !self.pending.is_empty() && !capturing {
+            self.complete_frees(Patience::Ask)?;
+        }
+        let lane = self.lane(request);
+        let block = match self.arena.take(lane, size, request.bytes) {
+            Some(block) => block,
+            None => self.obtain(lane, size, request.bytes, capturing)?,
+        };
+        self.counts.served += 1;
+        self.counts.requested.add(request.bytes);
+        self.counts.allocated.add(size);
+        Ok(base.offset(self.arena.blocks[block].offset))
+    }
+
+    /// What a request takes.
+    #[inline]
+    fn rounded(&mut self, bytes: u64) -> Result<u64, PolicyError> {
+        if bytes == 0 {
+            let reason = "a request of zero bytes";
+            return Err(PolicyError::Refused(reason.to_owned()));
+        }
+        // More than the device has can be told without looking.
+        match round_up(bytes, GRANULE).filter(|&size| size <= self.device.total()) {
+            Some(size) => Ok(size),
+            None => Err(self.out_of_memory(bytes)),
+        }
+    }
+
+    #[cold]
+    fn out_of_memory(&mut self, requested: u64) -> PolicyError {
+        self.counts.refused += 1;
+        PolicyError::OutOfMemory {
+            requested,
+            free: self.device.free_bytes(),
+        }
+    }
+
+    /// Takes a block back.
+    #[inline]
+    fn take_back(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
+        let index = self.used(addr)?;
+        let block = self.arena.blocks[index];
+        if block.uses != blocks::NONE {
+            self.streams.close(block.uses);
+            self.arena.blocks[index].state = State::Pending;
+            self.pending.push(index);
+            return Ok(());
+        }
+        self.give(index);
+        Ok(())
+    }
+
+    /// Makes a used or pending block free.
+    #[inline]
+    fn give(&mut self, index: u32) {
+        let block = self.arena.blocks[index];
+        let epoch = self.streams.open(self.lanes.stream(block.lane));
+        self.counts.requested.subtract(block.requested);
+        self.counts.allocated.subtract(block.size);
+        self.arena.give(index, epoch);
+    }
+
+    /// The used block that starts at an address.
+    #[inline]
+    fn used(&self, addr: DeviceAddr) -> Result<u32, PolicyError> {
+        let unknown = PolicyError::UnknownAddress(addr);
+        let offset = self.base.and_then(|base| addr.0.checked_sub(base.0));
+        let index = offset.and_then(|offset| self.arena.at(offset));
+        let used = index.filter(|&index| self.arena.blocks[index].state == State::Used);
+        used.ok_or(unknown)
+    }
+
+    /// Says that a stream uses a live block too.
+    fn name(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
+        let index = self.used(addr)?;
+        let block = &mut self.arena.blocks[index];
+        // Work of its own stream is in order anyway.
+        if self.streams.id(self.lanes.stream(block.lane)) != stream {
+            self.streams.name(&mut block.uses, stream);
+        }
+        Ok(())
+    }
+
+    /// Completes frees that no stream delays any more.
+    fn complete_frees(&mut self, patience: Patience) -> Result<(), DeviceError> {
+        self.streams.next_pass();
+        let mut failure = Ok(());
+        let mut kept = 0;
+        for number in 0..self.pending.len() {
+            let index = self.pending[number];
+            let uses = &mut self.arena.blocks[index].uses;
+            let over = match failure {
+                Ok(()) => self.streams.over(&mut self.device, uses, patience),
+                Err(_) => Ok(false),
+            };
+            if over == Ok(true) {
+                self.give(index);
+                continue;
+            }
+            self.pending[kept] = index;
+            kept += 1;
+            failure = failure.and(over.map(|_| ()));
+        }
+        self.pending.truncate(kept);
+        failure
+    }
+
+    /// Reserves addresses: as many as the settings say, or fewer if the device has not so many.
+    #[cold]
+    fn reserve(&mut self) -> Result<DeviceAddr, PolicyError> {
+        let page = self.device.granularity();
+        let total = self.device.total().next_multiple_of(page).max(page);
+        let mut factor = self.settings.address_factor.max(1);
+        loop {
+            let span = total
+                .saturating_mul(factor)
+                .min(class::LARGEST / page * page);
+            match self.device.reserve(span) {
+                Ok(base) => {
+                    self.base = Some(base);
+                    self.arena = Arena::new(span, page);
+                    self.lanes = Lanes::default();
+                    return Ok(base);
+                }
+                Err(DeviceError::OutOfMemory { .. }) if factor > 1 => factor /= 2,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Bytes held from the device.
+    fn held(&self) -> u64 {
+        self.pages.held() * self.arena.page
+    }
+
+    fn note_reserved(&mut self) {
+        let held = self.held();
+        self.counts.reserved.set(held);
+    }
+
+    fn mapper(&mut self) -> Mapper<'_, D> {
+        Mapper {
+            device: &mut self.device,
+            pages: &mut self.pages,
+            base: self.base.unwrap_or(DeviceAddr(0)),
+            page: self.arena.page,
+        }
+    }
+
+    /// Recounts every structure; tests call it after every step.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        self.arena.check()?;
+        self.pages.check()?;
+        let (mut requested, mut allocated) = (0, 0);
+        for (index, block) in self.arena.blocks.by_address() {
+            let page = self.arena.page;
+            let mut pages = block.offset / page..block.end().div_ceil(page);
+            match block.state {
+                State::Gap => {
+                    // The last gap is long; what was never mapped is not in the table.
+                    if pages
+                        .take(self.pages.len())
+                        .any(|page| self.pages.get(page).is_some())
+                    {
+                        return Err(format!("gap {index} has memory"));
+                    }
+                    continue;
+                }
+                State::Free => {}
+                _ => {
+                    requested += block.requested;
+                    allocated += block.size;
+                }
+            }
+            if pages.any(|page| self.pages.get(page).is_none()) {
+                return Err(format!("block {index} has no memory"));
+            }
+        }
+        if (requested, allocated) != (self.counts.requested.now, self.counts.allocated.now) {
+            return Err("live bytes are not what was counted".to_owned());
+        }
+        if self.held() != self.counts.reserved.now {
+            return Err("reserved bytes are not what was counted".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tonnage allocator as a [`Policy`].
+
+use super::blocks::State;
+use super::class::GRANULE;
+use super::streams::Patience;
+use super::{Allocator, Device};
+use crate::torch::PoolId;
+use crate::{DeviceAddr, Policy, PolicyError, Request, StreamId};
+
+impl<D: Device> Policy for Allocator<D> {
+    type Device = D;
+
+    const ALIGNMENT: u64 = GRANULE;
+    const STREAM_AWARE: bool = true;
+
+    #[inline]
+    fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
+        self.serve(request)
+    }
+
+    #[inline]
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
+        self.take_back(addr)
+    }
+
+    fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
+        self.name(addr, stream)
+    }
+
+    fn process_events(&mut self) -> Result<(), PolicyError> {
+        Ok(self.complete_frees(Patience::Ask)?)
+    }
+
+    fn empty_cache(&mut self, pool: PoolId) -> Result<(), PolicyError> {
+        // What a pool in use has cached is for it alone, and stays.
+        if self.in_use(pool) {
+            return Ok(());
+        }
+        Ok(self.trim()?)
+    }
+
+    fn release_pool(&mut self, pool: PoolId) -> Result<(), PolicyError> {
+        if !self.in_use(pool) {
+            let reason = format!("nobody uses a pool ({}, {})", pool.0, pool.1);
+            return Err(PolicyError::Refused(reason));
+        }
+        self.open_pools(Some(pool));
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), PolicyError> {
+        Ok(self.shut()?)
+    }
+
+    fn device(&self) -> &D {
+        &self.device
+    }
+
+    fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
+        let index = self.used(addr).ok()?;
+        let block = &self.arena.blocks[index];
+        (block.state == State::Used).then_some(block.size)
+    }
+
+    #[inline]
+    fn reserved(&self) -> u64 {
+        self.counts.reserved.now
+    }
+
+    fn allocated(&self) -> u64 {
+        self.counts.allocated.now
+    }
+
+    fn peak_allocated(&self) -> u64 {
+        self.counts.allocated.peak
+    }
+
+    fn retries(&self) -> u64 {
+        self.counts.retries
+    }
+
+    fn largest_free(&self) -> Option<u64> {
+        Some(self.arena.largest_free())
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a request goes that no free block holds, and which pages can be taken
+//! from elsewhere for it.
+//!
+//! Free blocks and gaps that touch make up a run. A request fits anywhere in a
+//! run that is long enough; it needs memory only for the gaps it covers. Of the
+//! places looked at, the one that needs the fewest pages wins, the lowest of
+//! equals. Both questions only read the arena.
+
+use super::arena::{Arena, SHARED};
+use super::blocks::{NONE, State};
+
+/// How many of the largest free blocks are looked at, of a lane and of what is shared.
+const CANDIDATES: usize = 16;
+/// How many neighbours of a candidate are looked at in each direction.
+const REACH: usize = 16;
+
+/// A place for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Window {
+    /// Pages that have to be mapped.
+    pub(super) missing: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The free block or gap that `start` lies in.
+    pub(super) block: u32,
+}
+
+/// Whole pages of a free block, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageRange {
+    pub(super) block: u32,
+    pub(super) first: u64,
+    /// One past the last.
+    pub(super) last: u64,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    block: u32,
+    start: u64,
+    end: u64,
+    gap: bool,
+}
+
+impl Arena {
+    /// The best place for `size` bytes of a lane; none if there are not so many addresses.
+    pub(super) fn window(&self, lane: u32, size: u64) -> Option<Window> {
+        let blocks = &self.blocks;
+        let own = self.lanes[lane as usize].free.largest_first(blocks);
+        let shared = self.lanes[SHARED as usize].free.largest_first(blocks);
+        let whole = size.next_multiple_of(self.page);
+        let gap = self.gaps.find_any(blocks, whole);
+        let candidates = own
+            .take(CANDIDATES)
+            .chain(shared.take(CANDIDATES))
+            .chain(gap);
+        let windows = candidates.filter_map(|block| self.window_around(block, lane, size));
+        windows.min()
+    }
+
+    /// The best place in the run around a block.
+    fn window_around(&self, block: u32, lane: u32, size: u64) -> Option<Window> {
+        let pieces = self.run(block, lane);
+        let (first, last) = (pieces.first()?.start, pieces.last()?.end);
+        let starts = pieces
+            .iter()
+            .flat_map(|piece| [Some(piece.start), piece.end.checked_sub(size)])
+            .flatten();
+        let fitting = starts.filter(|&start| start >= first && start + size <= last);
+        let windows = fitting.filter_map(|start| {
+            let end = start + size;
+            let missing = pieces.iter().map(|piece| self.missing(piece, start, end));
+            let holds = |piece: &&Piece| piece.start <= start && start < piece.end;
+            Some(Window {
+                missing: missing.sum(),
+                start,
+                end,
+                block: pieces.iter().find(holds)?.block,
+            })
+        });
+        windows.min()
+    }
+
+    /// Pages of a piece that a range needs and that have no memory.
+    fn missing(&self, piece: &Piece, start: u64, end: u64) -> u64 {
+        let (low, high) = (piece.start.max(start), piece.end.min(end));
+        if !piece.gap || low >= high {
+            return 0;
+        }
+        high.div_ceil(self.page) - low / self.page
+    }
+
+    /// The free blocks and gaps around a block that a lane may use, by address.
+    fn run(&self, block: u32, lane: u32) -> Vec<Piece> {
+        let mut first = block;
+        for _ in 0..REACH {
+            let prev = self.blocks[first].prev;
+            if prev == NONE || !self.usable(prev, lane) {
+                break;
+            }
+            first = prev;
+        }
+        let mut pieces = Vec::new();
+        let mut index = first;
+        while index != NONE && self.usable(index, lane) && pieces.len() <= 2 * REACH {
+            let block = &self.blocks[index];
+            pieces.push(Piece {
+                block: index,
+                start: block.offset,
+                end: block.end(),
+                gap: block.state == State::Gap,
+            });
+            index = block.next;
+        }
+        pieces
+    }
+
+    fn usable(&self, index: u32, lane: u32) -> bool {
+        let block = &self.blocks[index];
+        match block.state {
+            State::Gap => true,
+            State::Free => block.lane == lane || block.lane == SHARED,
+            _ => false,
+        }
+    }
+
+    /// The pages of a window that have no memory, by address.
+    pub(super) fn missing_pages(&self, window: &Window) -> Vec<u64> {
+        let mut pages = Vec::with_capacity(window.missing as usize);
+        let mut index = window.block;
+        while index != NONE && self.blocks[index].offset < window.end {
+            let block = &self.blocks[index];
+            if block.state == State::Gap {
+                let low = block.offset.max(window.start) / self.page;
+                let high = block.end().min(window.end).div_ceil(self.page);
+                pages.extend(low..high);
+            }
+            index = block.next;
+        }
+        pages
+    }
+
+    /// Up to `most` whole pages of shared free blocks that a window does not touch, those of the smallest blocks
+    /// first. Of one block the upper pages come first.
+    pub(super) fn empty_pages(&self, most: u64, window: Option<&Window>) -> Vec<PageRange> {
+        let mut left = most;
+        let mut ranges = Vec::new();
+        let shared = &self.lanes[SHARED as usize].free;
+        for index in shared.smallest_first_from(&self.blocks, self.page) {
+            if left == 0 {
+                break;
+            }
+            let block = &self.blocks[index];
+            let first = block.offset.div_ceil(self.page);
+            let last = block.end() / self.page;
+            let (low, high) = window.map_or((last, last), |window| {
+                (window.start / self.page, window.end.div_ceil(self.page))
+            });
+            for (first, last) in [(first.max(high), last), (first, last.min(low))] {
+                let count = last.saturating_sub(first).min(left);
+                if count > 0 {
+                    ranges.push(PageRange {
+                        block: index,
+                        first: last - count,
+                        last,
+                    });
+                    left -= count;
+                }
+            }
+        }
+        ranges
+    }
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tonnage allocator against a model that knows nothing but ranges: after
+//! every step the structures agree with each other, with the device and with the
+//! model, and a request is refused only where no allocator could serve it.
+#![expect(clippy::unwrap_used, reason = "a call that fails fails the test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use tonnage_alloc::tonnage::{Allocator, Settings};
+use tonnage_alloc::torch::PoolId;
+use tonnage_alloc::{
+    DeviceAddr, GRANULARITY, Policy, PolicyError, Request, SimConfig, SimDevice, StreamId,
+};
+
+const MIB: u64 = 1 << 20;
+const TOTAL: u64 = 64 * MIB;
+
+fn allocator(settings: Settings) -> Allocator<SimDevice> {
+    Allocator::new(SimDevice::new(SimConfig::with_total(TOTAL)), settings)
+}
+
+fn ask(bytes: u64) -> Request {
+    Request::new(bytes, StreamId(0))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(u64, u64),
+    Free(usize),
+    FreeLater(usize, u64),
+    Process,
+    EmptyCache,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![
+        3 => 1..4096_u64,
+        3 => 1..(3 * MIB),
+        2 => 1..(20 * MIB),
+        1 => Just(GRANULARITY),
+        1 => Just(TOTAL / 2),
+    ];
+    let step = prop_oneof![
+        10 => (size, 0..3_u64).prop_map(|(size, stream)| Step::Alloc(size, stream)),
+        7 => any::<usize>().prop_map(Step::Free),
+        2 => (any::<usize>(), 0..3_u64).prop_map(|(which, stream)| Step::FreeLater(which, stream)),
+        1 => Just(Step::Process),
+        1 => Just(Step::EmptyCache),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// Live blocks as ranges, and nothing else.
+#[derive(Default)]
+struct Model {
+    /// By address: bytes of the block and bytes asked for.
+    live: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Model {
+    fn add(&mut self, addr: u64, size: u64, requested: u64) {
+        let below = self.live.range(..addr + size).next_back();
+        let overlaps = below.is_some_and(|(&at, &(size, _))| at + size > addr);
+        assert!(!overlaps, "{addr:#x} overlaps {below:x?}");
+        self.live.insert(addr, (size, requested));
+    }
+
+    fn pick(&mut self, which: usize) -> Option<u64> {
+        let place = which.checked_rem(self.live.len())?;
+        let addr = *self.live.keys().nth(place)?;
+        self.live.remove(&addr);
+        Some(addr)
+    }
+
+    /// Pages that a live block lies on; the first address is a multiple of a page.
+    fn pages(&self) -> u64 {
+        let pages = self.live.iter().flat_map(|(&addr, &(size, _))| {
+            addr / GRANULARITY..(addr + size).div_ceil(GRANULARITY)
+        });
+        pages.collect::<BTreeSet<u64>>().len() as u64
+    }
+}
+
+fn compare(allocator: &Allocator<SimDevice>, model: &Model) {
+    assert_eq!(allocator.check(), Ok(()));
+    assert_eq!(allocator.device().check(), Ok(()));
+    let statistics = allocator.statistics();
+    assert_eq!(statistics.reserved.now, allocator.device().charged());
+    assert_eq!(statistics.reserved.now, allocator.reserved());
+    let (mut size, mut requested) = (0, 0);
+    for &(bytes, asked) in model.live.values() {
+        (size, requested) = (size + bytes, requested + asked);
+    }
+    // A simulated stream has always done its work, so nothing is pending after a request.
+    if statistics.pending == 0 {
+        assert_eq!(statistics.allocated.now, size);
+        assert_eq!(statistics.requested.now, requested);
+        assert_eq!(statistics.blocks, model.live.len() as u64);
+    }
+}
+
+fn run(steps: Vec<Step>, settings: Settings) {
+    let limit = settings.limit.unwrap_or(TOTAL).min(TOTAL) / GRANULARITY;
+    let mut allocator = allocator(settings);
+    let mut model = Model::default();
+    for step in steps {
+        match step {
+            Step::Alloc(bytes, stream) => {
+                match allocator.alloc(Request::new(bytes, StreamId(stream))) {
+                    Ok(addr) => {
+                        let size = allocator.size_of(addr).unwrap();
+                        assert_eq!(size, bytes.next_multiple_of(512));
+                        model.add(addr.0, size, bytes);
+                    }
+                    Err(PolicyError::OutOfMemory { .. }) => {
+                        let needed = model.pages() + bytes.div_ceil(GRANULARITY);
+                        assert!(
+                            needed > limit,
+                            "{bytes} bytes refused, {needed} of {limit} pages"
+                        );
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Step::Free(which) => {
+                if let Some(addr) = model.pick(which) {
+                    allocator.free(DeviceAddr(addr)).unwrap();
+                }
+            }
+            Step::FreeLater(which, stream) => {
+                if let Some(addr) = model.pick(which) {
+                    let addr = DeviceAddr(addr);
+                    allocator.record_stream(addr, StreamId(stream)).unwrap();
+                    allocator.free(addr).unwrap();
+                    assert_eq!(allocator.size_of(addr), None);
+                }
+            }
+            Step::Process => allocator.process_events().unwrap(),
+            Step::EmptyCache => {
+                allocator.empty_cache(PoolId::DEFAULT).unwrap();
+                assert_eq!(allocator.reserved(), model.pages() * GRANULARITY);
+            }
+        }
+        assert!(allocator.reserved() <= limit * GRANULARITY);
+        compare(&allocator, &model);
+    }
+    while let Some(addr) = model.pick(0) {
+        allocator.free(DeviceAddr(addr)).unwrap();
+    }
+    allocator.close().unwrap();
+    assert_eq!(allocator.device().charged(), 0);
+    assert_eq!(allocator.device().live_events(), 0);
+    assert_eq!(allocator.reserved(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn it_agrees_with_the_model_and_refuses_nothing_that_fits(steps in steps()) {
+        run(steps, Settings::default());
+    }
+
+    #[test]
+    fn it_agrees_with_the_model_when_pages_move_only_where_they_must(steps in steps()) {
+        run(steps, Settings::default().with_slack(1_000_000));
+    }
+
+    #[test]
+    fn it_keeps_to_its_limit(steps in steps()) {
+        run(steps, Settings::default().with_limit(TOTAL / 2));
+    }
+}
+
+#[test]
+fn the_tightest_block_is_used_and_neighbours_are_joined() {
+    let mut allocator = allocator(Settings::default());
+    let sizes = [3 * MIB, 512, MIB, 512, 2 * MIB, 512];
+    let blocks = sizes.map(|bytes| allocator.alloc(ask(bytes)).unwrap());
+    for place in [0, 2, 4] {
+        allocator.free(blocks[place]).unwrap();
+    }
+    assert_eq!(allocator.alloc(ask(MIB)), Ok(blocks[2]), "the tightest");
+    // The rest of the last page is a little smaller than the block of 2 MiB.
+    let rest = blocks[5].offset(512);
+    assert_eq!(allocator.alloc(ask(MIB + 512)), Ok(rest));
+    assert_eq!(allocator.alloc(ask(2 * MIB)), Ok(blocks[4]));
+    allocator.free(blocks[1]).unwrap();
+    allocator.free(blocks[2]).unwrap();
+    // The first three are one block now.
+    assert_eq!(allocator.alloc(ask(4 * MIB + 512)), Ok(blocks[0]));
+    assert_eq!(allocator.check(), Ok(()));
+}
+
+#[test]
+fn a_program_that_repeats_itself_calls_the_device_no_more() {
+    let mut allocator = allocator(Settings::default());
+    let mut iteration = || {
+        let blocks = [5 * MIB, 700, 3 * MIB, 9 * MIB, 40_000];
+        let blocks = blocks.map(|bytes| allocator.alloc(ask(bytes)).unwrap());
+        for block in blocks {
+            allocator.free(block).unwrap();
+        }
+        let statistics = allocator.statistics();
+        (statistics.misses, statistics.reserved.peak, blocks)
+    };
+    let first = iteration();
+    let second = iteration();
+    assert_eq!(iteration(), second);
+    assert_eq!(first.1, second.1);
+}
+
+#[test]
+fn memory_of_a_graph_stays_with_it_until_it_is_released() {
+    let mut allocator = allocator(Settings::default());
+    let graph = PoolId(1, 0);
+    let bytes = 40 * MIB;
+    let block = allocator.alloc(ask(bytes).in_pool(graph)).unwrap();
+    allocator.free(block).unwrap();
+    let refused = allocator.alloc(ask(bytes));
+    assert!(
+        matches!(refused, Err(PolicyError::OutOfMemory { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(allocator.alloc(ask(bytes).in_pool(graph)), Ok(block));
+    allocator.free(block).unwrap();
+    allocator.empty_cache(graph).unwrap();
+    assert_eq!(
+        allocator.reserved(),
+        bytes,
+        "a pool in use keeps its memory"
+    );
+    allocator.release_pool(graph).unwrap();
+    assert!(allocator.alloc(ask(bytes)).is_ok());
+    assert_eq!(allocator.reserved(), bytes);
+    assert_eq!(allocator.check(), Ok(()));
+    let twice = allocator.release_pool(graph);
+    assert!(matches!(twice, Err(PolicyError::Refused(_))), "{twice:?}");
+}
+
+#[test]
+fn frees_of_one_stream_need_no_event() {
+    let mut allocator = allocator(Settings::default());
+    let blocks: Vec<_> = (0..20)
+        .map(|_| allocator.alloc(ask(MIB)).unwrap())
+        .collect();
+    let misses = allocator.statistics().misses;
+    let events = allocator.statistics().events_recorded;
+    for &block in &blocks {
+        allocator.free(block).unwrap();
+    }
+    for _ in &blocks {
+        allocator.alloc(ask(MIB)).unwrap();
+    }
+    let after = allocator.statistics();
+    assert_eq!((after.misses, after.events_recorded), (misses, events));
+}
