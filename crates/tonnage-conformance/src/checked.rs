@@ -47,6 +47,7 @@ pub struct Checked<D> {
     fail_in: Option<u64>,
     /// How many calls after it fail as well.
     fail_more: u64,
+    failed: u64,
 }
 
 impl<D: Device> Checked<D> {
@@ -65,6 +66,7 @@ impl<D: Device> Checked<D> {
             calls: Vec::new(),
             fail_in: None,
             fail_more: 0,
+            failed: 0,
         }
     }
 
@@ -121,6 +123,11 @@ impl<D: Device> Checked<D> {
         self.fail_more = times.saturating_sub(1);
     }
 
+    /// How many calls failed because that was asked for.
+    pub fn failed(&self) -> u64 {
+        self.failed
+    }
+
     /// Whether the failure that was asked for is still to come.
     pub fn failure_is_due(&self) -> bool {
         self.fail_in.is_some()
@@ -151,6 +158,7 @@ impl<D: Device> Checked<D> {
     ) -> Result<T, DeviceError> {
         let due = self.fail_in == Some(0);
         self.fail_in = self.fail_in.and_then(|left| left.checked_sub(1));
+        self.failed += u64::from(due);
         if due && self.fail_more > 0 {
             self.fail_more -= 1;
             self.fail_in = Some(0);

@@ -10,7 +10,7 @@ use super::blocks::{Blocks, NONE};
 use super::class::{COARSE, FINE, class_of};
 
 /// How many blocks of a class a search looks at.
-const LOOKED_AT: usize = 16;
+const LOOKED_AT: usize = 8;
 
 /// Lists of blocks by size.
 ///

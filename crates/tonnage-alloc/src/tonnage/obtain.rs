@@ -84,6 +84,9 @@ impl<D: Device> Allocator<D> {
         requested: u64,
         capturing: bool,
     ) -> Result<Option<u32>, DeviceError> {
+        if !capturing {
+            self.mapper().unstick()?;
+        }
         let Some(window) = self.arena.window(lane, size) else {
             return Ok(None);
         };

@@ -25,7 +25,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             limit: None,
-            slack: 20,
+            slack: 10,
             address_factor: 16,
         }
     }

@@ -83,14 +83,15 @@ impl<D: Device> Mapper<'_, D> {
     ) -> Result<(), Failed> {
         let mut memory = memory;
         let mut taken = 0;
-        let done = self.unstick().and_then(|()| {
-            for source in sources {
-                self.unmap(source, &mut memory)?;
-                taken += 1;
+        let mut unmapped = Ok(());
+        for source in sources {
+            unmapped = self.unmap(source, &mut memory);
+            if unmapped.is_err() {
+                break;
             }
-            self.map(targets, &mut memory)
-        });
-        let Err(error) = done else {
+            taken += 1;
+        }
+        let Err(error) = unmapped.and_then(|()| self.map(targets, &mut memory)) else {
             debug_assert!(memory.is_empty(), "memory that is mapped nowhere");
             let moved = sources.iter().map(|range| range.last - range.first);
             self.pages.moved += moved.sum::<u64>();
@@ -146,7 +147,7 @@ impl<D: Device> Mapper<'_, D> {
         Ok(())
     }
 
-    /// Undoes mappings. One that the device does not undo is noted, and undone before anything else is mapped.
+    /// Undoes mappings. One that the device does not undo is noted, and undone before the next transfer.
     fn unmap_each(&mut self, targets: &[u64], memory: &mut Vec<PhysicalId>) {
         for &page in targets {
             let Some(one) = self.pages.take(page) else {
