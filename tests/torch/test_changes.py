@@ -267,6 +267,9 @@ def test_operations_and_bytes_of_a_step_are_those_of_the_formula(kind, how, tmp_
     assert step[products] == blocks * (forward + backward + again) + head
     assert step["flops_16"] + step["flops_32"] + step["flops_64"] == step[products]
     assert step["uncounted"] == 0
+    # Two products forward, for each time that is computed, and five backward.
+    times = 2 if how == "checkpointed" else 1
+    assert step["attention_flops"] == blocks * (2 * times + 5) * 2 * batch * length**2 * width
     assert step["attention"] == blocks * (3 if how == "checkpointed" else 2)
     assert step["to_device"] == tokens * 8, "the words"
     assert step["to_host"] == 4000, "what is copied back"

@@ -6,6 +6,7 @@
 //! * `variants`: runs one variant after the other, in forks of one process where that gives the same recordings;
 //! * `compare`: whether a fork did the same as a fresh process;
 //! * `remedies`: what makes a job fit that does not, by changes inside its process;
+//! * `least_time`: the least time that what was counted takes, by the published peak of the GPU;
 //! * `gpus`: which GPU it fits on;
 //! * `frontier`: the question and its answer.
 //!
@@ -15,6 +16,7 @@
 mod compare;
 mod frontier;
 mod gpus;
+mod least_time;
 mod remedies;
 mod search;
 mod template;
@@ -22,6 +24,7 @@ mod variants;
 
 pub use frontier::{Bound, Fit, FitError, Limit, Request, Row, SCHEMA_VERSION, fit};
 pub use gpus::GpuVerdict;
+pub use least_time::{LeastTime, Work};
 pub use remedies::{ExtraCost, NotMade, Remedies, Remedy};
 pub use search::Judgement;
 pub use template::{Choice, Parameter, Template, TemplateError};

@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 use tonnage_analysis::verdict::Cost;
-use tonnage_run::RunError;
 use tonnage_run::changes::{self, Change, Maths};
+use tonnage_run::{Options, RunError};
 
+use crate::least_time::{LeastTime, least_time};
 use crate::variants::{Trial, Variant, Variants};
 
 /// Something that makes a job fit, or helps most.
@@ -31,6 +32,8 @@ pub struct Remedy {
     pub saves: Option<u64>,
     /// What it costs beside the job as it is, for each step; none if that was not counted.
     pub cost: Option<ExtraCost>,
+    /// The least time that the job takes with it; none if that was not counted, or the GPU's peak is not published.
+    pub least_time: Option<LeastTime>,
     /// The job with it.
     pub trial: Trial,
 }
@@ -50,14 +53,52 @@ pub struct ExtraCost {
     pub launches: i64,
 }
 
+/// What two runs cost, and whether that is the cost of a step or of the whole.
+fn comparable(before: &Trial, after: &Trial) -> Option<(Cost, Cost, bool)> {
+    let (before, after) = (before.costs?, after.costs?);
+    Some(match (before.per_step, after.per_step) {
+        // A change that makes a step of each parameter has other steps.
+        (Some(one), Some(other)) if before.steps == after.steps => (one, other, true),
+        _ => (before.total, after.total, false),
+    })
+}
+
+/// The least time with a change, beside that without it.
+fn least_time_of(before: &Trial, after: &Trial, machine: &Options) -> Option<LeastTime> {
+    let (before, after, of_step) = comparable(before, after)?;
+    let peak = &machine.gpu.peak;
+    let (without, _) = least_time(&before, peak, machine.gpus)?;
+    let (seconds, limited_by) = least_time(&after, peak, machine.gpus)?;
+    Some(LeastTime {
+        seconds,
+        part: (without > 0.0).then(|| (seconds - without) / without),
+        of_step,
+        limited_by,
+    })
+}
+
+/// Those that cannot be faster than the others last, and among the same, those that do more.
+fn in_order(remedies: &mut [Remedy]) {
+    let weight = |remedy: &Remedy| remedy.cost.map_or(f64::INFINITY, |cost| cost.weight());
+    let part = |remedy: &Remedy| {
+        let least = remedy.least_time?;
+        // A step, and a whole job with other steps, have only their parts in common.
+        Some(least.part.unwrap_or(least.seconds))
+    };
+    // A time of some, and none of others, is no order.
+    let by_time = remedies.iter().all(|remedy| part(remedy).is_some());
+    remedies.sort_by(|one, other| {
+        let weights = weight(one).total_cmp(&weight(other));
+        match (part(one), part(other)) {
+            (Some(one), Some(other)) if by_time => one.total_cmp(&other).then(weights),
+            _ => weights,
+        }
+    });
+}
+
 impl ExtraCost {
     fn of(before: &Trial, after: &Trial) -> Option<Self> {
-        let (before, after) = (before.costs?, after.costs?);
-        let (before, after) = match (before.per_step, after.per_step) {
-            // A change that makes a step of each parameter has other steps.
-            (Some(one), Some(other)) if before.steps == after.steps => (one, other),
-            _ => (before.total, after.total),
-        };
+        let (before, after, _) = comparable(before, after)?;
         let moved = |cost: Cost| cost.to_device.saturating_add(cost.to_host) as i64;
         Some(Self {
             flops: after.flops() as i64 - before.flops() as i64,
@@ -92,7 +133,8 @@ pub struct NotMade {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Remedies {
-    /// What makes it fit, in the order of a weight of what each does more: operations, bytes moved and launches.
+    /// What makes it fit, in the order of the least time of each if that of all is known; the same times, and others, in
+    /// the order of a weight of what each does more: operations, bytes moved and launches.
     pub fitting: Vec<Remedy>,
     /// What comes nearest, where nothing makes it fit.
     pub nearest: Option<Remedy>,
@@ -157,14 +199,16 @@ pub(crate) fn find(
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
         let of_level = helpful.iter().filter(|one| one.change.maths == level);
         for one in of_level.filter(|one| one.trial.fits) {
-            let remedy = remedy(&[one.change], one.trial.clone(), baseline);
+            let remedy = remedy(
+                &[one.change],
+                one.trial.clone(),
+                baseline,
+                &variants.options,
+            );
             found.fitting.push(remedy);
         }
         if !found.fitting.is_empty() {
-            let weight = |remedy: &Remedy| remedy.cost.map_or(f64::INFINITY, |cost| cost.weight());
-            found
-                .fitting
-                .sort_by(|one, other| weight(one).total_cmp(&weight(other)));
+            in_order(&mut found.fitting);
             break;
         }
         let candidates: Vec<&Helpful> = helpful
@@ -175,7 +219,7 @@ pub(crate) fn find(
         let Some(trial) = trial else {
             continue;
         };
-        let remedy = remedy(&set, trial, baseline);
+        let remedy = remedy(&set, trial, baseline, &variants.options);
         if remedy.trial.fits {
             found.fitting.push(remedy);
             break;
@@ -196,7 +240,7 @@ fn saves(need: u64, less: u64) -> bool {
     need.saturating_sub(less) as f64 > WORTHWHILE * need as f64
 }
 
-fn remedy(set: &[&'static Change], trial: Trial, baseline: &Trial) -> Remedy {
+fn remedy(set: &[&'static Change], trial: Trial, baseline: &Trial, machine: &Options) -> Remedy {
     let maths = set.iter().map(|change| change.maths).max();
     let titles: Vec<&str> = set.iter().map(|change| change.title.as_str()).collect();
     Remedy {
@@ -206,6 +250,7 @@ fn remedy(set: &[&'static Change], trial: Trial, baseline: &Trial) -> Remedy {
         maths: maths.unwrap_or(Maths::Nothing).as_str().to_owned(),
         saves: saved(baseline, &trial),
         cost: ExtraCost::of(baseline, &trial),
+        least_time: least_time_of(baseline, &trial, machine),
         trial,
     }
 }
@@ -319,6 +364,7 @@ fn by_setting(
         maths: Maths::Nothing.as_str().to_owned(),
         saves: saved(baseline, &trial),
         cost: ExtraCost::of(baseline, &trial),
+        least_time: least_time_of(baseline, &trial, &variants.options),
         setting: Some(setting),
         trial,
     }))

@@ -145,7 +145,7 @@ pub(crate) struct Variant {
 
 /// Runs variants.
 pub(crate) struct Variants<'a> {
-    options: Options,
+    pub(crate) options: Options,
     margin: Option<u64>,
     /// Whether the recordings are kept as long as the search goes on.
     keep: bool,

@@ -81,6 +81,30 @@ pub struct Limits {
     pub blocks_per_sm: Figure<u32>,
 }
 
+/// How fast a GPU is at most, as NVIDIA publishes it, for each second. What is not published is none.
+///
+/// Operations are dense ones, and of each type the highest figure that is published: times that are computed from them
+/// are lower bounds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Peak {
+    /// Floating-point operations of products in 8 bits.
+    pub flops_8: Option<Figure<u64>>,
+    /// In 16 bits.
+    pub flops_16: Option<Figure<u64>>,
+    /// Of numbers of 32 bits that are rounded to TF32.
+    pub flops_tf32: Option<Figure<u64>>,
+    /// In 32 bits.
+    pub flops_32: Option<Figure<u64>>,
+    /// In 64 bits.
+    pub flops_64: Option<Figure<u64>>,
+    /// Bytes of its own memory, read or written.
+    pub memory_bytes: Option<Figure<u64>>,
+    /// Bytes between it and the host, in one direction.
+    pub host_bytes: Option<Figure<u64>>,
+}
+
 /// One GPU of the catalogue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -118,6 +142,8 @@ pub struct Gpu {
     pub memory_clock_khz: Figure<u32>,
     /// Multiprocessor clock in kHz (`clockRate`); boards of one GPU differ here.
     pub clock_khz: Figure<u32>,
+    /// How fast it is at most.
+    pub peak: Peak,
     /// The limits of its compute capability.
     pub limits: Limits,
 }

@@ -24,5 +24,5 @@ mod suggest;
 
 pub use catalogue::{Catalogue, UnknownGpu};
 pub use figure::{Figure, Known};
-pub use gpu::{ComputeCapability, Gpu, Limits};
+pub use gpu::{ComputeCapability, Gpu, Limits, Peak};
 pub use parse::CatalogueError;

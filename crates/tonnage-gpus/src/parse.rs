@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::{ComputeCapability, Figure, Gpu, Known, Limits};
+use crate::{ComputeCapability, Figure, Gpu, Known, Limits, Peak};
 
 /// Why a catalogue could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +91,8 @@ struct RawGpu {
     context: RawFigure,
     device: Vec<RawDevice>,
     #[serde(default)]
+    peak: Vec<RawPeak>,
+    #[serde(default)]
     slice: Vec<RawSlice>,
 }
 
@@ -124,6 +126,21 @@ struct RawDevice {
     memory_bus_bits: Option<u32>,
     memory_clock_khz: Option<u32>,
     clock_khz: Option<u32>,
+}
+
+/// Speeds that were published together.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPeak {
+    known: Known,
+    source: String,
+    flops_8: Option<u64>,
+    flops_16: Option<u64>,
+    flops_tf32: Option<u64>,
+    flops_32: Option<u64>,
+    flops_64: Option<u64>,
+    memory_bytes: Option<u64>,
+    host_bytes: Option<u64>,
 }
 
 fn yes() -> bool {
@@ -229,6 +246,8 @@ fn slice(whole: &Gpu, raw: &RawSlice) -> Gpu {
             source: format!("{}/8 of the whole {}", raw.memory_eighths, whole.id),
             known: Known::Assumed,
         },
+        // Nothing is published of a part.
+        peak: Peak::default(),
         ..whole.clone()
     }
 }
@@ -254,6 +273,7 @@ fn gpu(raw: RawGpu, archs: &BTreeMap<String, RawArch>) -> Result<Gpu, CatalogueE
             group.memory_clock_khz
         })?,
         clock_khz: only(&raw.id, "clock_khz", groups, |group| group.clock_khz)?,
+        peak: peak(&raw.id, &raw.peak)?,
         limits: limits(arch),
         architecture: arch.name.clone(),
         compute_capability,
@@ -301,6 +321,37 @@ fn only<T>(
             times: rest + usize::from(last.is_some()),
         }),
     }
+}
+
+/// The speeds of a GPU: each at most once.
+fn peak(gpu: &str, groups: &[RawPeak]) -> Result<Peak, CatalogueError> {
+    let one = |figure: &'static str, pick: &dyn Fn(&RawPeak) -> Option<u64>| {
+        let mut given = groups.iter().filter_map(|group| {
+            pick(group).map(|value| Figure {
+                value,
+                source: tidy(&group.source),
+                known: group.known,
+            })
+        });
+        let first = given.next();
+        match given.count() {
+            0 => Ok(first),
+            more => Err(CatalogueError::Figure {
+                gpu: gpu.to_owned(),
+                figure,
+                times: more + 1,
+            }),
+        }
+    };
+    Ok(Peak {
+        flops_8: one("flops_8", &|group| group.flops_8)?,
+        flops_16: one("flops_16", &|group| group.flops_16)?,
+        flops_tf32: one("flops_tf32", &|group| group.flops_tf32)?,
+        flops_32: one("flops_32", &|group| group.flops_32)?,
+        flops_64: one("flops_64", &|group| group.flops_64)?,
+        memory_bytes: one("memory_bytes", &|group| group.memory_bytes)?,
+        host_bytes: one("host_bytes", &|group| group.host_bytes)?,
+    })
 }
 
 fn limits(arch: &RawArch) -> Limits {
@@ -394,6 +445,21 @@ clock_khz = 1
     fn a_figure_left_out_is_refused() {
         let error = parse(&SMALL.replace("l2_bytes = 1\n", "")).unwrap_err();
         assert_eq!(error.to_string(), "one gives l2_bytes 0 times, not once");
+    }
+
+    #[test]
+    fn a_speed_may_be_left_out_and_is_given_once() {
+        assert_eq!(parse(SMALL).unwrap().gpus[0].peak, Peak::default());
+        let group = |figure: &str| {
+            format!("\n[[gpu.peak]]\nknown = \"read\"\nsource = \"sheet\"\n{figure} = 7\n")
+        };
+        let both = format!("{SMALL}{}{}", group("flops_16"), group("host_bytes"));
+        let peak = parse(&both).unwrap().gpus[0].peak.clone();
+        assert_eq!(peak.flops_16.map(|figure| figure.value), Some(7));
+        assert_eq!(peak.flops_32, None);
+        let twice = format!("{SMALL}{}{}", group("flops_16"), group("flops_16"));
+        let error = parse(&twice).unwrap_err();
+        assert_eq!(error.to_string(), "one gives flops_16 2 times, not once");
     }
 
     #[test]

@@ -11,7 +11,9 @@ use crate::ffi::OutArray;
 /// The type that a matrix product computes with, as far as speed depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// 16 bits or fewer.
+    /// 8 bits or fewer.
+    Byte,
+    /// 16 bits.
     Half,
     /// 32 bits.
     Single,
@@ -31,6 +33,8 @@ impl Type {
             1 => Self::Double,
             4 => Self::Complex,
             5 => Self::DoubleComplex,
+            // Integers of 8 and 4 bits, and floating-point numbers of 8, 6 and 4.
+            3 | 7 | 8 | 9 | 16..=19 | 28.. => Self::Byte,
             _ => Self::Half,
         }
     }
@@ -51,7 +55,7 @@ impl Type {
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
 enum Count {
-    /// Floating-point operations of products in 16 bits or fewer.
+    /// Floating-point operations of products in 16 bits.
     Half = 0,
     /// In 32 bits.
     Single = 1,
@@ -73,9 +77,14 @@ enum Count {
     Attention = 9,
     /// Kernels of attention whose operations could not be counted.
     UnknownAttention = 10,
+    /// Operations of products in 8 bits or fewer.
+    Byte = 11,
+    /// Operations inside kernels of attention, which are among those of their type. A kernel leaves out what a mask
+    /// hides, so that it may do fewer.
+    InAttention = 12,
 }
 
-const COUNTS: usize = Count::UnknownAttention as usize + 1;
+const COUNTS: usize = Count::InAttention as usize + 1;
 
 static COUNTED: [AtomicU64; COUNTS] = [const { AtomicU64::new(0) }; COUNTS];
 
@@ -85,23 +94,33 @@ fn add(count: Count, amount: u64) {
 
 /// Counts the operations of a matrix product: a multiplication and an addition for each element of `m × n × k`.
 pub(crate) fn product(kind: Type, sizes: [u64; 4]) {
+    count_operations(kind, sizes);
+    add(Count::Products, 1);
+}
+
+/// Counts operations by their type, and returns how many there are.
+fn count_operations(kind: Type, sizes: [u64; 4]) -> u64 {
     let elements = sizes
         .iter()
         .fold(1_u64, |all, size| all.saturating_mul(*size));
     let (count, operations) = match kind {
+        Type::Byte => (Count::Byte, 2),
         Type::Half => (Count::Half, 2),
         Type::Single => (Count::Single, 2),
         Type::Double => (Count::Double, 2),
         Type::Complex => (Count::Single, 8),
         Type::DoubleComplex => (Count::Double, 8),
     };
-    add(count, elements.saturating_mul(operations));
-    add(Count::Products, 1);
+    let operations = elements.saturating_mul(operations);
+    add(count, operations);
+    operations
 }
 
 /// Counts the products inside a kernel of attention.
 pub(crate) fn attention(kind: Type, sizes: [u64; 4]) {
-    product(kind, sizes);
+    let operations = count_operations(kind, sizes);
+    add(Count::InAttention, operations);
+    add(Count::Products, 1);
     add(Count::Attention, 1);
 }
 
@@ -153,6 +172,8 @@ mod tests {
     fn types_of_products_are_known_by_number_and_by_letter() {
         assert_eq!(Type::of_number(14), Type::Half, "bfloat16");
         assert_eq!(Type::of_number(2), Type::Half, "float16");
+        assert_eq!(Type::of_number(3), Type::Byte, "int8");
+        assert_eq!(Type::of_number(28), Type::Byte, "float8_e4m3");
         assert_eq!(Type::of_number(0), Type::of_letter(Some('S')));
         assert_eq!(Type::of_number(1), Type::of_letter(Some('D')));
         assert_eq!(Type::of_letter(Some('H')), Type::Half);

@@ -14,8 +14,10 @@ use crate::facts;
 #[serde(default)]
 #[non_exhaustive]
 pub struct Cost {
-    /// Floating-point operations of matrix products and attention in 16 bits or fewer: a multiplication and an addition
-    /// for each element. Attention counts as if no position were masked.
+    /// Floating-point operations of matrix products in 8 bits or fewer: a multiplication and an addition for each
+    /// element.
+    pub flops_8: u64,
+    /// The same of matrix products and attention in 16 bits. Attention counts as if no position were masked.
     pub flops_16: u64,
     /// The same in 32 bits.
     pub flops_32: u64,
@@ -33,6 +35,8 @@ pub struct Cost {
     pub products: u64,
     /// Kernels of attention, whose products are counted.
     pub attention: u64,
+    /// Floating-point operations inside them, which are among those above.
+    pub attention_flops: u64,
     /// Executions of cuDNN and kernels of attention whose operations are not in the counts.
     pub uncounted: u64,
 }
@@ -40,7 +44,8 @@ pub struct Cost {
 impl Cost {
     /// Floating-point operations in all types.
     pub fn flops(&self) -> u64 {
-        self.flops_16
+        self.flops_8
+            .saturating_add(self.flops_16)
             .saturating_add(self.flops_32)
             .saturating_add(self.flops_64)
     }
@@ -49,6 +54,7 @@ impl Cost {
     fn of(counts: &[u64]) -> Self {
         let count = |index: usize| counts.get(index).copied().unwrap_or(0);
         Self {
+            flops_8: count(11),
             flops_16: count(0),
             flops_32: count(1),
             flops_64: count(2),
@@ -59,12 +65,14 @@ impl Cost {
             products: count(7),
             uncounted: count(8).saturating_add(count(10)),
             attention: count(9),
+            attention_flops: count(12),
         }
     }
 
     /// Both, figure by figure.
     fn combine(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
         Self {
+            flops_8: combine(self.flops_8, other.flops_8),
             flops_16: combine(self.flops_16, other.flops_16),
             flops_32: combine(self.flops_32, other.flops_32),
             flops_64: combine(self.flops_64, other.flops_64),
@@ -74,6 +82,7 @@ impl Cost {
             launches: combine(self.launches, other.launches),
             products: combine(self.products, other.products),
             attention: combine(self.attention, other.attention),
+            attention_flops: combine(self.attention_flops, other.attention_flops),
             uncounted: combine(self.uncounted, other.uncounted),
         }
     }

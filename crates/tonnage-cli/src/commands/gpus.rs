@@ -5,7 +5,7 @@ use std::fmt::{Display, Write as _};
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_gpus::{Catalogue, Figure, Gpu};
+use tonnage_gpus::{Catalogue, Figure, Gpu, Peak};
 
 use crate::arguments::GpusOptions;
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, hinted};
@@ -144,7 +144,41 @@ fn describe(gpu: &Gpu, catalogue: &Catalogue) -> String {
         format!("{} a block", bytes(gpu.limits.shared_per_block_optin.value)),
         &gpu.limits.shared_per_block_optin,
     );
+    peak(&mut text, &gpu.peak);
     text.trim_end().to_owned()
+}
+
+/// How fast it is at most, as far as that is published; what has one source in one line.
+fn peak(text: &mut String, peak: &Peak) {
+    let operations = |figure: &Figure<u64>| format!("{} TFLOP/s", figure.value as f64 / 1e12);
+    let rate = |figure: &Figure<u64>| format!("{} GB/s", figure.value as f64 / 1e9);
+    let figures = [
+        (
+            &peak.flops_8,
+            operations as fn(&Figure<u64>) -> String,
+            "in 8 bits",
+        ),
+        (&peak.flops_16, operations, "in 16 bits"),
+        (&peak.flops_tf32, operations, "in TF32"),
+        (&peak.flops_32, operations, "in 32 bits"),
+        (&peak.flops_64, operations, "in 64 bits"),
+        (&peak.memory_bytes, rate, "of memory"),
+        (&peak.host_bytes, rate, "to or from the host"),
+    ];
+    let mut lines: Vec<(&Figure<u64>, Vec<String>)> = Vec::new();
+    for (figure, said, what) in figures {
+        let Some(figure) = figure else {
+            continue;
+        };
+        let said = format!("{} {what}", said(figure));
+        match lines.last_mut() {
+            Some((first, all)) if first.source == figure.source => all.push(said),
+            _ => lines.push((figure, vec![said])),
+        }
+    }
+    for (figure, said) in lines {
+        line(text, "peak", said.join(", "), figure);
+    }
 }
 
 fn line<T>(text: &mut String, name: &str, value: impl Display, figure: &Figure<T>) {

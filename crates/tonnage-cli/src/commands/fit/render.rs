@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::verdict::Outcome;
-use tonnage_fit::{Bound, Evidence, ExtraCost, Fit, GpuVerdict, Remedies, Remedy, Row, Trial};
+use tonnage_fit::{
+    Bound, Evidence, ExtraCost, Fit, GpuVerdict, LeastTime, Remedies, Remedy, Row, Trial,
+};
 
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 
@@ -66,14 +68,26 @@ fn remedies(text: &mut String, found: &Remedies) {
         };
         return;
     }
-    let _ = writeln!(
-        text,
-        "\n  what makes it fit, in the order of what it costs (counted operations and bytes, not measured time):"
-    );
+    let by_time = found
+        .fitting
+        .iter()
+        .all(|remedy| remedy.least_time.is_some());
+    let unpublished = found
+        .fitting
+        .iter()
+        .any(|remedy| remedy.cost.is_some() && remedy.least_time.is_none());
+    let order = if by_time {
+        "of the least time it can take (a lower bound, computed from what was counted and the GPU's published peak)"
+    } else if unpublished {
+        "of what it costs (counted operations and bytes; for a time, the catalogue has no published peak of this GPU)"
+    } else {
+        "of what it costs (counted operations and bytes, not measured time)"
+    };
+    let _ = writeln!(text, "\n  what makes it fit, in the order {order}:");
     for (number, remedy) in found.fitting.iter().take(REMEDIES).enumerate() {
         let _ = writeln!(
             text,
-            "  {}. {GOOD}{}{GOOD:#}: needs {}{}; mathematics: {}{}",
+            "  {}. {GOOD}{}{GOOD:#}: needs {}{}; mathematics: {}{}{}",
             number + 1,
             remedy.title,
             need(&remedy.trial),
@@ -82,6 +96,7 @@ fn remedies(text: &mut String, found: &Remedies) {
                 .map_or_else(String::new, |saves| format!(", {} less", bytes(saves))),
             remedy.maths,
             remedy.cost.map_or_else(String::new, cost),
+            remedy.least_time.map_or_else(String::new, at_least),
         );
         let lines = lines(remedy);
         let most = LINES[number.min(1)];
@@ -110,6 +125,35 @@ fn cost(cost: ExtraCost) -> String {
         let _ = write!(text, "; {moved} more between host and GPU a step");
     }
     text
+}
+
+/// The least time, and how much more that is than without the change.
+fn at_least(least: LeastTime) -> String {
+    let of = if least.of_step { "a step" } else { "in all" };
+    let percent = least.part.map(|part| (part * 100.0).round());
+    let more = match percent {
+        Some(0.0) => " as without it".to_owned(),
+        Some(percent) => format!(", {percent:+} %"),
+        None => String::new(),
+    };
+    format!("; at least {} {of}{more}", duration(least.seconds))
+}
+
+/// A time with three digits.
+fn duration(seconds: f64) -> String {
+    let (value, unit) = if seconds >= 1.0 {
+        (seconds, "s")
+    } else if seconds >= 1e-3 {
+        (seconds * 1e3, "ms")
+    } else {
+        (seconds * 1e6, "µs")
+    };
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        _ => 2,
+    };
+    format!("{value:.decimals$} {unit}")
 }
 
 /// What is written by hand, in lines.
