@@ -41,6 +41,7 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("gpu.py", include_str!("hook/gpu.py")),
     ("changing.py", include_str!("hook/changing.py")),
     ("imports.py", include_str!("hook/imports.py")),
+    ("libraries.py", include_str!("hook/libraries.py")),
     ("sources.py", include_str!("hook/sources.py")),
     ("fork_server.py", include_str!("hook/fork_server.py")),
 ];

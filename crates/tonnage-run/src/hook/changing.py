@@ -18,7 +18,6 @@ import inspect
 import linecache
 import os
 import sys
-import sysconfig
 import weakref
 
 # How many models are looked at: a program that makes them without end has another trouble.
@@ -51,15 +50,7 @@ def _replacement(old, before):
 
 def _is_users(name):
     """Whether a file is the user's own: not Python's, not that of an installed package."""
-    if name.startswith("<") or f"{os.sep}site-packages{os.sep}" in name or f"{os.sep}dist-packages{os.sep}" in name:
-        return False
-    return not name.startswith(tuple(_libraries()))
-
-
-@functools.lru_cache(1)
-def _libraries():
-    paths = sysconfig.get_paths()
-    return tuple(os.path.realpath(paths[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not name.startswith("<") and not is_library(name)
 
 
 def users_frame():

@@ -39,7 +39,6 @@ import functools
 import gc
 import itertools
 import linecache
-import os
 import sys
 import types
 import warnings
@@ -347,10 +346,7 @@ class Holders:
         self.hooked = False
         if not self.sees_saved:
             self._watch_hooks()
-        prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix}
-        folders = [os.path.join(prefix, "lib") + os.sep for prefix in prefixes]
-        self.library_folders = (*folders, "<frozen", "<__array", *self.hidden)
-        self.packages = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+        self.not_the_scripts = ("<frozen", "<__array", *self.hidden)
 
     def _watch_hooks(self):
         """Notes whether anybody puts hooks on saved tensors, which must not be run."""
@@ -416,7 +412,7 @@ class Holders:
 
     def is_library(self, file):
         """Whether a file is not the script's own."""
-        return file.startswith(self.library_folders) or any(part in file for part in self.packages)
+        return file.startswith(self.not_the_scripts) or is_library(file)
 
     def file_of(self, module):
         """The file of a module, by its name."""

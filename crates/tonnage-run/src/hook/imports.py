@@ -5,7 +5,6 @@ once for all variants of the job."""
 import json
 import os
 import sys
-import sysconfig
 
 
 class Imports:
@@ -31,12 +30,11 @@ class Imports:
         """Writes what is known into the folder of the run."""
         if os.getpid() != self.process:
             return
-        installed = [sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
 
         def is_installed(module):
             file = getattr(module, "__file__", None)
             # The files of a project may look at its arguments, and are imported by each variant.
-            return isinstance(file, str) and any(file.startswith(os.path.join(folder, "")) for folder in installed)
+            return isinstance(file, str) and is_library(file)
 
         ours = ("__main__", "sitecustomize", "usercustomize")
         names = [

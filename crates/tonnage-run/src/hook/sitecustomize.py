@@ -375,9 +375,13 @@ class _Recorder:
         self.library.tonnage_set_census(None)
 
 
+# What several of our files use.
+_SHARED = {}
+
+
 def _load(name, given=()):
     """What one of our files defines. It runs under a name of its own, so that no stack shows a file of this run."""
-    scope = {"__name__": f"tonnage_{name}", **dict(given)}
+    scope = {"__name__": f"tonnage_{name}", **_SHARED, **dict(given)}
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
     with open(source, encoding="utf-8") as file:
         exec(compile(file.read(), "<tonnage>", "exec"), scope)
@@ -564,6 +568,7 @@ def _serve():
         _recorder.join(settings)
 
 
+_SHARED["is_library"] = _load("libraries")["is_library"]
 _settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
 _imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
 sys.meta_path.insert(0, _AfterImport("torch", _torch_imported, _imports and _imports.before_torch))

@@ -39,7 +39,6 @@ import dis
 import functools
 import os
 import sys
-import sysconfig
 import threading
 
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
@@ -285,8 +284,6 @@ class Values:
         self.foreign = {}
         self.deciding = {}
         self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
-        paths = sysconfig.get_paths()
-        self.libraries = tuple(os.path.join(paths[key], "") for key in ("stdlib", "platstdlib", "purelib", "platlib"))
         self.mode = None
 
     # The mode and where it is on.
@@ -1141,7 +1138,7 @@ class Values:
             if foreign is None:
                 # 0 ours or torch's, 1 a library's, 2 the script's.
                 own = not name.startswith(tuple(self.places)) or name == "<stdin>"
-                foreign = self.foreign[name] = 0 if not own else 1 if self._is_library(name) else 2
+                foreign = self.foreign[name] = 0 if not own else 1 if is_library(name) else 2
             if foreign and nearest is None:
                 nearest = frame
             if foreign == 2:
@@ -1150,10 +1147,6 @@ class Values:
         if nearest is not None:
             return (nearest.f_code.co_filename, nearest.f_lineno, nearest.f_code.co_name), nearest
         return ("", 0, ""), None
-
-    def _is_library(self, name):
-        """Whether a file belongs to a package; one environment may use the packages of another."""
-        return name.startswith(self.libraries) or f"{os.sep}site-packages{os.sep}" in name
 
     @_harmless(None)
     def _note_read(self, tensor):
