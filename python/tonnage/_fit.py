@@ -19,6 +19,7 @@ def fit(
     *,
     gpu: str | Sequence[str] = "h100-80gb",
     gpus: int = 1,
+    shard: bool = False,
     capacity: Size | None = None,
     margin: Size | None = None,
     allow: str = "algorithm",
@@ -37,7 +38,7 @@ def fit(
     is searched, a list is tried one by one. A name that stands in no word of the command is a constant of the script:
     `fit(["train.py"], batch_size=range(1, 65))`. Without numbers, changes to the program are tried where the job does
     not fit; `allow` says what they may do to its mathematics: "none", "nothing", "rounding", "algorithm". Several
-    names of GPUs, or "any", ask on which the job fits.
+    names of GPUs, or "any", ask on which the job fits. With `shard` the model is also spread over `gpus` GPUs.
 
     That nothing fits is an answer and no exception; `Error` is raised if the job could not be started.
     """
@@ -54,6 +55,7 @@ def fit(
     options = flags(
         gpu=gpu if isinstance(gpu, str) else ",".join(gpu),
         gpus=gpus,
+        shard=shard or None,
         capacity=capacity,
         margin=margin,
         allow=allow,

@@ -335,6 +335,7 @@ fn parse_assumption(text: &str) -> Result<u8, String> {
 Examples:
   tonnage fit --gpu rtx4090 train.py
   tonnage fit --gpu any train.py
+  tonnage fit --gpu rtx4090 --gpus 4 --shard train.py
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}'
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
   tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
@@ -360,6 +361,9 @@ pub(crate) struct FitOptions {
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) gpus: u8,
+    /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs.
+    #[arg(long)]
+    pub(crate) shard: bool,
     /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
     pub(crate) capacity: Option<u64>,

@@ -15,7 +15,7 @@ use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options, RunError};
 
 use crate::gpus::{self, GpuVerdict};
-use crate::remedies::{self, Remedies};
+use crate::remedies::{self, Remedies, Remedy};
 use crate::search::{Judgement, Search};
 use crate::template::{Choice, Template, TemplateError};
 use crate::variants::{ConstantValue, Trial, Variant, Variants, Watcher};
@@ -43,6 +43,8 @@ pub struct Request {
     pub margin: Option<u64>,
     /// What changes to the program may do to the mathematics, where nothing fits; none if no change is to be tried.
     pub changes: Option<Maths>,
+    /// Whether the model may be spread over the GPUs of the machine, and what it then needs on each is asked.
+    pub shard: bool,
     /// Where to write the recording of the largest that fits, of the first combination for which something does.
     pub recording: Option<PathBuf>,
     /// How many variants are run at a time.
@@ -61,6 +63,7 @@ impl Request {
             prices: BTreeMap::new(),
             margin: None,
             changes: Some(Maths::Algorithm),
+            shard: false,
             recording: None,
             width: std::thread::available_parallelism().map_or(1, usize::from),
         }
@@ -141,6 +144,8 @@ pub struct Fit {
     pub rows: Vec<Row>,
     /// Whether it fits on each of several GPUs, the smallest or cheapest first; empty if one was asked about.
     pub gpus: Vec<GpuVerdict>,
+    /// What the job needs on each GPU when the model is spread over them; empty if that was not asked for.
+    pub sharded: Vec<Remedy>,
     /// What makes it fit; none if it fits already, or nothing was tried.
     pub remedies: Option<Remedies>,
     /// How many dry runs it took.
@@ -258,25 +263,37 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             break;
         }
     }
-    // With several combinations it is not clear which one is to be made to fit.
-    let wanted = match rows.as_slice() {
-        [row] if row.done && !interrupted && row.search.best().is_none() => Some(&row.fixed),
+    // With several combinations it is not clear which one is meant.
+    let one = match rows.as_slice() {
+        [row] if row.done && !interrupted => Some(variant(
+            request,
+            &template,
+            &row.fixed,
+            row.search.best().unwrap_or(0),
+        )),
         _ => None,
     };
-    let first = wanted.map(|fixed| variant(request, &template, fixed, 0));
     let rows: Vec<Row> = rows
         .into_iter()
         .map(|row| finished(row, &template, searched))
         .collect();
-    let remedies = match (first, request.changes, rows.first()) {
-        (Some(first), Some(allowed), Some(row)) if row.bound == Bound::NothingFits => {
-            let baseline = row.next.as_ref();
-            let find =
-                |baseline| remedies::find(&mut variants, &first, baseline, allowed, request.width);
-            baseline.map(find).transpose()?
+    let trial = rows
+        .first()
+        .and_then(|row| row.largest.as_ref().or(row.next.as_ref()));
+    let mut sharded = Vec::new();
+    let mut remedies = None;
+    if let (Some(one), Some(trial)) = (&one, trial) {
+        if request.shard && trial.why.is_none() {
+            sharded = remedies::sharded(&mut variants, one, trial, request.width)?;
         }
-        _ => None,
-    };
+        if let Some(allowed) = request.changes
+            && rows[0].bound == Bound::NothingFits
+        {
+            let found =
+                remedies::find(&mut variants, one, trial, allowed, &sharded, request.width)?;
+            remedies = Some(found);
+        }
+    }
     interrupted |= watcher.stopped();
     if let (Some(path), Some(largest)) =
         (&request.recording, answers(&rows, remedies.as_ref()).next())
@@ -293,6 +310,7 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
         gpu_name: request.options.gpu.name.clone(),
         searched: searched.map(|number| template.parameters[number].name.clone()),
         rows,
+        sharded,
         remedies,
         interrupted,
         ..unanswered(request, variants, capacity, begun)
@@ -316,6 +334,7 @@ fn unanswered(request: &Request, variants: Variants<'_>, capacity: u64, begun: I
         searched: None,
         rows: Vec::new(),
         gpus: Vec::new(),
+        sharded: Vec::new(),
         remedies: None,
         runs: variants.runs,
         not_forked: variants.not_forked,

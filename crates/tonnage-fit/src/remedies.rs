@@ -65,10 +65,18 @@ fn comparable(before: &Trial, after: &Trial) -> Option<(Cost, Cost, bool)> {
 
 /// The least time with a change, beside that without it.
 fn least_time_of(before: &Trial, after: &Trial, machine: &Options) -> Option<LeastTime> {
+    // Of a model that is sharded one rank was run, which has a GPU of its own.
+    let is_rank = after.changes.iter().any(|made| {
+        let change = changes::all()
+            .iter()
+            .find(|change| change.name == made.name);
+        change.is_some_and(|change| change.shards)
+    });
+    let gpus = if is_rank { 1 } else { machine.gpus };
     let (before, after, of_step) = comparable(before, after)?;
     let peak = &machine.gpu.peak;
-    let (without, _) = least_time(&before, peak, machine.gpus)?;
-    let (seconds, limited_by) = least_time(&after, peak, machine.gpus)?;
+    let (without, _) = least_time(&before, peak, gpus)?;
+    let (seconds, limited_by) = least_time(&after, peak, gpus)?;
     Some(LeastTime {
         seconds,
         part: (without > 0.0).then(|| (seconds - without) / without),
@@ -160,6 +168,7 @@ pub(crate) fn find(
     variant: &Variant,
     baseline: &Trial,
     allowed: Maths,
+    sharded: &[Remedy],
     width: usize,
 ) -> Result<Remedies, RunError> {
     let mut found = Remedies::default();
@@ -169,9 +178,10 @@ pub(crate) fn find(
     found
         .fitting
         .extend(by_setting(variants, variant, baseline)?);
+    let at_most = allowed;
     let allowed: Vec<&'static Change> = changes::all()
         .iter()
-        .filter(|change| change.maths <= allowed)
+        .filter(|change| change.maths <= allowed && !change.shards)
         .collect();
     let with = |names: &[&str]| Variant {
         changes: names.iter().map(|&name| name.to_owned()).collect(),
@@ -191,6 +201,18 @@ pub(crate) fn find(
                 change,
                 need: less,
                 trial,
+            });
+        }
+    }
+    for remedy in sharded {
+        if let Some((change, less)) = sharding_of(remedy).zip(remedy.trial.need)
+            && change.maths <= at_most
+            && saves(need, less)
+        {
+            helpful.push(Helpful {
+                change,
+                need: less,
+                trial: remedy.trial.clone(),
             });
         }
     }
@@ -233,6 +255,35 @@ pub(crate) fn find(
         found.nearest = None;
     }
     Ok(found)
+}
+
+/// What the job needs on each GPU with each way of spreading its model over them.
+pub(crate) fn sharded(
+    variants: &mut Variants<'_>,
+    variant: &Variant,
+    baseline: &Trial,
+    width: usize,
+) -> Result<Vec<Remedy>, RunError> {
+    let ways: Vec<&'static Change> = changes::all().iter().filter(|it| it.shards).collect();
+    let wanted: Vec<Variant> = ways
+        .iter()
+        .map(|way| Variant {
+            changes: vec![way.name.clone()],
+            ..variant.clone()
+        })
+        .collect();
+    let trials = variants.run(&wanted, width)?;
+    let tried = ways.into_iter().zip(trials);
+    Ok(tried
+        .filter_map(|(way, trial)| Some(remedy(&[way], trial?, baseline, &variants.options)))
+        .collect())
+}
+
+/// The change that a way of sharding is, if it was made.
+fn sharding_of(remedy: &Remedy) -> Option<&'static Change> {
+    let name = remedy.changes.first()?;
+    let change = changes::all().iter().find(|change| change.name == *name)?;
+    not_made(change, &remedy.trial).is_none().then_some(change)
 }
 
 /// Whether `less` is worth while against `need`.

@@ -37,6 +37,8 @@ pub(crate) const FILES: &[(&str, &str)] = files![
     "optimizer-adafactor",
     "weights-bf16",
     "lora",
+    "shard-gradients",
+    "fully-shard",
 ];
 
 /// A line that begins or ends the front matter of a file.
@@ -86,6 +88,9 @@ pub struct Change {
     pub cost: String,
     /// What it does, what it saves and how it is written by hand.
     pub page: String,
+    /// Whether it spreads a model over the GPUs of the machine.
+    #[serde(default)]
+    pub shards: bool,
     /// Packages that the program's Python must have.
     #[serde(default)]
     pub packages: Vec<String>,

@@ -449,10 +449,37 @@ class AnotherOptimizer(Base):
         return made, (parameters,), options
 
 
-class RepeatedBlocks(Base):
-    """Checkpoints blocks of lists of repeated ones."""
+class OfBlocks(Base):
+    """A change to the blocks of lists of repeated ones."""
 
     nothing = "no model with a list of repeated blocks was trained"
+
+    def lists(self, module, path=""):
+        """The outermost lists that have repeated blocks, with their paths."""
+        if isinstance(module, (self.torch.nn.ModuleList, self.torch.nn.Sequential)) and self.repeated(module):
+            yield path, module
+            return
+        for name, child in module.named_children():
+            yield from self.lists(child, f"{path}.{name}" if path else name)
+
+    def repeated(self, children):
+        """Children of one type that are made of parts and have parameters, where there are two or more."""
+        parts = [one for one in children if any(True for _ in one.children()) and self.is_model(one)]
+        kinds = [type(one) for one in parts]
+        return [one for one in parts if kinds.count(type(one)) > 1]
+
+    def written(self, root, path, children, blocks, every=1):
+        """The list as the script's own variables call it, and the blocks of it that are meant."""
+        owner = indexed(f"{name_of(root, 'model')}.{path}") if path else name_of(root, "model")
+        numbers = [number for number, one in enumerate(children) if any(one is block for block in blocks)]
+        if numbers == list(range(0, len(children), every)):
+            return owner, owner if every == 1 else f"{owner}[::{every}]"
+        return owner, f"[{owner}[number] for number in {numbers}]"
+
+
+class RepeatedBlocks(OfBlocks):
+    """Checkpoints blocks of lists of repeated ones."""
+
     # One of so many blocks.
     every = 1
 
@@ -485,25 +512,11 @@ class RepeatedBlocks(Base):
             self.refused("a model of transformers has a switch of its own: use the change checkpointing")
             return
         for root in self.whole(module):
-            for path, children in self._lists(root):
+            for path, children in self.lists(root):
                 self._change(root, path, children)
 
-    def _lists(self, module, path=""):
-        """The outermost lists that have repeated blocks, with their paths."""
-        if isinstance(module, (self.torch.nn.ModuleList, self.torch.nn.Sequential)) and self._repeated(module):
-            yield path, module
-            return
-        for name, child in module.named_children():
-            yield from self._lists(child, f"{path}.{name}" if path else name)
-
-    def _repeated(self, children):
-        """Children of one type that are made of parts and have parameters, where there are two or more."""
-        parts = [one for one in children if any(True for _ in one.children()) and self.is_model(one)]
-        kinds = [type(one) for one in parts]
-        return [one for one in parts if kinds.count(type(one)) > 1]
-
     def _change(self, root, path, children):
-        blocks = self._repeated(children)[:: self.every]
+        blocks = self.repeated(children)[:: self.every]
         new = [block for block in blocks if block not in self.ours and "forward" not in vars(block)]
         if not new:
             return
@@ -511,12 +524,7 @@ class RepeatedBlocks(Base):
             forward = block.forward
             self.ours.add(block)
             block.forward = functools.partial(self.checkpoint.checkpoint, forward, use_reentrant=False)
-        owner = indexed(f"{name_of(root, 'model')}.{path}") if path else name_of(root, "model")
-        numbers = [number for number, one in enumerate(children) if any(one is block for block in new)]
-        if numbers == list(range(0, len(children), self.every)):
-            chosen = owner if self.every == 1 else f"{owner}[::{self.every}]"
-        else:
-            chosen = f"[{owner}[number] for number in {numbers}]"
+        owner, chosen = self.written(root, path, children, new, self.every)
         lines = [
             "from functools import partial",
             "from torch.utils.checkpoint import checkpoint",
@@ -525,6 +533,96 @@ class RepeatedBlocks(Base):
         ]
         self.lines.extend(lines[2:] if self.lines else lines)
         self.applied([], where=f"{owner}: {len(new)} × {type(new[0]).__name__}")
+
+
+class Sharded(OfBlocks):
+    """Spreads a model over the GPUs of the machine by FSDP2. This process is rank 0; the collectives move nothing."""
+
+    # Whether weights stay gathered from the forward pass to the backward pass.
+    keeps_weights = False
+
+    def install(self):
+        module = self.torch.nn.Module
+        # Before it is moved: a GPU never holds the whole model then.
+        self.replace(module, "to", self._moved)
+        self.replace(module, "cuda", self._moved)
+
+    def _moved(self, call, args, kwargs):
+        model = args[0]
+        to_gpu = call.__name__ == "cuda" or any(
+            one is not None and self._is_gpu(one) for one in (*args[1:2], kwargs.get("device"))
+        )
+        if to_gpu and self.is_model(model):
+            self._shard(model)
+
+    def _is_gpu(self, place):
+        if isinstance(place, self.torch.Tensor):
+            return place.is_cuda
+        if isinstance(place, self.torch.dtype):
+            return False
+        return isinstance(place, int) or self.torch.device(place).type == "cuda"
+
+    def before_pass(self, module):
+        if self.torch.is_grad_enabled() and self.is_model(module):
+            for root in self.whole(module):
+                self._shard(root)
+
+    def _shard(self, model):
+        fsdp = importlib.import_module("torch.distributed.fsdp")
+        if not self.is_new(model) or isinstance(model, fsdp.FSDPModule):
+            return
+        lists = list(self.lists(model))
+        if not lists or not self._join():
+            return
+        names = {id(one): name for name, one in model.named_parameters()}
+        options = {"reshard_after_forward": False} if self.keeps_weights else {}
+        written = ", reshard_after_forward=False" if self.keeps_weights else ""
+        lines = [
+            "import os",
+            "import torch.distributed",
+            "from torch.distributed.fsdp import fully_shard",
+            "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+            "torch.distributed.init_process_group('nccl')",
+        ]
+        owner = name_of(model, "model")
+        count = 0
+        for path, children in lists:
+            blocks = self.repeated(children)
+            _, chosen = self.written(model, path, children, blocks)
+            lines += [f"for block in {chosen}:", f"    fully_shard(block{written})"]
+            for block in blocks:
+                fsdp.fully_shard(block, **options)
+            count += len(blocks)
+        fsdp.fully_shard(model, **options)
+        self._exchange(names, dict(model.named_parameters()))
+        ranks = self.torch.cuda.device_count()
+        lines += [f"fully_shard({owner}{written})", f"# start it with: torchrun --nproc-per-node {ranks} ..."]
+        self.applied(lines, where=f"{owner}: {count} blocks over {ranks} GPUs")
+
+    def _join(self):
+        """Makes this process rank 0 of one for each GPU; whether it is."""
+        distributed = self.torch.distributed
+        ranks = self.torch.cuda.device_count()
+        if ranks < 2:
+            self.refused("the machine has one GPU: --gpus says how many")
+        elif not distributed.is_available():
+            self.refused("this torch has no torch.distributed")
+        elif self.done:
+            return True
+        elif distributed.is_initialized():
+            self.refused("the program uses torch.distributed already", already=True)
+        else:
+            store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
+            distributed.init_process_group("fake", rank=0, world_size=ranks, store=store)
+            return True
+        return False
+
+    def _exchange(self, names, new):
+        """Gives the parts to optimizers that were made with the whole parameters."""
+        for thing in gc.get_objects():
+            if issubclass(type(thing), self.torch.optim.Optimizer):
+                for group in thing.param_groups:
+                    group["params"] = [new.get(names.get(id(one)), one) for one in group["params"]]
 
 
 class Changes:
@@ -577,7 +675,7 @@ class Changes:
 TOOLS = {
     name: globals()[name]
     for name in (
-        *("Base", "OfOptimizers", "AnotherOptimizer", "RepeatedBlocks"),
+        *("Base", "OfOptimizers", "AnotherOptimizer", "RepeatedBlocks", "Sharded"),
         *("users_frame", "place", "edit_of_call", "edit_of_statement", "name_of", "model_of_transformers"),
     )
 }

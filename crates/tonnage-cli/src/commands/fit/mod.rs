@@ -67,6 +67,13 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         }
         request.gpus = gpus;
     }
+    if options.shard && (options.gpus < 2 || !request.gpus.is_empty()) {
+        return Err(hinted(
+            "--shard spreads a model over several GPUs of one kind",
+            "say which and how many: --gpu rtx4090 --gpus 4 --shard",
+        ));
+    }
+    request.shard = options.shard;
     request.margin = options.margin;
     request.changes = match options.allow {
         Allow::None => None,

@@ -40,11 +40,47 @@ pub(crate) fn text(fit: &Fit) -> String {
     } else if let Some(row) = fit.rows.first() {
         single(&mut text, fit, row);
     }
+    sharded(&mut text, fit);
     if let Some(found) = &fit.remedies {
         remedies(&mut text, found);
     }
     remarks(&mut text, fit);
     text
+}
+
+/// What each GPU needs when the model is spread over them.
+fn sharded(text: &mut String, fit: &Fit) {
+    if fit.sharded.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "\n  spread over the GPUs, each with the batch of the script; rank 0 was run, NCCL's own memory is not counted:"
+    );
+    for way in &fit.sharded {
+        let name = way.changes.join(" + ");
+        let trial = &way.trial;
+        let not_made = trial.changes.iter().find(|change| !change.applied);
+        let why = match (&trial.why, not_made) {
+            (Some(why), _) => Some(why.as_str()),
+            (None, Some(change)) => Some(change.why.as_deref().unwrap_or("it was not made")),
+            (None, None) => None,
+        };
+        if let Some(why) = why {
+            let _ = writeln!(text, "  {name:<16} {WARN}not possible{WARN:#}: {why}");
+            continue;
+        }
+        let word = match (trial.fits, trial.outcome) {
+            (true, _) => format!("{GOOD}fits{GOOD:#}"),
+            (false, Outcome::Fits) => format!("{BAD}fits, but not with the margin{BAD:#}"),
+            _ => format!("{BAD}does not fit{BAD:#}"),
+        };
+        let less = way
+            .saves
+            .map_or_else(String::new, |saves| format!(", {} less", bytes(saves)));
+        let need = need(trial);
+        let _ = writeln!(text, "  {name:<16} {word}: each GPU needs {need}{less}");
+    }
 }
 
 /// How many proposals are listed; the JSON has all.
