@@ -4,8 +4,7 @@
 //!
 //! `tonnage_speed [NAME [PAIRS]]` measures `tonnage` or `torch` (the policy that
 //! follows PyTorch's allocator), or both. Nanoseconds for a pair in time of the
-//! processor, best round and median. Statistics are kept, as always. For
-//! instructions: `valgrind --tool=callgrind --toggle-collect='*churn*'`.
+//! processor, best round and median. Statistics are kept, as always.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::hint::black_box;

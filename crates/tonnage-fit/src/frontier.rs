@@ -138,6 +138,8 @@ pub struct Fit {
     pub gpu_name: String,
     /// What was to be kept to.
     pub limit: Limit,
+    /// The environment variables that were given values.
+    pub variables: Vec<String>,
     /// The parameter whose largest value was searched.
     pub searched: Option<String>,
     /// A row for each combination of the other parameters.
@@ -331,6 +333,11 @@ fn unanswered(request: &Request, variants: Variants<'_>, capacity: u64, begun: I
             margin: request.margin.unwrap_or(variants.margin_seen()),
             margin_given: request.margin.is_some(),
         },
+        variables: request
+            .variables
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect(),
         searched: None,
         rows: Vec::new(),
         gpus: Vec::new(),

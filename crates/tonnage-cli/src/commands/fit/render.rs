@@ -473,6 +473,15 @@ fn single(text: &mut String, fit: &Fit, row: &Row) {
                 "with"
             );
         }
+        // A budget is of the catalogue's GPU, and of a command alone.
+        if largest.constants.is_empty() && fit.variables.is_empty() && !fit.limit.capacity_given {
+            let gpu = &fit.gpu;
+            let _ = writeln!(
+                text,
+                "  {:<12} {HINT}tonnage check --init --gpu {gpu} -- {command}{HINT:#} keeps it as a budget",
+                "next"
+            );
+        }
     }
 }
 

@@ -107,6 +107,8 @@ pub(super) struct Fit {
     gpu: Option<String>,
     /// How many of them the machine has [default: 1].
     gpus: Option<u8>,
+    /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs [default: false].
+    shard: Option<bool>,
     /// Memory of the GPU instead of the catalogue's, e.g. "24GiB".
     capacity: Option<String>,
     /// Memory that is to stay free, e.g. "1GiB" [default: the most that was seen on real GPUs of what a dry run does not
@@ -364,6 +366,7 @@ impl Fit {
         words.flag("no-progress", true);
         words.option("gpu", self.gpu.as_ref());
         words.option("gpus", self.gpus.map(|number| number.to_string()).as_ref());
+        words.flag("shard", self.shard == Some(true));
         words.option("capacity", self.capacity.as_ref());
         words.option("margin", self.margin.as_ref());
         for (name, text) in self.env.iter().flatten() {
