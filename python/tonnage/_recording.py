@@ -83,8 +83,8 @@ class Recording:
     ) -> Replay:
         """What would have happened with other allocators or on another GPU.
 
-        `alloc` names them: "recorded", "torch", "torch:SETTINGS", "cuda-malloc-async", "bfc", "tonnage", "plan"; without
-        it, the usual ones. `smallest=False` leaves out the search for the smallest device.
+        `alloc` names them: "recorded", "torch", "torch:SETTINGS", "cuda-malloc-async", "bfc", "tonnage", "plan";
+        without it, the usual ones. `smallest=False` leaves out the search for the smallest device.
         """
         alloc = [alloc] if isinstance(alloc, str) else list(alloc)
         options = flags(alloc=alloc, gpu=gpu, capacity=capacity, context=context, torch=torch, no_smallest=not smallest)

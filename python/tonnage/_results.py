@@ -451,7 +451,7 @@ class Fit(Result):
 
     @property
     def changes(self) -> list[list[str]]:
-        """The names of the changes that make it fit, a list for each proposal, in the order of what they add to a step."""
+        """The names of the changes that make it fit, a list for each proposal, by what they add to a step."""
         found = self._data.get("remedies") or {}
         return [list(remedy["changes"]) for remedy in found.get("fitting", [])]
 
