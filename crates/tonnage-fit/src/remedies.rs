@@ -66,12 +66,10 @@ fn comparable(before: &Trial, after: &Trial) -> Option<(Cost, Cost, bool)> {
 /// The least time with a change, beside that without it.
 fn least_time_of(before: &Trial, after: &Trial, machine: &Options) -> Option<LeastTime> {
     // Of a model that is sharded one rank was run, which has a GPU of its own.
-    let is_rank = after.changes.iter().any(|made| {
-        let change = changes::all()
-            .iter()
-            .find(|change| change.name == made.name);
-        change.is_some_and(|change| change.shards)
-    });
+    let is_rank = after
+        .changes
+        .iter()
+        .any(|made| changes::find(&made.name).is_ok_and(|change| change.shards));
     let gpus = if is_rank { 1 } else { machine.gpus };
     let (before, after, of_step) = comparable(before, after)?;
     let peak = &machine.gpu.peak;
@@ -178,8 +176,7 @@ pub(crate) fn find(
     found
         .fitting
         .extend(by_setting(variants, variant, baseline)?);
-    let at_most = allowed;
-    let allowed: Vec<&'static Change> = changes::all()
+    let tried: Vec<&'static Change> = changes::all()
         .iter()
         .filter(|change| change.maths <= allowed && !change.shards)
         .collect();
@@ -187,10 +184,10 @@ pub(crate) fn find(
         changes: names.iter().map(|&name| name.to_owned()).collect(),
         ..variant.clone()
     };
-    let alone: Vec<Variant> = allowed.iter().map(|change| with(&[&change.name])).collect();
+    let alone: Vec<Variant> = tried.iter().map(|change| with(&[&change.name])).collect();
     let trials = variants.run(&alone, width)?;
     let mut helpful: Vec<Helpful> = Vec::new();
-    for (change, trial) in allowed.iter().zip(trials) {
+    for (change, trial) in tried.iter().zip(trials) {
         let Some(trial) = trial else {
             continue;
         };
@@ -206,7 +203,7 @@ pub(crate) fn find(
     }
     for remedy in sharded {
         if let Some((change, less)) = sharding_of(remedy).zip(remedy.trial.need)
-            && change.maths <= at_most
+            && change.maths <= allowed
             && saves(need, less)
         {
             helpful.push(Helpful {
@@ -281,8 +278,7 @@ pub(crate) fn sharded(
 
 /// The change that a way of sharding is, if it was made.
 fn sharding_of(remedy: &Remedy) -> Option<&'static Change> {
-    let name = remedy.changes.first()?;
-    let change = changes::all().iter().find(|change| change.name == *name)?;
+    let change = changes::find(remedy.changes.first()?).ok()?;
     not_made(change, &remedy.trial).is_none().then_some(change)
 }
 

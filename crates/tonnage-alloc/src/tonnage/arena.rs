@@ -115,17 +115,7 @@ impl Arena {
         size: u64,
         requested: u64,
     ) -> u32 {
-        let mut index = found;
-        self.detach(index);
-        if self.blocks[index].offset < start {
-            let upper = self.blocks.cut(index, start);
-            self.list(index);
-            index = upper;
-        }
-        if self.blocks[index].size > size {
-            let rest = self.blocks.cut(index, start + size);
-            self.list(rest);
-        }
+        let index = self.carve(found, start, start + size);
         let block = &mut self.blocks[index];
         block.state = State::Used;
         block.lane = lane;
@@ -312,6 +302,7 @@ impl Arena {
     }
 
     /// Cuts a range out of a listed block, whose other parts stay listed.
+    #[inline]
     fn carve(&mut self, index: u32, start: u64, end: u64) -> u32 {
         self.detach(index);
         let mut middle = index;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The tonnage allocator as a [`Policy`].
 
-use super::blocks::State;
 use super::class::GRANULE;
 use super::streams::Patience;
 use super::{Allocator, Device};
@@ -63,8 +62,7 @@ impl<D: Device> Policy for Allocator<D> {
 
     fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
         let index = self.used(addr).ok()?;
-        let block = &self.arena.blocks[index];
-        (block.state == State::Used).then_some(block.size)
+        Some(self.arena.blocks[index].size)
     }
 
     #[inline]

@@ -660,7 +660,7 @@ class Changes:
         try:
             function(module)
         except Exception as error:
-            change.refused(f"it failed: {type(error).__name__}: {error}")
+            change.failed(error)
 
     def finish(self):
         for tell, change in self.changes:
