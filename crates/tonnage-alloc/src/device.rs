@@ -78,12 +78,13 @@ pub enum DeviceError {
 
 /// A source of device memory.
 ///
-/// Two kinds exist. [`SimDevice`](crate::SimDevice) computes its answers and
+/// Three kinds exist. [`SimDevice`](crate::SimDevice) computes its answers and
 /// holds no bytes; `HostDevice` of the crate `tonnage-device-host` maps real
-/// memory of the host. The CUDA stand-in answers the driver's C functions from
-/// a `SimDevice`, and its tests reach it through this trait. No GPU driver is
-/// behind it yet. A policy that behaves differently on two devices is broken;
-/// the crate `tonnage-conformance` tests that.
+/// memory of the host; `CudaDevice` of the crate `tonnage-device-cuda` calls the
+/// CUDA driver. The CUDA stand-in answers the driver's C functions from a
+/// `SimDevice`; the tests of `CudaDevice` load it as the driver. A policy that
+/// behaves differently on two devices is broken; the crate
+/// `tonnage-conformance` tests that.
 ///
 /// # Errors
 ///

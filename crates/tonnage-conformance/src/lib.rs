@@ -10,7 +10,8 @@
 //! A [`Checked`] device stands between the policy and the device. It keeps
 //! accounts of its own, which share no code with the devices: it knows what is
 //! allocated, reserved, mapped and recorded, notes every call that breaks the
-//! contract, and fails a call on demand.
+//! contract, and fails a call on demand. [`every_call_fails`] lets each call of a
+//! scenario fail in turn.
 //!
 //! The suite panics with a sentence that names what was broken. It is a library
 //! so that other crates can test their own policies and devices:
@@ -29,6 +30,7 @@
 
 mod checked;
 mod contract;
+mod faults;
 mod model;
 mod suite;
 
@@ -37,6 +39,7 @@ use tonnage_device_host::HostDevice;
 
 pub use checked::Checked;
 pub use contract::device;
+pub use faults::every_call_fails;
 pub use suite::{policy, policy_with};
 
 /// A device that the suite can look into.
