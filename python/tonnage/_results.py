@@ -186,6 +186,20 @@ class Trial(_Row):
 
 
 @dataclass(frozen=True)
+class OtherAllocator(_Row):
+    """An allocator that is not PyTorch's, tried by replay."""
+
+    #: Its name, as `Recording.replay` takes it.
+    allocator: str
+    completes: bool
+    peak_reserved: int
+    #: Bytes of the smallest device on which it completes.
+    smallest: int | None
+    driver_calls: int
+    retries: int
+
+
+@dataclass(frozen=True)
 class Replayed(_Row):
     """How one allocator served a recording, on one device of one process."""
 
@@ -356,6 +370,11 @@ class Tuning(Result):
     def runners_up(self) -> list[Trial]:
         """Those after it."""
         return Trial._all(self._data["runners_up"])
+
+    @property
+    def own(self) -> OtherAllocator:
+        """tonnage's own allocator, which no setting turns on: it runs in replays only."""
+        return OtherAllocator._of(self._data["own"])
 
     def _rows(self) -> list[dict[str, Any]]:
         best = self._data["best"]

@@ -109,6 +109,8 @@ def test_replays_and_tuning(verdict):
     tuning = recording.tune(progress=False)
     assert tuning.tried > 200
     assert tuning.best.peak_reserved <= tuning.baseline.peak_reserved
+    assert tuning.own.completes
+    assert tuning.own.smallest <= tuning.best.smallest
 
 
 def test_differences(job, verdict):

@@ -2,6 +2,8 @@
 //! Which setting of PyTorch's allocator serves a recording best?
 //!
 //! Every setting of a grid is replayed; nothing is recommended that was not.
+//! tonnage's own allocator is replayed beside them. It is no setting, so it is
+//! never the best one; the answer shows what it would need.
 //! First each on a device with room, which shows its appetite; then on the real
 //! one where that is too small. The best few are then compared by the smallest
 //! device on which they complete, because under pressure the reserved peak says
@@ -69,6 +71,25 @@ impl Trial {
     }
 }
 
+/// What another allocator did than PyTorch's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OtherAllocator {
+    /// Its name, as `tonnage replay --alloc` takes it.
+    pub allocator: String,
+    /// Whether every request is served on the device, if streams keep up.
+    pub completes: bool,
+    /// Most that was reserved, on the fullest device.
+    pub peak_reserved: u64,
+    /// Calls of the driver.
+    pub driver_calls: u64,
+    /// How often everything was waited for to serve a request.
+    pub retries: u64,
+    /// The smallest device on which it completes.
+    pub smallest: Option<u64>,
+}
+
 /// The answer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -112,6 +133,8 @@ pub struct Tuned {
     pub best: Trial,
     /// The next best.
     pub runners_up: Vec<Trial>,
+    /// tonnage's own allocator, which no setting turns on.
+    pub own: OtherAllocator,
 }
 
 /// Rounding by size: coarse where requests are small, fine where they are large,
@@ -260,6 +283,9 @@ impl Job {
     /// let job = Job::load(|| Ok(file.as_slice()), &Options::default())?;
     /// let tuned = job.tune(1, &|_, _| {});
     /// assert_eq!(tuned.advice, Advice::KeepIt);
+    /// // PyTorch obtains a segment of 20 MiB for it, tonnage's own allocator two pages.
+    /// assert_eq!(tuned.best.appetite, 20 << 20);
+    /// assert_eq!(tuned.own.peak_reserved, 4 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn tune(&self, threads: usize, progress: &(dyn Fn(usize, usize) + Sync)) -> Tuned {
@@ -279,7 +305,7 @@ impl Job {
                 unique.push((conf, alloc));
             }
         }
-        let total = unique.len() + FINALISTS + 1;
+        let total = unique.len() + FINALISTS + 2;
         let tell = |done| progress(done, total);
         let trials = everywhere(&unique, threads, &tell, |(conf, alloc)| {
             self.attempt(conf, alloc, recorded.as_deref())
@@ -324,7 +350,8 @@ impl Job {
                 finalists.push(trial.clone());
             }
         }
-        let tell = |done| progress(tried + done, tried + finalists.len());
+        let total = tried + finalists.len() + 1;
+        let tell = |done| progress(tried + done, total);
         let sizes = everywhere(&finalists, threads, &tell, |trial| {
             let (_, alloc) = unique.iter().find(|(conf, _)| *conf == trial.conf)?;
             self.smallest_of(alloc)
@@ -332,7 +359,23 @@ impl Job {
         for (trial, size) in finalists.iter_mut().zip(sizes) {
             trial.smallest = size;
         }
-        self.conclude(tried, &baseline_conf, finalists, known)
+        let own = self.own_allocator();
+        progress(total, total);
+        self.conclude(tried, &baseline_conf, finalists, own, known)
+    }
+
+    /// What tonnage's own allocator does.
+    fn own_allocator(&self) -> OtherAllocator {
+        let alloc = Alloc::Tonnage;
+        let trial = self.attempt("", &alloc, None);
+        OtherAllocator {
+            allocator: alloc.to_string(),
+            completes: trial.completes,
+            peak_reserved: trial.peak_reserved,
+            driver_calls: trial.driver_calls,
+            retries: trial.retries,
+            smallest: self.smallest_of(&alloc),
+        }
     }
 
     fn conclude(
@@ -340,6 +383,7 @@ impl Job {
         tried: usize,
         baseline_conf: &str,
         mut finalists: Vec<Trial>,
+        own: OtherAllocator,
         capacity_known: bool,
     ) -> Tuned {
         let smallest = |trial: &Trial| trial.smallest.unwrap_or(u64::MAX);
@@ -401,6 +445,7 @@ impl Job {
             baseline,
             best,
             runners_up,
+            own,
         }
     }
 

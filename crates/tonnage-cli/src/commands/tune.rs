@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use tonnage_analysis::tune::{Advice, Trial, Tuned};
+use tonnage_analysis::tune::{Advice, OtherAllocator, Trial, Tuned};
 
 use crate::arguments::TuneOptions;
 use crate::commands::replay::{load, track_remarks};
@@ -87,6 +87,7 @@ fn text(tuned: &Tuned) -> String {
         for trial in &tuned.runners_up {
             line(&mut text, trial, "");
         }
+        own(&mut text, tuned);
     }
     let _ = writeln!(
         text,
@@ -94,6 +95,41 @@ fn text(tuned: &Tuned) -> String {
         plural(tuned.tried, "setting")
     );
     text
+}
+
+/// What tonnage's own allocator would need, and what can be done with that today.
+fn own(text: &mut String, tuned: &Tuned) {
+    let OtherAllocator { smallest, .. } = &tuned.own;
+    figures(
+        text,
+        *smallest,
+        tuned.own.peak_reserved,
+        tuned.own.driver_calls,
+        tuned.own.retries,
+        "tonnage's own allocator",
+        tuned.own.completes,
+    );
+    let compared = match (tuned.own.completes, smallest, tuned.best.smallest) {
+        (true, Some(own), _) if !tuned.best.completes => {
+            format!("would make it fit and need {}", bytes(*own))
+        }
+        (true, Some(own), Some(best)) if *own < best => format!(
+            "would need {} less than {}",
+            bytes(best - own),
+            if tuned.best.conf.is_empty() {
+                "PyTorch's defaults"
+            } else {
+                "the best setting"
+            }
+        ),
+        (true, Some(own), Some(best)) if *own == best => "would need as much".to_owned(),
+        (true, Some(own), Some(best)) => format!("would need {} more", bytes(own - best)),
+        _ => "does not make it fit either".to_owned(),
+    };
+    let _ = writeln!(
+        text,
+        "\n{DIM}tonnage's own allocator {compared}, if streams keep up; it runs in replays only: PyTorch cannot use it yet{DIM:#}"
+    );
 }
 
 fn headline(tuned: &Tuned) -> String {
@@ -156,17 +192,37 @@ fn line(text: &mut String, trial: &Trial, mark: &str) {
         "" => String::new(),
         mark => format!(" {DIM}{mark}{DIM:#}"),
     };
-    let smallest = trial.smallest.map_or_else(|| "-".to_owned(), bytes);
-    let outcome = if trial.completes {
+    figures(
+        text,
+        trial.smallest,
+        trial.peak_reserved,
+        trial.driver_calls,
+        trial.retries,
+        &format!("{conf}{mark}"),
+        trial.completes,
+    );
+}
+
+fn figures(
+    text: &mut String,
+    smallest: Option<u64>,
+    reserved: u64,
+    calls: u64,
+    retries: u64,
+    name: &str,
+    completes: bool,
+) {
+    let smallest = smallest.map_or_else(|| "-".to_owned(), bytes);
+    let outcome = if completes {
         String::new()
     } else {
         format!(" {BAD}out of memory{BAD:#} on this device")
     };
     let _ = writeln!(
         text,
-        "{smallest:>12} {:>12} {:>8} {:>7}  {conf}{mark}{outcome}",
-        bytes(trial.peak_reserved),
-        count(trial.driver_calls),
-        count(trial.retries),
+        "{smallest:>12} {:>12} {:>8} {:>7}  {name}{outcome}",
+        bytes(reserved),
+        count(calls),
+        count(retries),
     );
 }
