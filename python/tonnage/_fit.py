@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from tonnage import _tonnage
 from tonnage._ask import Error, flags
@@ -52,26 +54,29 @@ def fit(
             constants.append(f"{name}={text}")
         else:
             words[place] = words[place].replace(placeholder, text, 1)
-    options = flags(
-        gpu=gpu if isinstance(gpu, str) else ",".join(gpu),
-        gpus=gpus,
-        shard=shard or None,
-        capacity=capacity,
-        margin=margin,
-        allow=allow,
-        let=constants,
-        stop_after=stop_after,
-        output=output,
-        force=force or None,
-        jobs=jobs,
-        allow_real_gpu=allow_real_gpu,
-        no_progress=True,
-    )
     folder = None if cwd is None else os.fspath(cwd)
-    answer = _tonnage.dry_run(["tonnage", "fit", *options, "--", *words], folder, list((env or {}).items()))
-    if len(answer) == 2:
-        raise Error(*answer)
-    return Fit((answer[0], json.loads(answer[1] or "{}"), answer[2] or ""))
+    with tempfile.TemporaryDirectory(prefix="tonnage-") as scratch:
+        drawn = Path(scratch) / "fit.svg"
+        options = flags(
+            gpu=gpu if isinstance(gpu, str) else ",".join(gpu),
+            gpus=gpus,
+            shard=shard or None,
+            capacity=capacity,
+            margin=margin,
+            allow=allow,
+            let=constants,
+            stop_after=stop_after,
+            output=output,
+            force=force or None,
+            jobs=jobs,
+            allow_real_gpu=allow_real_gpu,
+            picture=drawn,
+            no_progress=True,
+        )
+        answer = _tonnage.dry_run(["tonnage", "fit", *options, "--", *words], folder, list((env or {}).items()))
+        if len(answer) == 2:
+            raise Error(*answer)
+        return Fit((answer[0], json.loads(answer[1] or "{}"), answer[2] or ""), drawn.read_text())
 
 
 def _written(name: str, value: Iterable[object]) -> str:

@@ -448,6 +448,18 @@ class Fit(Result):
 
     _table = "rows"
 
+    def __init__(self, reply: Reply, picture: str) -> None:
+        super().__init__(reply)
+        self._drawn = picture
+
+    @property
+    def picture(self) -> str:
+        """What each variant needs beside what the GPU has, as SVG; a notebook shows it."""
+        return self._drawn
+
+    def _repr_html_(self) -> str:
+        return self._drawn + _picture.words(self._text)
+
     @property
     def found(self) -> bool:
         """Whether something fits, by itself or with changes."""

@@ -260,6 +260,8 @@ def test_fit_finds_the_largest_value_of_a_range(job):
     fit = tonnage.fit(["train.py", "{batch}"], gpu="rtx4090", capacity="4GiB", cwd=job, batch=range(1024, 16385, 1024))
     assert fit and fit.found and fit.to_dict()["rows"][0]["bound"] == "proved"
     assert 1024 <= fit.largest < 16384 and fit.command.endswith(f"train.py {fit.largest}")
+    assert fit.picture.startswith("<svg") and fit.picture in fit._repr_html_()
+    assert fit.picture.count("<circle") == len(fit.to_dict()["rows"][0]["trials"])
     assert "largest of the range that does" in str(fit)
     with pytest.raises(tonnage.Error, match="one value"):
         tonnage.fit(["train.py", "{batch}"], cwd=job, batch="7")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from xml.etree import ElementTree
 
 import pyarrow
 import pytest
@@ -54,12 +55,15 @@ def rows(path):
 
 def test_the_largest_batch_is_proved_and_a_fork_records_what_a_fresh_process_does(folder):
     words = ("--", PYTHON, "train.py", "{batch=1..128}")
-    fit, code = tonnage(folder, "fit", *GPU, "-o", "best.tonnage", *words)
+    fit, code = tonnage(folder, "fit", *GPU, "-o", "best.tonnage", "--picture", "fit.svg", *words)
     assert (code, fit["found"], fit["not_forked"]) == (0, True, None)
     (row,) = fit["rows"]
     assert row["bound"] == "proved"
     largest, following = row["largest"], row["next"]
     assert largest["forked"] and len(row["trials"]) <= 8
+    marks = [mark for mark in ElementTree.parse(folder / "fit.svg").iter() if mark.find("{*}title") is not None]
+    told = [mark.find("{*}title").text for mark in marks]
+    assert [text.split()[0] for text in told if "needs" in text] == [trial["values"][0][1] for trial in row["trials"]]
     batch = int(largest["values"][0][1])
     assert int(following["values"][0][1]) == batch + 1
     fresh, code = tonnage(folder, "run", *GPU, "-o", "fresh.tonnage", "--", PYTHON, "train.py", str(batch))
@@ -98,9 +102,11 @@ def test_a_job_that_fails_is_no_answer(folder):
 
 def test_a_job_that_does_not_fit_gets_changes_that_a_fresh_run_confirms(folder):
     words = ("--", PYTHON, "train.py", "100")
-    fit, code = tonnage(folder, "fit", *GPU, "--allow", "rounding", *words)
+    fit, code = tonnage(folder, "fit", *GPU, "--allow", "rounding", "--picture", "fit.html", *words)
     assert (code, fit["rows"][0]["bound"]) == (0, "nothing_fits")
     remedy = fit["remedies"]["fitting"][0]
+    page = (folder / "fit.html").read_text()
+    assert "as it is" in page and all(" + ".join(one["changes"]) in page for one in fit["remedies"]["fitting"])
     options = [word for name in remedy["changes"] for word in ("--change", name)]
     if remedy["setting"]:
         options = []

@@ -390,8 +390,11 @@ pub(crate) struct FitOptions {
     /// Keep the recording of the largest that fits in FILE, for `tonnage explain` and `tonnage report`.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite FILE.
-    #[arg(long, requires = "output")]
+    /// Draw what each variant needs, beside what the GPU has, into FILE: a page (.html) or a picture (.svg).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+    /// Overwrite the files.
+    #[arg(long)]
     pub(crate) force: bool,
     /// How many variants to run at a time [default: one for each processor].
     #[arg(long, value_name = "N")]

@@ -342,11 +342,11 @@ impl<'a> Variants<'a> {
         let mut options = self.options_of(&first.variant);
         let server = ForkServer::start(&job, &options, imports).map_err(told)?;
         options.stop_at_oom = true;
-        // A fork that waits for what is not there waits for ever.
+        // A fork that waits for what is not there waits for ever. On a busy machine one that does not takes long, too.
         let limit = first.took * 3 + Duration::from_secs(20);
         let mut observer = Until {
-            watcher: self.watcher,
             limit: Some(limit),
+            ..Until::stopped(self.watcher)
         };
         let run = dry_run_forked(&server, &job, &options, &recording, &mut observer);
         let run = run.map_err(told)?;
@@ -355,7 +355,9 @@ impl<'a> Variants<'a> {
         }
         if run.limited.end.interrupted {
             let seconds = limit.as_secs();
-            return Err(format!("a fork did not end within {seconds} s"));
+            return Err(format!(
+                "a fork did nothing for {seconds} s, or did not end"
+            ));
         }
         let difference = difference(&first.recording, &recording);
         self.forget(&first.recording);
@@ -554,10 +556,13 @@ fn difference(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::erro
     Ok(first_difference(File::open(one)?, File::open(other)?)?)
 }
 
-/// Ends a run when the watcher does, or when it has taken too long.
+/// Ends a run when the watcher does, or when it seems to wait for ever.
 struct Until<'a> {
     watcher: &'a dyn Watcher,
+    /// How long it may do nothing with a GPU; all of it may take ten times as long.
     limit: Option<Duration>,
+    /// The events of the allocator so far, and when the last of them was seen.
+    events: (u64, Duration),
 }
 
 impl<'a> Until<'a> {
@@ -565,17 +570,52 @@ impl<'a> Until<'a> {
         Self {
             watcher,
             limit: None,
+            events: (0, Duration::ZERO),
         }
     }
 }
 
 impl Observer for Until<'_> {
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
-        let is_late = self.limit.is_some_and(|limit| progress.elapsed > limit);
+        if progress.events != self.events.0 {
+            self.events = (progress.events, progress.elapsed);
+        }
+        let idle = progress.elapsed.saturating_sub(self.events.1);
+        let is_late = self
+            .limit
+            .is_some_and(|limit| idle > limit || progress.elapsed > limit * 10);
         if is_late || self.watcher.stopped() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Patient;
+
+    impl Watcher for Patient {}
+
+    #[test]
+    fn a_fork_that_goes_on_slowly_is_waited_for_and_one_that_does_nothing_is_not() {
+        let mut until = Until {
+            limit: Some(Duration::from_secs(10)),
+            ..Until::stopped(&Patient)
+        };
+        let mut after = |seconds, events| {
+            let mut progress = Progress::default();
+            progress.elapsed = Duration::from_secs(seconds);
+            progress.events = events;
+            until.progress(&progress)
+        };
+        assert_eq!(after(9, 0), ControlFlow::Continue(()));
+        assert_eq!(after(18, 1), ControlFlow::Continue(()));
+        assert_eq!(after(27, 2), ControlFlow::Continue(()));
+        assert_eq!(after(38, 2), ControlFlow::Break(()));
+        assert_eq!(after(101, 3), ControlFlow::Break(()));
     }
 }

@@ -35,6 +35,6 @@ pub use input::{
     MomentKind, Planned, Proposal, Story, Subject, Tone, Words,
 };
 pub use names::own_line;
-pub use page::{Options, Pane, Picture, WriteError, Written, write};
+pub use page::{Options, Pane, Picture, WriteError, Written, escaped, write};
 pub use palette::colour;
 pub use timeline::{Levels, Stretch};

@@ -18,7 +18,11 @@ const SCRIPT: &str = include_str!("../../assets/report.js");
 const STYLE: &str = include_str!("../../assets/report.css");
 
 /// Text as HTML.
-fn escaped(text: &str) -> String {
+///
+/// ```
+/// assert_eq!(tonnage_report::escaped("<1 & 2>"), "&lt;1 &amp; 2&gt;");
+/// ```
+pub fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -15,6 +15,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+pub use self::html::escaped;
+
 use self::data::{DATA_VERSION, PaneData, Shown, pack};
 use crate::columns::{Columns, base64};
 use crate::input::{Moment, Story, Subject, Words};

@@ -2,11 +2,13 @@
 //! `tonnage fit`: the numbers with which a job fits.
 //!
 //! The search itself is the library `tonnage-fit`. Here are what was typed, what is shown meanwhile, and in `render`
-//! the answer in words.
+//! the answer in words, in `picture` the same as a drawing.
 
+mod picture;
 mod render;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +37,13 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     // Before anything runs: a recording that cannot be written is found out now.
     let mut output = match &options.output {
         Some(path) => Some(Output::create(path, options.force)?),
+        None => None,
+    };
+    let drawing = match &options.picture {
+        Some(path) => {
+            let kind = Kind::of(path)?;
+            Some((Output::create(path, options.force)?, kind))
+        }
         None => None,
     };
     let catalogue = Catalogue::embedded();
@@ -111,6 +120,17 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     {
         output.finish()?;
     }
+    if let Some((output, kind)) = drawing {
+        let drawn = match kind {
+            Kind::Page => picture::page(&fit, &render::text(&fit)),
+            Kind::Svg => picture::svg(&fit),
+        };
+        let mut destination = output.writer()?;
+        destination.write_all(drawn.as_bytes())?;
+        destination.flush()?;
+        drop(destination);
+        output.finish()?;
+    }
     let show = options.show.map(std::num::NonZeroUsize::get);
     let here = job_folder(surroundings);
     let reply = Reply::new(form, answer(&fit), &fit, |fit| match show {
@@ -118,6 +138,25 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => render::text(fit),
     });
     Ok(reply?)
+}
+
+/// What is drawn: a page of its own, or the picture alone.
+enum Kind {
+    Page,
+    Svg,
+}
+
+impl Kind {
+    fn of(path: &Path) -> Result<Self> {
+        match path.extension().and_then(std::ffi::OsStr::to_str) {
+            Some("html" | "htm") => Ok(Self::Page),
+            Some("svg") => Ok(Self::Svg),
+            _ => Err(hinted(
+                format!("{} is neither a page nor a picture", path.display()),
+                "name a file that ends with .html or .svg",
+            )),
+        }
+    }
 }
 
 /// The GPUs that were named, or all that can be simulated.

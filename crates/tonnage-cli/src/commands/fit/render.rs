@@ -335,7 +335,7 @@ fn machine(fit: &Fit) -> String {
 }
 
 /// The value that was searched.
-fn value<'a>(fit: &Fit, trial: &'a Trial) -> &'a str {
+pub(super) fn value<'a>(fit: &Fit, trial: &'a Trial) -> &'a str {
     let name = fit.searched.as_deref().unwrap_or_default();
     let value = trial.values.iter().find(|(known, _)| known == name);
     value.map_or("", |(_, value)| value)
@@ -411,7 +411,7 @@ fn failed(row: &Row, machine: &str) -> String {
 }
 
 /// What one variant needs.
-fn need(trial: &Trial) -> String {
+pub(super) fn need(trial: &Trial) -> String {
     let Some(need) = trial.need else {
         return match trial.outcome {
             Outcome::DoesNotFit => "more than there is".to_owned(),
