@@ -143,6 +143,10 @@ pub trait Policy {
     /// Says that another stream uses a live block too.
     fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError>;
 
+    /// Says that the program begins a step of what it repeats, for policies that
+    /// follow a plan. Nothing depends on it but speed.
+    fn begin_step(&mut self) {}
+
     /// Completes the frees that no stream delays any more. Every request does
     /// that first.
     fn process_events(&mut self) -> Result<(), PolicyError>;

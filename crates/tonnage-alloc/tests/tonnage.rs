@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tonnage_alloc::tonnage::{Allocator, Settings};
+use tonnage_alloc::tonnage::{Allocator, Place, Plan, Settings};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{
     DeviceAddr, GRANULARITY, Policy, PolicyError, Request, SimConfig, SimDevice, StreamId,
@@ -31,6 +31,41 @@ enum Step {
     FreeLater(usize, u64),
     Process,
     EmptyCache,
+    Begin,
+}
+
+/// Sizes that occur in plans.
+const PLANNED: [u64; 6] = [512, 40_448, MIB, 2 * MIB, 5 * MIB + 512, 18 * MIB];
+
+/// Places at random, most of which cannot be granted together.
+fn plans() -> impl Strategy<Value = Plan> {
+    let size = prop::sample::select(PLANNED.as_slice());
+    let places = (
+        size,
+        0..3_u16,
+        prop::option::weighted(0.9, 0..(70 * MIB / 512)),
+    );
+    let places = places.prop_map(|(size, lane, offset)| match offset {
+        Some(offset) => Place::new(size, lane, offset * 512),
+        None => Place::anywhere(size, lane),
+    });
+    let part = prop::collection::vec(places, 0..40);
+    let steps = prop::collection::vec(part.clone(), 0..4);
+    (part, steps).prop_map(|(once, steps)| Plan::new(once, steps).unwrap())
+}
+
+/// Steps whose requests may be planned ones.
+fn planned_steps() -> impl Strategy<Value = Vec<Step>> {
+    steps().prop_map(|steps| {
+        let planned = |(number, step)| match step {
+            Step::Alloc(bytes, stream) if number % 4 > 0 => {
+                Step::Alloc(PLANNED[(bytes % 6) as usize], stream)
+            }
+            Step::Process => Step::Begin,
+            step => step,
+        };
+        steps.into_iter().enumerate().map(planned).collect()
+    })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -102,7 +137,10 @@ fn compare(allocator: &Allocator<SimDevice>, model: &Model) {
 
 fn run(steps: Vec<Step>, settings: Settings) {
     let limit = settings.limit.unwrap_or(TOTAL).min(TOTAL) / GRANULARITY;
-    let mut allocator = allocator(settings);
+    run_with(steps, allocator(settings), limit);
+}
+
+fn run_with(steps: Vec<Step>, mut allocator: Allocator<SimDevice>, limit: u64) {
     let mut model = Model::default();
     for step in steps {
         match step {
@@ -137,6 +175,7 @@ fn run(steps: Vec<Step>, settings: Settings) {
                 }
             }
             Step::Process => allocator.process_events().unwrap(),
+            Step::Begin => allocator.begin_step(),
             Step::EmptyCache => {
                 allocator.empty_cache(PoolId::DEFAULT).unwrap();
                 assert_eq!(allocator.reserved(), model.pages() * GRANULARITY);
@@ -165,6 +204,13 @@ proptest! {
     #[test]
     fn it_agrees_with_the_model_when_pages_move_only_where_they_must(steps in steps()) {
         run(steps, Settings::default().with_slack(1_000_000));
+    }
+
+    #[test]
+    fn no_plan_makes_it_unsafe(steps in planned_steps(), plan in plans()) {
+        let device = SimDevice::new(SimConfig::with_total(TOTAL));
+        let allocator = Allocator::with_plan(device, Settings::default(), &plan);
+        run_with(steps, allocator, TOTAL / GRANULARITY);
     }
 
     #[test]
@@ -255,4 +301,95 @@ fn frees_of_one_stream_need_no_event() {
     }
     let after = allocator.statistics();
     assert_eq!((after.misses, after.events_recorded), (misses, events));
+}
+
+#[test]
+fn pages_are_taken_from_below_the_window_in_the_same_block() {
+    let mut allocator = allocator(Settings::default());
+    // The device is full: 20 MiB that are freed, and pages with a small block on each.
+    let low = allocator.alloc(ask(20 * MIB)).unwrap();
+    let mut small = Vec::new();
+    for _ in 0..22 {
+        small.push(allocator.alloc(ask(2 * MIB - 512)).unwrap());
+        allocator.alloc(ask(512)).unwrap();
+    }
+    allocator.free(low).unwrap();
+    for block in small {
+        allocator.free(block).unwrap();
+    }
+    for bytes in [19 * MIB, 7 * MIB, 3 * MIB] {
+        let block = allocator.alloc(ask(bytes)).unwrap();
+        assert_eq!(allocator.check(), Ok(()));
+        allocator.free(block).unwrap();
+    }
+}
+
+/// A program of one weight, and steps whose output lives until the next step overwrites it.
+fn planned() -> Plan {
+    let weight = Place::new(4 * MIB, 0, 0);
+    let scratch = Place::new(6 * MIB, 0, 4 * MIB);
+    let output = |offset| Place::new(2 * MIB, 0, offset * MIB);
+    let once = vec![weight, output(12), scratch];
+    Plan::new(
+        once,
+        vec![vec![output(10), scratch], vec![output(12), scratch]],
+    )
+    .unwrap()
+}
+
+#[test]
+fn a_program_as_planned_gets_its_places_and_moves_no_page() {
+    let device = SimDevice::new(SimConfig::with_total(TOTAL));
+    let mut allocator = Allocator::with_plan(device, Settings::default(), &planned());
+    let weight = allocator.alloc(ask(4 * MIB)).unwrap();
+    let mut before = allocator.alloc(ask(2 * MIB)).unwrap();
+    for step in 0..10 {
+        let scratch = allocator.alloc(ask(6 * MIB)).unwrap();
+        assert_eq!(scratch, weight.offset(4 * MIB));
+        allocator.free(scratch).unwrap();
+        allocator.begin_step();
+        let output = allocator.alloc(ask(2 * MIB)).unwrap();
+        assert_eq!(output, weight.offset((10 + 2 * (step % 2)) * MIB));
+        allocator
+            .free(std::mem::replace(&mut before, output))
+            .unwrap();
+    }
+    let statistics = allocator.statistics();
+    let followed = statistics.plan.unwrap();
+    assert_eq!((followed.hits, followed.steps), (22, 10));
+    assert_eq!(followed.divergence, None);
+    assert_eq!(statistics.pages_moved, 0);
+    assert_eq!(statistics.reserved.peak, 14 * MIB);
+}
+
+#[test]
+fn one_request_more_does_not_shift_the_others() {
+    let device = SimDevice::new(SimConfig::with_total(TOTAL));
+    let mut allocator = Allocator::with_plan(device, Settings::default(), &planned());
+    let weight = allocator.alloc(ask(4 * MIB)).unwrap();
+    let extra = allocator.alloc(ask(MIB)).unwrap();
+    assert!(extra.0 >= weight.0 + 14 * MIB, "not among the places");
+    allocator.alloc(ask(2 * MIB)).unwrap();
+    assert_eq!(allocator.alloc(ask(6 * MIB)), Ok(weight.offset(4 * MIB)));
+    // The same size once more: its place is taken, and it goes elsewhere.
+    assert!(allocator.alloc(ask(6 * MIB)).is_ok());
+    let followed = allocator.statistics().plan.unwrap();
+    assert_eq!(
+        (followed.hits, followed.unknown, followed.occupied),
+        (3, 1, 1)
+    );
+    let first = followed.divergence.unwrap();
+    assert_eq!((first.request, first.step, first.bytes), (2, 0, MIB));
+    assert!(!first.occupied);
+    assert_eq!(allocator.check(), Ok(()));
+}
+
+#[test]
+fn a_plan_for_another_device_is_not_followed() {
+    let plan = Plan::new(vec![Place::new(MIB, 0, 1 << 40)], Vec::new()).unwrap();
+    let device = SimDevice::new(SimConfig::with_total(TOTAL));
+    let mut allocator = Allocator::with_plan(device, Settings::default(), &plan);
+    assert!(allocator.alloc(ask(MIB)).is_ok());
+    assert_eq!(allocator.statistics().plan.unwrap().occupied, 1);
+    assert_eq!(allocator.reserved(), 2 * MIB);
 }

@@ -553,7 +553,7 @@ pub(crate) enum ExportFormat {
 }
 
 /// On which device a recording is replayed.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub(crate) struct Target {
     /// Replay on this GPU; `tonnage gpus` lists them [default: the recorded one].
     #[arg(long, value_name = "NAME")]
@@ -603,6 +603,9 @@ pub(crate) struct ReplayOptions {
     /// [default: recorded, PyTorch's defaults and with expandable segments, cuda-malloc-async and bfc].
     #[arg(long, value_name = "ALLOCATOR")]
     pub(crate) alloc: Vec<tonnage_analysis::replay::Alloc>,
+    /// Replay tonnage's own allocator with a plan, too, that `tonnage plan --for-runtime` made.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) target: Target,
     /// Do not look for the smallest device.
@@ -849,7 +852,8 @@ Examples:
   tonnage plan buffers.csv --capacity 1MiB -o offsets.csv
   tonnage plan train.tonnage --step --svg step.svg
   tonnage plan model.onnx --dim batch=8 --alignment 64
-  tonnage plan train.tonnage --deadline 60 --json > plan.json")]
+  tonnage plan train.tonnage --deadline 60 --json > plan.json
+  tonnage plan train.tonnage --for-runtime -o train.plan")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct PlanOptions {
     /// The planning problem, the ONNX model, or the recording; `-` is standard input.
@@ -876,10 +880,13 @@ pub(crate) struct PlanOptions {
     /// Plan one step of a recording: the fullest that the program marked, else what repeats in it.
     #[arg(long)]
     pub(crate) step: bool,
+    /// Write a plan that tonnage's own allocator follows, with the places of the first step and of those that repeat.
+    #[arg(long, conflicts_with_all = ["capacity", "alignment", "keep_offsets", "step", "dim", "svg"])]
+    pub(crate) for_runtime: bool,
     /// The value of a dimension that an ONNX model has only a name for; may be repeated.
     #[arg(long, value_name = "NAME=N", value_parser = parse_dimension)]
     pub(crate) dim: Vec<(String, u64)>,
-    /// Where to write the offsets, as CSV; `-` is stdout.
+    /// Where to write the offsets, as CSV, or the plan for the allocator; `-` is stdout.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Where to write a picture of the packing.

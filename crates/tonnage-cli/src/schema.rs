@@ -31,6 +31,10 @@ pub fn schemas() -> Vec<Described> {
         of::<commands::info::All>("info", "tonnage info --json FILE"),
         of::<replay::Report>("replay", "tonnage replay --json FILE"),
         of::<plan::Report>("plan", "tonnage plan --json INPUT"),
+        of::<replay::RuntimePlan>(
+            "runtime-plan",
+            "tonnage plan --for-runtime --json RECORDING",
+        ),
         of::<tune::Tuned>("tune", "tonnage tune --json FILE"),
         of::<explain::Explanation>("explain", "tonnage explain --json FILE"),
         of::<commands::explain::Meaning>("finding", "tonnage explain --json CODE"),

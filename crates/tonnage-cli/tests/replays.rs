@@ -53,6 +53,11 @@ fn folder() -> TempDir {
     );
     put("empty.csv", b"id,lower,upper,size\n");
     put("prose.txt", b"hello");
+    put("cut.plan", b"tonnage plan 1\nonce\n512 0 0\n");
+    put(
+        "wrong.plan",
+        b"tonnage plan 1\nonce\n83886080 0 0\n104857600 0 512\nend 2\n",
+    );
     // It begins in the middle: what is freed first was there before.
     put(
         "middle.json",
@@ -88,6 +93,18 @@ fn replay_of_every_kind_of_recording() {
 }
 
 #[test]
+fn replay_with_a_plan() {
+    let calls = [
+        "plan growing.tonnage --for-runtime",
+        "plan growing.tonnage --for-runtime -o growing.plan",
+        "plan growing.tonnage --for-runtime -o growing.plan --json --force",
+        "replay growing.tonnage --alloc tonnage --plan growing.plan",
+        "replay growing.tonnage --alloc tonnage --plan wrong.plan --no-smallest",
+    ];
+    assert_snapshot!("replay_with_a_plan", tonnage(folder().path(), &calls));
+}
+
+#[test]
 fn replay_on_a_device_that_is_too_small() {
     let calls = [
         "replay growing.tonnage --capacity 200MiB",
@@ -107,6 +124,9 @@ fn replay_of_what_cannot_be_replayed() {
         "replay growing.tonnage --alloc torch:no_such_key:1",
         "replay growing.tonnage --gpu voodoo2",
         "replay growing.tonnage --capacity lots",
+        "replay growing.tonnage --plan nowhere.plan",
+        "replay growing.tonnage --plan prose.txt",
+        "replay growing.tonnage --plan cut.plan",
     ];
     assert_snapshot!("replay_errors", tonnage(folder().path(), &calls));
 }

@@ -321,6 +321,14 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("plan", "plan --json buffers.csv"),
         ("plan", "plan --json buffers.csv --capacity 1"),
         ("plan", "plan --json train.tonnage --step --deadline 1"),
+        (
+            "runtime-plan",
+            "plan --for-runtime -o train.plan --json train.tonnage",
+        ),
+        (
+            "replay",
+            "replay --json train.tonnage --alloc tonnage --plan train.plan",
+        ),
         ("tune", "tune --json train.tonnage"),
         ("tune", "tune --json oom.tonnage --capacity 300MiB"),
         ("explain", "explain --json train.tonnage"),

@@ -3,7 +3,7 @@
 //! turn: what was begun is undone, nothing is lost, and the same request then
 //! succeeds.
 
-use tonnage_alloc::tonnage::{Allocator, Settings, Statistics};
+use tonnage_alloc::tonnage::{Allocator, Plan, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{DeviceAddr, DeviceError, Policy, PolicyError, Request, StreamId};
 
@@ -29,9 +29,13 @@ struct Program<D> {
 }
 
 impl<D: TestDevice> Program<D> {
-    fn new(device: D, settings: Settings) -> Self {
+    fn new(device: D, settings: Settings, plan: Option<&Plan>) -> Self {
+        let device = Checked::new(device);
         Self {
-            allocator: Allocator::new(Checked::new(device), settings),
+            allocator: match plan {
+                Some(plan) => Allocator::with_plan(device, settings, plan),
+                None => Allocator::new(device, settings),
+            },
             held: Vec::new(),
             failures: 0,
             made: 0,
@@ -151,9 +155,22 @@ pub fn every_call_fails<D: TestDevice>(
     settings: &Settings,
     times: u64,
 ) -> u64 {
+    every_call_fails_with(make, settings, None, times)
+}
+
+/// The same, with a plan that the allocator follows.
+///
+/// # Panics
+/// If something is lost or not undone, or if a call fails again after the device works again.
+pub fn every_call_fails_with<D: TestDevice>(
+    make: impl Fn() -> D,
+    settings: &Settings,
+    plan: Option<&Plan>,
+    times: u64,
+) -> u64 {
     let mut after = 0;
     loop {
-        let mut program = Program::new(make(), settings.clone());
+        let mut program = Program::new(make(), settings.clone(), plan);
         let device = program.allocator.device_mut();
         device.fail_times(after, times);
         let failures = program.run();

@@ -39,7 +39,7 @@ use tonnage_device_host::HostDevice;
 
 pub use checked::Checked;
 pub use contract::device;
-pub use faults::every_call_fails;
+pub use faults::{every_call_fails, every_call_fails_with};
 pub use suite::{policy, policy_with};
 
 /// A device that the suite can look into.

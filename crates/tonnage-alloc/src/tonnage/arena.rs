@@ -11,6 +11,9 @@
 //! are free: those of one lane, and what is shared with what is not, because the
 //! younger use then stands for both. What private pools have is joined with
 //! nothing else.
+//!
+//! With a plan, the addresses below its height are kept for it: what is free
+//! there is in lists of its own, in which requests without a place do not search.
 
 use super::blocks::{Block, Blocks, NONE, State};
 use super::index::Index;
@@ -24,6 +27,8 @@ pub(super) const SHARED: u32 = 0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) free: Lists,
+    /// Those below the height of the plan.
+    pub(super) planned: Lists,
     /// Used and pending blocks.
     pub(super) live: u32,
     /// The newest epoch of its free blocks.
@@ -37,6 +42,10 @@ pub(super) struct Lane {
 pub(super) struct Arena {
     pub(super) blocks: Blocks,
     pub(super) gaps: Lists,
+    /// Those below the height of the plan.
+    planned_gaps: Lists,
+    /// The height of the plan in whole pages; 0 without one.
+    planned: u64,
     pub(super) lanes: Vec<Lane>,
     index: Index,
     pub(super) page: u64,
@@ -44,18 +53,31 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// A space of `span` bytes without memory, in pages of `page` bytes.
-    pub(super) fn new(span: u64, page: u64) -> Self {
+    /// A space of `span` bytes without memory, in pages of `page` bytes, of which `planned` pages are for a plan.
+    pub(super) fn new(span: u64, page: u64, planned: u64) -> Self {
+        let planned = planned * page;
+        debug_assert!(planned < span);
         let mut arena = Self {
-            blocks: Blocks::new(span),
+            blocks: Blocks::new(span, planned),
             gaps: Lists::default(),
+            planned_gaps: Lists::default(),
+            planned,
             lanes: vec![Lane::default()],
             index: Index::default(),
             page,
             span,
         };
-        arena.gaps.insert(&mut arena.blocks, Blocks::FIRST);
+        arena.list(Blocks::FIRST);
+        let above = arena.blocks[Blocks::FIRST].next;
+        if above != NONE {
+            arena.list(above);
+        }
         arena
+    }
+
+    /// Pages that are kept for a plan.
+    pub(super) fn planned_pages(&self) -> u64 {
+        self.planned / self.page
     }
 
     pub(super) fn span(&self) -> u64 {
@@ -84,6 +106,17 @@ impl Arena {
     /// The same, overlooking nothing.
     pub(super) fn take_any(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
         let found = self.search(lane, |lists, blocks| lists.find_any(blocks, size))?;
+        let start = self.blocks[found].offset;
+        Some(self.hand_out(found, lane, start, size, requested))
+    }
+
+    /// The same, from memory that is kept for the plan.
+    pub(super) fn take_planned(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
+        let find = |lane: u32| {
+            let lists = &self.lanes[lane as usize].planned;
+            lists.find_any(&self.blocks, size)
+        };
+        let found = find(lane).or_else(|| find(SHARED))?;
         let start = self.blocks[found].offset;
         Some(self.hand_out(found, lane, start, size, requested))
     }
@@ -141,10 +174,17 @@ impl Arena {
     /// Takes a free block or a gap out of its list.
     #[inline]
     pub(super) fn detach(&mut self, index: u32) {
-        let Block { state, lane, .. } = self.blocks[index];
-        let lists = match state {
-            State::Gap => &mut self.gaps,
-            _ => &mut self.lanes[lane as usize].free,
+        let Block {
+            state,
+            lane,
+            offset,
+            ..
+        } = self.blocks[index];
+        let lists = match (state, offset < self.planned) {
+            (State::Gap, false) => &mut self.gaps,
+            (State::Gap, true) => &mut self.planned_gaps,
+            (_, false) => &mut self.lanes[lane as usize].free,
+            (_, true) => &mut self.lanes[lane as usize].planned,
         };
         lists.remove(&mut self.blocks, index);
     }
@@ -153,15 +193,30 @@ impl Arena {
     #[inline]
     pub(super) fn list(&mut self, index: u32) {
         let Block {
-            state, lane, epoch, ..
+            state,
+            lane,
+            epoch,
+            offset,
+            ..
         } = self.blocks[index];
+        let planned = offset < self.planned;
         if state == State::Gap {
-            self.gaps.insert(&mut self.blocks, index);
+            let gaps = if planned {
+                &mut self.planned_gaps
+            } else {
+                &mut self.gaps
+            };
+            gaps.insert(&mut self.blocks, index);
             return;
         }
         let lane = &mut self.lanes[lane as usize];
         lane.newest = lane.newest.max(epoch);
-        lane.free.insert(&mut self.blocks, index);
+        let lists = if planned {
+            &mut lane.planned
+        } else {
+            &mut lane.free
+        };
+        lists.insert(&mut self.blocks, index);
     }
 
     /// Joins a free block or a gap with its neighbours and puts what that makes into its list.
@@ -192,7 +247,7 @@ impl Arena {
     #[inline]
     fn absorbs(&self, index: u32, neighbour: u32) -> bool {
         let (block, other) = (&self.blocks[index], &self.blocks[neighbour]);
-        if block.state != other.state {
+        if block.state != other.state || self.is_between_regions(block, other) {
             return false;
         }
         match block.state {
@@ -200,6 +255,18 @@ impl Arena {
             State::Free => self.may_use(block.lane, other.lane),
             _ => false,
         }
+    }
+
+    /// Whether an address is kept for the plan.
+    #[inline]
+    pub(super) fn is_planned(&self, offset: u64) -> bool {
+        offset < self.planned
+    }
+
+    /// Whether the height of the plan lies between two neighbours.
+    #[inline]
+    fn is_between_regions(&self, one: &Block, other: &Block) -> bool {
+        self.is_planned(one.offset) != self.is_planned(other.offset)
     }
 
     /// Whether memory of one lane may become memory of another.
@@ -211,20 +278,26 @@ impl Arena {
     /// Shares the free blocks of a lane that only work up to `done` used.
     pub(super) fn share(&mut self, lane: u32, done: u64) {
         let mut newest = 0;
-        let free = &self.lanes[lane as usize].free;
-        let all: Vec<u32> = free.largest_first(&self.blocks).collect();
-        for index in all {
+        let Lane { free, planned, .. } = &self.lanes[lane as usize];
+        let all = free.largest_first(&self.blocks);
+        let all = all.chain(planned.largest_first(&self.blocks));
+        for index in all.collect::<Vec<u32>>() {
             let epoch = self.blocks[index].epoch;
             if epoch > done {
                 newest = newest.max(epoch);
                 continue;
             }
-            self.detach(index);
-            self.blocks[index].lane = SHARED;
-            self.blocks[index].epoch = 0;
-            self.attach(index);
+            self.share_block(index);
         }
         self.lanes[lane as usize].newest = newest;
+    }
+
+    /// Shares a free block.
+    pub(super) fn share_block(&mut self, index: u32) {
+        self.detach(index);
+        self.blocks[index].lane = SHARED;
+        self.blocks[index].epoch = 0;
+        self.attach(index);
     }
 
     /// Notes that a window has memory now, taken from elsewhere or new, and makes it a used block of a lane.
@@ -251,6 +324,10 @@ impl Arena {
     fn gather(&mut self, window: &Window, lane: u32) -> u32 {
         let mut joined = NONE;
         let mut index = window.block;
+        // Pages may have been taken from the same block, below the window.
+        while self.blocks[index].end() <= window.start {
+            index = self.blocks[index].next;
+        }
         loop {
             let block = &self.blocks[index];
             let gap = block.state == State::Gap;
@@ -319,16 +396,20 @@ impl Arena {
 
     /// Bytes of the largest free block.
     pub(super) fn largest_free(&self) -> u64 {
-        let largest = |lane: &Lane| {
-            let first = lane.free.largest_first(&self.blocks).next()?;
+        let largest = |lists: &Lists| {
+            let first = lists.largest_first(&self.blocks).next()?;
             let class = super::class::class_of(self.blocks[first].size);
-            let of_class = lane.free.largest_first(&self.blocks);
+            let of_class = lists.largest_first(&self.blocks);
             of_class
                 .map(|index| self.blocks[index].size)
                 .take_while(|&size| super::class::class_of(size) == class)
                 .max()
         };
-        self.lanes.iter().filter_map(largest).max().unwrap_or(0)
+        let lists = self
+            .lanes
+            .iter()
+            .flat_map(|lane| [&lane.free, &lane.planned]);
+        lists.filter_map(largest).max().unwrap_or(0)
     }
 
     /// Recounts everything.
@@ -338,12 +419,13 @@ impl Arena {
     pub(super) fn check(&self) -> Result<(), String> {
         self.blocks.check(self.span)?;
         self.gaps.check(&self.blocks)?;
+        self.planned_gaps.check(&self.blocks)?;
         let mut free = vec![0_u32; self.lanes.len()];
         let mut live = vec![0_u32; self.lanes.len()];
         let (mut gaps, mut before) = (0, None::<Block>);
         for (index, block) in self.blocks.by_address() {
             let joined = before.is_some_and(|before: Block| {
-                let of_lane = before.lane == block.lane;
+                let of_lane = before.lane == block.lane && !self.is_between_regions(&before, block);
                 let idle = matches!(block.state, State::Free | State::Gap);
                 idle && before.state == block.state && of_lane
             });
@@ -378,12 +460,13 @@ impl Arena {
         }
         for (number, lane) in self.lanes.iter().enumerate() {
             lane.free.check(&self.blocks)?;
-            if (lane.free.len(), lane.live) != (free[number], live[number]) {
+            lane.planned.check(&self.blocks)?;
+            if (lane.free.len() + lane.planned.len(), lane.live) != (free[number], live[number]) {
                 return Err(format!("lane {number} does not count its blocks"));
             }
         }
         let used: u32 = live.iter().sum();
-        if gaps != self.gaps.len() || used as usize != self.index.len() {
+        if gaps != self.gaps.len() + self.planned_gaps.len() || used as usize != self.index.len() {
             return Err("gaps or used blocks are not counted".to_owned());
         }
         Ok(())

@@ -3,6 +3,11 @@
 //!
 //! A block fills one cache line. Vacant entries are chained through `next`, so
 //! a program whose number of blocks is steady never makes the vector grow.
+//!
+//! Where a plan is followed, the blocks below its height are also found by
+//! address, because a plan names addresses.
+
+use std::collections::BTreeMap;
 
 /// An index that points at nothing.
 pub(super) const NONE: u32 = u32::MAX;
@@ -61,6 +66,9 @@ impl Block {
 pub(super) struct Blocks {
     table: Vec<Block>,
     vacant: u32,
+    /// Blocks that start below this are found by address.
+    planned: u64,
+    starts: BTreeMap<u64, u32>,
 }
 
 impl std::ops::Index<u32> for Blocks {
@@ -83,8 +91,8 @@ impl Blocks {
     /// The block at the lowest address; it is always the same entry.
     pub(super) const FIRST: u32 = 0;
 
-    /// One gap of so many bytes.
-    pub(super) fn new(span: u64) -> Self {
+    /// Gaps of so many bytes: one below the height of a plan, if there is one, and one above.
+    pub(super) fn new(span: u64, planned: u64) -> Self {
         let whole = Block {
             offset: 0,
             size: span,
@@ -98,10 +106,23 @@ impl Blocks {
             uses: NONE,
             state: State::Gap,
         };
-        Self {
+        let mut blocks = Self {
             table: vec![whole],
             vacant: NONE,
+            planned,
+            starts: BTreeMap::new(),
+        };
+        if planned > 0 {
+            blocks.starts.insert(0, Self::FIRST);
+            blocks.cut(Self::FIRST, planned);
         }
+        blocks
+    }
+
+    /// The block that an offset below the height of the plan lies in.
+    pub(super) fn containing(&self, offset: u64) -> Option<u32> {
+        let below = self.starts.range(..=offset).next_back()?;
+        (offset < self.planned).then_some(*below.1)
     }
 
     /// Cuts a block in two at an offset inside of it; answers with the upper part, which is like the lower one.
@@ -115,6 +136,9 @@ impl Blocks {
             prev: index,
             ..lower
         });
+        if at < self.planned {
+            self.starts.insert(at, upper);
+        }
         self[index].size = at - lower.offset;
         self[index].next = upper;
         if lower.next != NONE {
@@ -128,6 +152,9 @@ impl Blocks {
     pub(super) fn join(&mut self, lower: u32, upper: u32) {
         let gone = self[upper];
         debug_assert!(self[lower].next == upper && self[lower].end() == gone.offset);
+        if gone.offset < self.planned {
+            self.starts.remove(&gone.offset);
+        }
         self[lower].size += gone.size;
         self[lower].next = gone.next;
         if gone.next != NONE {
@@ -165,7 +192,7 @@ impl Blocks {
     /// # Errors
     /// A sentence that says what is wrong.
     pub(super) fn check(&self, span: u64) -> Result<(), String> {
-        let (mut end, mut before, mut count) = (0, NONE, 0);
+        let (mut end, mut before, mut count, mut planned) = (0, NONE, 0, 0);
         for (index, block) in self.by_address() {
             if block.offset != end || block.size == 0 || block.prev != before {
                 return Err(format!("block {index} does not follow its neighbour"));
@@ -173,7 +200,14 @@ impl Blocks {
             if block.state == State::Vacant {
                 return Err(format!("block {index} is vacant"));
             }
+            if block.offset < self.planned && self.starts.get(&block.offset) != Some(&index) {
+                return Err(format!("block {index} is not found by its address"));
+            }
+            planned += usize::from(block.offset < self.planned);
             (end, before, count) = (block.end(), index, count + 1);
+        }
+        if planned != self.starts.len() {
+            return Err("there are addresses without a block".to_owned());
         }
         if end != span {
             return Err(format!("the blocks end at {end}, not at {span}"));

@@ -92,9 +92,10 @@ impl<D: Device> Allocator<D> {
             live,
             private,
             ref free,
+            ref planned,
             ..
         } = self.arena.lanes[lane as usize];
-        if live > 0 || free.len() > 0 || private {
+        if live > 0 || free.len() + planned.len() > 0 || private {
             return;
         }
         let lanes = &mut self.lanes;

@@ -16,17 +16,21 @@
 //! `blocks` and `index` by address; `arena` and `window` decide who gets which
 //! range and need no device; `pages` and `transfer` bring memory there, as
 //! transactions; `streams` and `lanes` know the order of work; `obtain` is what
-//! happens when no free block fits. The documentation has a page on the design
+//! happens when no free block fits; `plan`, `follow` and `place` put blocks where
+//! a plan says, as long as nothing is there. The documentation has a page on the design
 //! (`docs/concepts/allocator-design.md`).
 
 mod arena;
 mod blocks;
 mod class;
+mod follow;
 mod index;
 mod lanes;
 mod lists;
 mod obtain;
 mod pages;
+mod place;
+mod plan;
 mod policy;
 mod settings;
 mod statistics;
@@ -34,12 +38,15 @@ mod streams;
 mod transfer;
 mod window;
 
+pub use follow::{Divergence, Followed};
+pub use plan::{Place, Plan, PlanError};
 pub use settings::Settings;
 pub use statistics::{Level, Statistics};
 
 use arena::Arena;
 use blocks::State;
 use class::GRANULE;
+use follow::Follower;
 use lanes::Lanes;
 use pages::Pages;
 use streams::{Patience, Streams};
@@ -81,6 +88,8 @@ pub struct Allocator<D> {
     pages: Pages,
     lanes: Lanes,
     streams: Streams,
+    /// The plan it follows.
+    plan: Option<Box<Follower>>,
     /// Blocks whose free waits, in the order of their frees.
     pending: Vec<u32>,
     counts: Statistics,
@@ -94,12 +103,36 @@ impl<D: Device> Allocator<D> {
             device,
             settings,
             base: None,
-            arena: Arena::new(page, page),
+            arena: Arena::new(page, page, 0),
             pages: Pages::default(),
             lanes: Lanes::default(),
             streams: Streams::new(),
+            plan: None,
             pending: Vec::new(),
             counts: Statistics::default(),
+        }
+    }
+
+    /// The same, with a plan to follow. A plan that is not the program's costs time, and nothing else.
+    ///
+    /// ```
+    /// use tonnage_alloc::tonnage::{Allocator, Place, Plan, Settings};
+    /// use tonnage_alloc::{Policy, Request, SimConfig, SimDevice, StreamId};
+    ///
+    /// let plan = Plan::new(vec![Place::new(1 << 20, 0, 3 << 20)], vec![])?;
+    /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
+    /// let mut allocator = Allocator::with_plan(device, Settings::default(), &plan);
+    /// let request = Request::new(1 << 20, StreamId(0));
+    /// let [planned, unplanned] = [allocator.alloc(request)?, allocator.alloc(request)?];
+    /// assert_eq!(unplanned.0 - planned.0, 1 << 20);
+    /// let followed = allocator.statistics().plan.unwrap();
+    /// assert_eq!((followed.hits, followed.unknown), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
+        Self {
+            plan: Some(Box::new(Follower::new(plan))),
+            ..Self::new(device, settings)
         }
     }
 
@@ -113,6 +146,7 @@ impl<D: Device> Allocator<D> {
             pages_moved: self.pages.moved,
             events_recorded: self.streams.events_recorded,
             waits: self.streams.waits,
+            plan: self.plan.as_ref().map(|plan| plan.followed),
             ..self.counts
         }
     }
@@ -130,14 +164,29 @@ impl<D: Device> Allocator<D> {
             self.complete_frees(Patience::Ask)?;
         }
         let lane = self.lane(request);
-        let block = match self.arena.take(lane, size, request.bytes) {
-            Some(block) => block,
-            None => self.obtain(lane, size, request.bytes, capturing)?,
+        let block = match self.plan {
+            None => self.find(lane, size, request.bytes, capturing)?,
+            Some(_) => self.find_planned(request, lane, size, capturing)?,
         };
         self.counts.served += 1;
         self.counts.requested.add(request.bytes);
         self.counts.allocated.add(size);
         Ok(base.offset(self.arena.blocks[block].offset))
+    }
+
+    /// Serves a request where there is room.
+    #[inline]
+    fn find(
+        &mut self,
+        lane: u32,
+        size: u64,
+        requested: u64,
+        capturing: bool,
+    ) -> Result<u32, PolicyError> {
+        match self.arena.take(lane, size, requested) {
+            Some(block) => Ok(block),
+            None => self.obtain(lane, size, requested, capturing),
+        }
     }
 
     /// What a request takes.
@@ -246,7 +295,15 @@ impl<D: Device> Allocator<D> {
             match self.device.reserve(span) {
                 Ok(base) => {
                     self.base = Some(base);
-                    self.arena = Arena::new(span, page);
+                    // A plan that is for another device gets no addresses, and no place is free.
+                    let height = self.plan.as_ref().map_or(0, |plan| plan.height());
+                    let planned = height.div_ceil(page);
+                    let planned = if planned <= span / page / 2 {
+                        planned
+                    } else {
+                        0
+                    };
+                    self.arena = Arena::new(span, page, planned);
                     self.lanes = Lanes::default();
                     return Ok(base);
                 }

@@ -5,7 +5,7 @@
 //! done is shared, then pages are obtained or moved, then all work is waited for.
 //! Only when that was done is a request refused.
 
-use super::arena::{Arena, SHARED};
+use super::arena::Arena;
 use super::blocks::NONE;
 use super::streams::Patience;
 use super::transfer::Failed;
@@ -37,11 +37,17 @@ impl<D: Device> Allocator<D> {
         if let Some(block) = self.arena.take_any(lane, size, requested) {
             return Ok(block);
         }
+        if self.is_tight()
+            && let Some(block) = self.arena.take_planned(lane, size, requested)
+        {
+            return Ok(block);
+        }
         if let Some(block) = self.enlarge(lane, size, requested, capturing)? {
             return Ok(block);
         }
         if capturing {
-            return Err(self.out_of_memory(requested));
+            let block = self.arena.take_planned(lane, size, requested);
+            return block.ok_or_else(|| self.out_of_memory(requested));
         }
         self.counts.retries += 1;
         self.complete_frees(Patience::Wait)?;
@@ -49,10 +55,11 @@ impl<D: Device> Allocator<D> {
         if let Some(block) = self.arena.take_any(lane, size, requested) {
             return Ok(block);
         }
-        match self.enlarge(lane, size, requested, false)? {
-            Some(block) => Ok(block),
-            None => Err(self.out_of_memory(requested)),
+        if let Some(block) = self.enlarge(lane, size, requested, false)? {
+            return Ok(block);
         }
+        let block = self.arena.take_planned(lane, size, requested);
+        block.ok_or_else(|| self.out_of_memory(requested))
     }
 
     /// Shares the free blocks whose work is done, and forgets lanes without blocks, except one.
@@ -63,7 +70,7 @@ impl<D: Device> Allocator<D> {
             if state.private {
                 continue;
             }
-            if state.free.len() > 0 {
+            if state.free.len() + state.planned.len() > 0 {
                 let (stream, newest) = (self.lanes.stream(lane), state.newest);
                 self.streams
                     .reach(&mut self.device, stream, newest, patience)?;
@@ -87,36 +94,52 @@ impl<D: Device> Allocator<D> {
         if !capturing {
             self.mapper().unstick()?;
         }
-        let Some(window) = self.arena.window(lane, size) else {
-            return Ok(None);
-        };
-        let Some(supply) = self.supply(&window, size, capturing)? else {
+        match self.arena.window(lane, size) {
+            Some(window) => self.fill(&window, lane, requested, capturing),
+            None => Ok(None),
+        }
+    }
+
+    /// Brings memory to a window and makes it a used block; `None` if there is not enough.
+    pub(super) fn fill(
+        &mut self,
+        window: &Window,
+        lane: u32,
+        requested: u64,
+        capturing: bool,
+    ) -> Result<Option<u32>, DeviceError> {
+        let targets = self.arena.missing_pages(window);
+        // What is still mapped there, because undoing it failed, is used as it is.
+        let stuck = self.pages.stuck.iter();
+        let stuck = stuck.filter(|(page, _)| targets.binary_search(page).is_ok());
+        let missing = window.missing - stuck.count() as u64;
+        let Some(supply) = self.supply(window, missing, capturing)? else {
             return Ok(None);
         };
         let Supply { memory, sources } = supply;
-        let targets = self.arena.missing_pages(&window);
         let done = self.mapper().run(&targets, &sources, memory);
         if let Err(Failed { error, lost }) = done {
             self.drain_all(&lost);
             self.note_reserved();
             return Err(error);
         }
-        let block = self.arena.occupy(&window, &sources, lane, requested);
+        let block = self.arena.occupy(window, &sources, lane, requested);
         self.note_reserved();
         Ok(Some(block))
     }
 
-    /// Memory for the pages that a window lacks: new memory while little of it is reserved, then pages from elsewhere,
+    /// Memory for pages that a window lacks: new memory while little of it is reserved, then pages from elsewhere,
     /// and new memory for the rest. `None` if all of that is not enough.
     fn supply(
         &mut self,
         window: &Window,
-        size: u64,
+        missing: u64,
         capturing: bool,
     ) -> Result<Option<Supply>, DeviceError> {
+        let size = window.end - window.start;
         let spare = self.pages.spare.len() as u64;
-        let kept = spare.min(window.missing);
-        let wanted = window.missing - kept;
+        let kept = spare.min(missing);
+        let wanted = missing - kept;
         let empty = |arena: &Arena, most: u64| {
             let most = if capturing { 0 } else { most };
             arena.empty_pages(most, Some(window))
@@ -129,7 +152,7 @@ impl<D: Device> Allocator<D> {
         let kept = self.pages.spare.split_off((spare - kept) as usize);
         let memory = self.more(kept, new)?;
         // The device may have had less than it said.
-        let lacking = window.missing - memory.len() as u64;
+        let lacking = missing - memory.len() as u64;
         let sources = empty(&self.arena, lacking);
         if count(&sources) < lacking {
             self.give_back(memory)?;
@@ -165,11 +188,17 @@ impl<D: Device> Allocator<D> {
         let wanted = live
             .saturating_add(u64::try_from(slack).unwrap_or(u64::MAX))
             .div_ceil(self.arena.page);
+        // A program that follows a plan will need what the plan needs.
+        let planned = match &self.plan {
+            Some(plan) if plan.is_trusted() => self.arena.planned_pages(),
+            _ => 0,
+        };
+        let wanted = wanted.max(planned);
         wanted.saturating_sub(self.pages.held()).min(self.room())
     }
 
     /// Pages that the limit and the device leave.
-    fn room(&self) -> u64 {
+    pub(super) fn room(&self) -> u64 {
         let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
         let limit = limit.saturating_sub(self.pages.held());
         // A device that says 0 may not know.
@@ -223,7 +252,7 @@ impl<D: Device> Allocator<D> {
         if self.arena.live() == 0
             && let Some(base) = self.base
         {
-            debug_assert_eq!(self.arena.lanes[SHARED as usize].free.len(), 0);
+            debug_assert_eq!(self.arena.largest_free(), 0);
             self.device.unreserve(base, self.arena.span())?;
             self.base = None;
         }

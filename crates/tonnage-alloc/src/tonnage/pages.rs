@@ -30,6 +30,12 @@ impl Pages {
         self.mapped + (self.spare.len() + self.stuck.len()) as u64
     }
 
+    /// How many pages have memory from one on. It counts them: only who is short of memory asks.
+    pub(super) fn from(&self, page: u64) -> u64 {
+        let pages = self.handles.get(page as usize..).unwrap_or_default();
+        pages.iter().flatten().count() as u64
+    }
+
     /// How many pages the table has an entry for.
     pub(super) fn len(&self) -> usize {
         self.handles.len()
@@ -49,6 +55,16 @@ impl Pages {
         debug_assert!(self.handles[page].is_none(), "a page is mapped twice");
         self.handles[page] = Some(memory);
         self.mapped += 1;
+    }
+
+    /// Takes what is stuck at a page for its memory; whether something is.
+    pub(super) fn adopt_stuck(&mut self, page: u64) -> bool {
+        let Some(place) = self.stuck.iter().position(|(stuck, _)| *stuck == page) else {
+            return false;
+        };
+        let (_, memory) = self.stuck.swap_remove(place);
+        self.put(page, memory);
+        true
     }
 
     /// Notes that nothing is mapped at a page any more.

@@ -27,6 +27,12 @@ impl<D: Device> Policy for Allocator<D> {
         self.name(addr, stream)
     }
 
+    fn begin_step(&mut self) {
+        if let Some(plan) = &mut self.plan {
+            plan.begin_step();
+        }
+    }
+
     fn process_events(&mut self) -> Result<(), PolicyError> {
         Ok(self.complete_frees(Patience::Ask)?)
     }

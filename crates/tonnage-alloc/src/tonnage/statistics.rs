@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Exact counts of what the allocator did.
 
+use super::follow::Followed;
+
 /// A number of bytes, and the most it ever was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
@@ -60,4 +62,6 @@ pub struct Statistics {
     pub waits: u64,
     /// How often everything was waited for to serve a request.
     pub retries: u64,
+    /// How far the program was as planned, if there is a plan.
+    pub plan: Option<Followed>,
 }

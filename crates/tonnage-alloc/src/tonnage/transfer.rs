@@ -74,7 +74,8 @@ impl<D: Device> Mapper<'_, D> {
         result
     }
 
-    /// Maps `memory` and that of `sources` at `targets`, which are as many pages, by address.
+    /// Maps `memory` and that of `sources` at `targets`, by address, which are as many pages beside those at which
+    /// something is stuck.
     pub(super) fn run(
         &mut self,
         targets: &[u64],
@@ -122,9 +123,12 @@ impl<D: Device> Mapper<'_, D> {
         Ok(())
     }
 
-    /// Maps pieces of `memory` at pages, or nothing.
+    /// Maps pieces of `memory` at pages, or nothing. A page at which something is stuck keeps that.
     fn map(&mut self, targets: &[u64], memory: &mut Vec<PhysicalId>) -> Result<(), DeviceError> {
         for (number, &page) in targets.iter().enumerate() {
+            if self.pages.adopt_stuck(page) {
+                continue;
+            }
             let Some(&one) = memory.last() else {
                 self.unmap_each(&targets[..number], memory);
                 return Err(DeviceError::Invalid("fewer pieces of memory than pages"));

@@ -35,6 +35,17 @@ pub(super) struct PageRange {
     pub(super) last: u64,
 }
 
+/// What is in a range that a plan names.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Vacancy {
+    /// Nothing: the request may have it.
+    Free(Window),
+    /// A free block of another stream, whose work may not be done.
+    OfOther(u32),
+    /// Something that is in use.
+    Taken,
+}
+
 /// A part of a run.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
@@ -119,11 +130,47 @@ impl Arena {
 
     fn usable(&self, index: u32, lane: u32) -> bool {
         let block = &self.blocks[index];
-        match block.state {
-            State::Gap => true,
-            State::Free => block.lane == lane || block.lane == SHARED,
-            _ => false,
+        // A request without a place of the plan does not go where the plan does.
+        !self.is_planned(block.offset)
+            && match block.state {
+                State::Gap => true,
+                State::Free => block.lane == lane || block.lane == SHARED,
+                _ => false,
+            }
+    }
+
+    /// What is in a range that a plan names.
+    pub(super) fn vacancy(&self, lane: u32, start: u64, end: u64) -> Vacancy {
+        let Some(first) = self.blocks.containing(start) else {
+            return Vacancy::Taken;
+        };
+        let mut missing = 0;
+        let mut index = first;
+        // The block above may have nothing to do with the plan.
+        while index != NONE && self.is_planned(self.blocks[index].offset) {
+            let block = &self.blocks[index];
+            match block.state {
+                State::Gap => {
+                    let (low, high) = (block.offset.max(start), block.end().min(end));
+                    missing += high.div_ceil(self.page) - low / self.page;
+                }
+                State::Free if block.lane == lane || block.lane == SHARED => {}
+                State::Free if !self.lanes[block.lane as usize].private => {
+                    return Vacancy::OfOther(index);
+                }
+                _ => return Vacancy::Taken,
+            }
+            if block.end() >= end {
+                return Vacancy::Free(Window {
+                    missing,
+                    start,
+                    end,
+                    block: first,
+                });
+            }
+            index = block.next;
         }
+        Vacancy::Taken
     }
 
     /// The pages of a window that have no memory, by address.
@@ -143,12 +190,14 @@ impl Arena {
     }
 
     /// Up to `most` whole pages of shared free blocks that a window does not touch, those of the smallest blocks
-    /// first. Of one block the upper pages come first.
+    /// first. Of one block the upper pages come first. What is kept for the plan comes last.
     pub(super) fn empty_pages(&self, most: u64, window: Option<&Window>) -> Vec<PageRange> {
         let mut left = most;
         let mut ranges = Vec::new();
-        let shared = &self.lanes[SHARED as usize].free;
-        for index in shared.smallest_first_from(&self.blocks, self.page) {
+        let shared = &self.lanes[SHARED as usize];
+        let unplanned = shared.free.smallest_first_from(&self.blocks, self.page);
+        let planned = shared.planned.smallest_first_from(&self.blocks, self.page);
+        for index in unplanned.chain(planned) {
             if left == 0 {
                 break;
             }

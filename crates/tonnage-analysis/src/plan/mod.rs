@@ -27,6 +27,8 @@ mod recording;
 mod report;
 mod step;
 
+pub(crate) use step::repeated;
+
 pub use packing::{Arena, Packing, PackingError, Place, packing};
 pub use problems::{GraphFacts, Group, Name, Problems, Step, Wanted};
 pub use recording::problems;

@@ -5,6 +5,8 @@
 //! most, since that is what memory must suffice for. Without marks a step is found by what repeats: the places in the
 //! program that ask, or the sizes where the recording has no stacks.
 
+use std::ops::Range;
+
 use super::problems::{Name, Step};
 
 /// Requests that a step has at least; less repeats in any program.
@@ -66,10 +68,29 @@ pub(super) fn find_step(list: &[Block], sites: &[u64], end: i64) -> Option<Step>
         .filter(|(block, _)| !matches!(block.3, Name::Before(_)))
         .map(|(block, site)| (block.0, *site))
         .collect();
+    let sites: Vec<u64> = requests.iter().map(|(_, site)| *site).collect();
+    let (_, period, cut) = longest_repeat(&sites)?;
+    let row = |index: usize| requests.get(index).map_or(end, |request| request.0);
+    Some(Step {
+        first_row: row(cut - period),
+        end_row: row(cut),
+        requests: period,
+        of_marked: 0,
+    })
+}
+
+/// The requests that repeat, whole rounds of them and one past the last, and how many a round has.
+pub(crate) fn repeated(sites: &[u64]) -> Option<(Range<usize>, usize)> {
+    let (length, period, cut) = longest_repeat(sites)?;
+    Some((cut - length / period * period..cut + 1, period))
+}
+
+/// Length, period and end of the longest stretch that repeats.
+fn longest_repeat(sites: &[u64]) -> Option<(usize, usize, usize)> {
     let mut best: Option<(usize, usize, usize)> = None;
     for share in [100, 98, 95, 90, 85, 80, 70, 60, 50] {
-        let cut = requests.len() * share / 100;
-        let site = |index: usize| requests[cut - 1 - index].1;
+        let cut = sites.len() * share / 100;
+        let site = |index: usize| sites[cut - 1 - index];
         // The longest border of each prefix of the reversed sequence.
         let mut border = vec![0_usize; cut];
         for index in 1..cut {
@@ -89,12 +110,5 @@ pub(super) fn find_step(list: &[Block], sites: &[u64], end: i64) -> Option<Step>
             }
         }
     }
-    let (_, period, cut) = best?;
-    let row = |index: usize| requests.get(index).map_or(end, |request| request.0);
-    Some(Step {
-        first_row: row(cut - period),
-        end_row: row(cut),
-        requests: period,
-        of_marked: 0,
-    })
+    best
 }

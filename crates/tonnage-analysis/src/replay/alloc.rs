@@ -3,9 +3,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
+use tonnage_alloc::tonnage::Plan;
 use tonnage_alloc::torch::{Settings, SettingsError};
 
 /// An allocator to replay.
@@ -31,6 +33,8 @@ pub enum Alloc {
     Bfc,
     /// tonnage's own.
     Tonnage,
+    /// tonnage's own, following a plan.
+    Planned(Arc<Plan>),
     /// No allocator: an offline placement that knows every lifetime in advance.
     Plan,
 }
@@ -100,7 +104,7 @@ impl Alloc {
     pub fn fidelity(&self) -> Fidelity {
         match self {
             Self::Recorded | Self::Torch(_) => Fidelity::Exact,
-            Self::Tonnage => Fidelity::InStep,
+            Self::Tonnage | Self::Planned(_) => Fidelity::InStep,
             Self::CudaMallocAsync | Self::Bfc => Fidelity::Approximation,
             Self::Plan => Fidelity::Offline,
         }
@@ -127,6 +131,7 @@ impl fmt::Display for Alloc {
             Self::CudaMallocAsync => f.write_str("cuda-malloc-async"),
             Self::Bfc => f.write_str("bfc"),
             Self::Tonnage => f.write_str("tonnage"),
+            Self::Planned(_) => f.write_str("tonnage, with the plan"),
             Self::Plan => f.write_str("plan"),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 
 use tonnage_trace::account::Rounding;
-use tonnage_trace::{Account, Ending, Reader};
+use tonnage_trace::{Account, Ending, Kind, Reader};
 
 use super::alloc::Alloc;
 use super::options::{Options, ReplayError};
@@ -54,6 +54,8 @@ impl Job {
         let mut account: Account<Option<u32>> = Account::new(Rounding::PyTorch);
         let mut builders: BTreeMap<(u32, i32), Builder> = BTreeMap::new();
         let mut row = 0_u32;
+        // Rows after which a process begins a step.
+        let mut marks: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         while let Some(event) = reader.next().transpose()? {
             // -1 is pinned host memory, which no allocator of the device serves.
             if event.device >= 0 {
@@ -66,6 +68,10 @@ impl Job {
                     builder.row(&event, &change, track, row, reader.stacks());
                 }
             }
+            let is_step = |text| reader.stacks().text(text) == "step";
+            if event.kind == Kind::Mark && event.text.is_some_and(is_step) {
+                marks.entry(event.process).or_default().push(row);
+            }
             row = row.checked_add(1).ok_or(ReplayError::TooLong)?;
         }
         let cut_off = reader.ending().is_some_and(Ending::is_truncated);
@@ -76,7 +82,8 @@ impl Job {
             let Some(track) = account.get(process, device) else {
                 continue;
             };
-            let requests = builder.finish(track);
+            let mut requests = builder.finish(track);
+            requests.marks = marks.get(&process).cloned().unwrap_or_default();
             if requests.allocs > 0 {
                 tracks.push(Track::prepare(&open, requests, &facts, options, cut_off)?);
             }

@@ -12,7 +12,8 @@
 //! * `changed` is the same program with other lifetimes of its blocks;
 //! * `check` compares the replay under the recorded setting with the recording;
 //! * `smallest` finds the smallest device on which a recording completes;
-//! * `offline` is the placement that knows every lifetime in advance.
+//! * `offline` is the placement that knows every lifetime in advance;
+//! * `timeline` and `runtime_plan` make a plan that tonnage's allocator can follow.
 //!
 //! PyTorch's allocator is exact; the others are approximations and say so in
 //! every result.
@@ -28,11 +29,13 @@ mod options;
 mod policy;
 mod report;
 mod requests;
+mod runtime_plan;
 mod serve;
 mod smallest;
 mod start;
 #[cfg(test)]
 mod tests;
+mod timeline;
 mod track;
 
 pub use alloc::{Alloc, AllocError, Fidelity, TorchConf};
@@ -40,9 +43,13 @@ pub use changed::{Change, Changes};
 pub use job::Job;
 pub use options::{Options, ReplayError};
 pub use report::{
-    Assumption, Comparison, Difference, DriverCalls, Outcome, Replayed, Report, SCHEMA_VERSION,
-    Seen, Smallest, TrackReport,
+    Assumption, Comparison, Difference, Diverged, DriverCalls, Outcome, OwnCounts, PlanFollowed,
+    Replayed, Report, SCHEMA_VERSION, Seen, Smallest, TrackReport,
 };
 pub use requests::Gaps;
+pub use runtime_plan::{PLAN_SCHEMA_VERSION, RuntimePlan, RuntimePlanError};
 
 pub(crate) use track::Track;
+
+/// A plan that tonnage's allocator can follow, and why a file is none.
+pub use tonnage_alloc::tonnage::{Plan as AllocatorPlan, PlanError as AllocatorPlanError};

@@ -234,7 +234,14 @@ pub(crate) fn run<P: Policy<Device = ReplayDevice>>(
         ..RunSummary::default()
     };
     let count = last.map_or(requests.ops.len(), |last| last + 1);
+    let mut marks = requests.marks.iter().peekable();
     for (index, op) in requests.ops[..count].iter().enumerate() {
+        while marks
+            .next_if(|&&mark| mark < requests.rows[index])
+            .is_some()
+        {
+            replaying.policy.begin_step();
+        }
         let lane = requests.lanes[op.lane as usize];
         match replaying.step(op, lane, addrs) {
             Ok(served) => summary.served_failures += u64::from(served),

@@ -95,6 +95,8 @@ pub struct Replayed {
     pub smallest: Option<Smallest>,
     /// How it compares with the recording, for the recorded setting.
     pub comparison: Option<Comparison>,
+    /// What tonnage's own allocator counted.
+    pub own: Option<OwnCounts>,
     /// Where PyTorch's behaviour is undefined or not known.
     pub undefined: Vec<String>,
 }
@@ -104,6 +106,55 @@ impl Replayed {
     pub fn completes(&self) -> bool {
         self.outcome == Outcome::Completes
     }
+}
+
+/// What tonnage's own allocator counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct OwnCounts {
+    /// Requests that no free block could serve, so that memory was brought somewhere.
+    pub misses: u64,
+    /// Pages that were obtained.
+    pub pages_created: u64,
+    /// Pages that were taken from where nobody used them to where they were needed.
+    pub pages_moved: u64,
+    /// How far the recording was as planned, if there was a plan.
+    pub plan: Option<PlanFollowed>,
+}
+
+/// How far a recording was as planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct PlanFollowed {
+    /// Requests.
+    pub requests: u64,
+    /// Those that got a planned place.
+    pub hits: u64,
+    /// Those that the plan does not have.
+    pub unknown: u64,
+    /// Those whose place was taken.
+    pub occupied: u64,
+    /// Bytes the plan takes.
+    pub height: u64,
+    /// The first request that did not get a planned place.
+    pub divergence: Option<Diverged>,
+}
+
+/// The first request that did not get a planned place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Diverged {
+    /// Its number among the requests, from 1.
+    pub request: u64,
+    /// The step it is in; 0 before the first.
+    pub step: u64,
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Whether the plan has a place for it and that was taken.
+    pub occupied: bool,
 }
 
 /// One event, as recorded or as replayed.

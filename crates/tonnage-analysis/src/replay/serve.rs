@@ -7,7 +7,9 @@ use tonnage_alloc::{Bfc, Policy, StreamPool, StreamSafe, Suballocator, tonnage};
 use super::alloc::{Alloc, Fidelity};
 use super::device::{DeviceSpec, ReplayDevice};
 use super::policy::{Refusal, Replaying, RunSummary, Torch, UNPLACED, run};
-use super::report::{DriverCalls, Outcome, Replayed, TrackReport};
+use super::report::{
+    Diverged, DriverCalls, Outcome, OwnCounts, PlanFollowed, Replayed, TrackReport,
+};
 use super::requests::{Op, OpKind};
 use super::start::Start;
 use super::track::Track;
@@ -75,8 +77,11 @@ impl Track {
             Alloc::Recorded | Alloc::Torch(_) => self.replay_torch(alloc, total, closely),
             Alloc::CudaMallocAsync => self.approximate::<StreamPool>(alloc, total, closely),
             Alloc::Bfc => self.approximate::<Bfc>(alloc, total, closely),
-            Alloc::Tonnage => self.replay_other(alloc, total, closely, |device| {
+            Alloc::Tonnage => self.replay_own(alloc, total, closely, |device| {
                 tonnage::Allocator::new(device, tonnage::Settings::default())
+            }),
+            Alloc::Planned(plan) => self.replay_own(alloc, total, closely, |device| {
+                tonnage::Allocator::with_plan(device, tonnage::Settings::default(), plan)
             }),
             Alloc::Plan => self.planned(total),
         }
@@ -101,14 +106,31 @@ impl Track {
         };
         let adopted = self.adopted.clone().filter(fits);
         let start = adopted.unwrap_or_else(|| Start::requested(&self.requests));
-        self.serve(alloc, closely, |addrs| {
+        let begin = |addrs: &mut [u64]| {
             let device = ReplayDevice::with(self.spec(total), &start.held());
             Torch::new(device, settings.clone(), self.rules, (), &start, addrs)
-        })
+        };
+        self.serve(alloc, closely, begin, |_, _| {})
     }
 
     fn approximate<A: Suballocator>(&self, alloc: &Alloc, total: u64, closely: bool) -> Replayed {
-        self.replay_other(alloc, total, closely, StreamSafe::<A, _>::new)
+        self.replay_other(alloc, total, closely, StreamSafe::<A, _>::new, |_, _| {})
+    }
+
+    fn replay_own(
+        &self,
+        alloc: &Alloc,
+        total: u64,
+        closely: bool,
+        policy: impl Fn(ReplayDevice) -> tonnage::Allocator<ReplayDevice>,
+    ) -> Replayed {
+        let height = match alloc {
+            Alloc::Planned(plan) => plan.height(),
+            _ => 0,
+        };
+        self.replay_other(alloc, total, closely, policy, |allocator, result| {
+            result.own = Some(OwnCounts::of(&allocator.statistics(), height));
+        })
     }
 
     /// An allocator that does not take over segments of PyTorch's.
@@ -118,25 +140,28 @@ impl Track {
         total: u64,
         closely: bool,
         policy: impl Fn(ReplayDevice) -> P,
+        look: impl Fn(&P, &mut Replayed),
     ) -> Replayed {
         let start = Start::requested(&self.requests);
         let spec = DeviceSpec {
             max_pages: PAGES + 64 * self.requests.allocs,
             ..self.spec(total)
         };
-        self.serve(alloc, closely, |addrs| {
+        let begin = |addrs: &mut [u64]| {
             let device = ReplayDevice::new(spec);
             Replaying::requested(policy(device), &start, addrs)
-        })
+        };
+        self.serve(alloc, closely, begin, look)
     }
 
     /// Serves the requests with the allocator that `begin` sets up; `closely`
-    /// serves them again up to the peak, to look at what is free there.
+    /// serves them again up to the peak, to look at what is free there. `look` is shown the allocator at the end.
     pub(super) fn serve<P: Policy<Device = ReplayDevice>>(
         &self,
         alloc: &Alloc,
         closely: bool,
         begin: impl Fn(&mut [u64]) -> Result<Replaying<P>, Refusal>,
+        look: impl Fn(&P, &mut Replayed),
     ) -> Replayed {
         let mut result = self.result(alloc, alloc.fidelity());
         let mut addrs = vec![UNPLACED; self.requests.slots as usize];
@@ -154,6 +179,7 @@ impl Track {
         result.retries = policy.retries();
         result.undefined = policy.undefined();
         result.driver = policy.device_mut().calls;
+        look(policy, &mut result);
         if result.recorded && result.fidelity == Fidelity::Exact {
             result.comparison.clone_from(&self.comparison);
         }
@@ -193,6 +219,7 @@ impl Track {
             served_failures: 0,
             smallest: None,
             comparison: None,
+            own: None,
             undefined: Vec::new(),
         }
     }
@@ -235,6 +262,30 @@ impl Track {
                 free,
             },
             Refusal::Broken(reason) => Outcome::Undefined { row: None, reason },
+        }
+    }
+}
+
+impl OwnCounts {
+    fn of(statistics: &tonnage::Statistics, height: u64) -> Self {
+        let followed = |plan: tonnage::Followed| PlanFollowed {
+            requests: plan.requests(),
+            hits: plan.hits,
+            unknown: plan.unknown,
+            occupied: plan.occupied,
+            height,
+            divergence: plan.divergence.map(|first| Diverged {
+                request: first.request,
+                step: first.step,
+                bytes: first.bytes,
+                occupied: first.occupied,
+            }),
+        };
+        Self {
+            misses: statistics.misses,
+            pages_created: statistics.pages_created,
+            pages_moved: statistics.pages_moved,
+            plan: statistics.plan.map(followed),
         }
     }
 }

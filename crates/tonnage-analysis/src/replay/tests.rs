@@ -154,11 +154,12 @@ fn a_recording_that_maps_memory_over_and_over_ends() {
             max_pages,
             ..track.spec(1000 * MIB)
         };
-        let made = track.serve(&default_torch(), false, |addrs| {
+        let begin = |addrs: &mut [u64]| {
             let start = Start::requested(&track.requests);
             let (device, settings) = (ReplayDevice::new(spec), settings.clone());
             Torch::new(device, settings, track.rules, (), &start, addrs)
-        });
+        };
+        let made = track.serve(&default_torch(), false, begin, |_, _| {});
         made.outcome
     };
     assert_eq!(outcome(40 * 45), Outcome::Completes);
@@ -654,4 +655,82 @@ fn every_replay_is_counted_also_one_that_is_left_out() {
     told.borrow_mut().clear();
     hand.job().replay_watched(&[], false, &progress);
     assert!(told.borrow().is_empty());
+}
+
+/// A training of so many steps: a weight, an output that the next step overwrites, activations, and a gradient that
+/// is freed when the next step begins its backward pass. The steps are marked, or not.
+fn training(steps: u64, marked: bool) -> Hand {
+    let mut hand = Hand::new();
+    let mut place = 0x1000_0000;
+    let mut made = |hand: &mut Hand, bytes: u64| {
+        place += 256 * MIB;
+        hand.put(Kind::Alloc, place, bytes);
+        (place, bytes)
+    };
+    let free = |hand: &mut Hand, block: Option<(u64, u64)>| {
+        if let Some((place, bytes)) = block {
+            hand.free(place, bytes);
+        }
+    };
+    made(&mut hand, 40 * MIB);
+    let (mut output, mut gradient) = (None, None);
+    for _ in 0..steps {
+        let mut activations = Vec::new();
+        for layer in 1..=6 {
+            activations.push(made(&mut hand, layer * 3 * MIB));
+        }
+        let overwritten = output.replace(made(&mut hand, 16 * MIB));
+        free(&mut hand, overwritten);
+        free(&mut hand, gradient.take());
+        gradient = Some(made(&mut hand, 40 * MIB));
+        for activation in activations.into_iter().rev() {
+            let scratch = made(&mut hand, activation.1 + MIB);
+            free(&mut hand, Some(activation));
+            free(&mut hand, Some(scratch));
+        }
+        if marked {
+            let mut mark = Event::new(Kind::Mark);
+            mark.text = Some(hand.0.stacks.intern("step"));
+            hand.0.events.push(mark);
+        }
+    }
+    hand
+}
+
+#[test]
+fn a_plan_of_few_steps_serves_many() {
+    for marked in [true, false] {
+        let few = training(5, marked).job();
+        let made = few.runtime_plan(&tonnage_plan::Options::default()).unwrap();
+        assert_eq!((made.marked, made.kinds), (marked, 2), "{made:?}");
+        assert_eq!((made.height, made.anywhere), (made.peak_live, 0));
+        let many = training(40, marked).job();
+        let report = many.replay(&[Alloc::Tonnage, Alloc::Planned(made.plan.into())], false);
+        let [plain, planned] = report.tracks[0].allocators.as_slice() else {
+            panic!("{report:?}");
+        };
+        let own = planned.own.unwrap();
+        let followed = own.plan.unwrap();
+        assert_eq!(followed.hits, followed.requests, "{followed:?}");
+        assert_eq!(own.pages_moved, 0);
+        assert_eq!(planned.peak_reserved, made.peak_live);
+        assert!(planned.peak_reserved < plain.peak_reserved);
+        assert!(plain.own.unwrap().plan.is_none());
+    }
+}
+
+#[test]
+fn a_plan_of_another_program_harms_nothing() {
+    let other = simple().job();
+    let made = other.runtime_plan(&tonnage_plan::Options::default());
+    let plan = made.unwrap().plan.into();
+    let job = training(6, true).job();
+    let report = job.replay(&[Alloc::Tonnage, Alloc::Planned(plan)], true);
+    let [plain, planned] = report.tracks[0].allocators.as_slice() else {
+        panic!("{report:?}");
+    };
+    assert_eq!(planned.smallest, plain.smallest);
+    let followed = planned.own.unwrap().plan.unwrap();
+    assert_eq!(followed.hits, 0);
+    assert_eq!(followed.divergence.unwrap().request, 1);
 }

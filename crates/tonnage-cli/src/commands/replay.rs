@@ -2,12 +2,15 @@
 //! `tonnage replay`: a recording under other allocators, settings and devices.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Result;
 use tonnage_analysis::replay::{
-    Alloc, Assumption, Comparison, Fidelity, Gaps, Job, Options, Outcome, ReplayError, Replayed,
-    Report, Seen, TrackReport,
+    Alloc, AllocatorPlan, AllocatorPlanError, Assumption, Comparison, Fidelity, Gaps, Job, Options,
+    Outcome, OwnCounts, PlanFollowed, ReplayError, Replayed, Report, Seen, TrackReport,
 };
 use tonnage_gpus::Catalogue;
 
@@ -18,22 +21,41 @@ use crate::commands::recording::{
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
 
+/// Bytes of a plan that are read; one of a million requests has a tenth of that.
+const LONGEST_PLAN: u64 = 256 << 20;
 /// Processes whose tables are shown; the JSON has all.
 const TRACKS: usize = 4;
 
 pub(crate) fn run(options: &ReplayOptions, form: Form) -> Result<Reply> {
+    let plan = options.plan.as_deref().map(read_plan).transpose()?;
     let job = load(&options.file, &options.target)?;
-    let allocs = if options.alloc.is_empty() {
+    let mut allocs = if options.alloc.is_empty() {
         Alloc::usual()
     } else {
         options.alloc.clone()
     };
+    allocs.extend(plan.map(|plan| Alloc::Planned(Arc::new(plan))));
     let report =
         progress::of_replays(|shown| job.replay_watched(&allocs, !options.no_smallest, shown));
     let reply = Reply::new(form, answer(&report), &report, |report| {
         text(report, options)
     });
     Ok(reply?)
+}
+
+/// Reads a plan for tonnage's allocator.
+fn read_plan(path: &Path) -> Result<AllocatorPlan> {
+    let hint = "`tonnage plan RECORDING --for-runtime -o FILE` makes one";
+    let file = File::open(path);
+    let file = file
+        .map_err(|error| explained(&error, hint).context(format!("cannot open {}", named(path))))?;
+    let mut text = String::new();
+    let read = file.take(LONGEST_PLAN).read_to_string(&mut text);
+    read.map_err(|error| explained(&error, hint).context(format!("cannot read {}", named(path))))?;
+    let plan = text.parse();
+    plan.map_err(|error: AllocatorPlanError| {
+        explained(&error, hint).context(format!("{} is no plan", named(path)))
+    })
 }
 
 /// Reads a recording for a device.
@@ -178,6 +200,9 @@ fn row(text: &mut String, result: &Replayed) {
     };
     let _ = writeln!(text, "{}", if result.recorded { ", recorded" } else { "" });
     outcome(text, &result.outcome);
+    if let Some(own) = &result.own {
+        own_counts(text, own);
+    }
     if result.served_failures > 0 {
         let _ = writeln!(
             text,
@@ -187,6 +212,44 @@ fn row(text: &mut String, result: &Replayed) {
     }
     for note in &result.undefined {
         let _ = writeln!(text, "    {WARN}not certain{WARN:#}: {note}");
+    }
+}
+
+/// What tonnage's own allocator did to get there.
+fn own_counts(text: &mut String, own: &OwnCounts) {
+    let moved = match own.pages_moved {
+        0 => "no page was moved".to_owned(),
+        pages => format!("{} moved", plural(pages, "page")),
+    };
+    let Some(plan) = &own.plan else {
+        let _ = writeln!(text, "    {DIM}{moved}{DIM:#}");
+        return;
+    };
+    let PlanFollowed { requests, hits, .. } = *plan;
+    // Rounded down: all of them and nothing else is 100 %.
+    let percent = (hits * 1000).checked_div(requests).unwrap_or(0) as f64 / 10.0;
+    let _ = writeln!(
+        text,
+        "    {DIM}{} of {} got their places ({percent:.1} %), {moved}{DIM:#}",
+        count(hits),
+        plural(requests, "request"),
+    );
+    if let Some(first) = &plan.divergence {
+        let why = if first.occupied {
+            "its place was taken"
+        } else {
+            "the plan does not have it"
+        };
+        let _ = writeln!(
+            text,
+            "    {DIM}the first that did not: request {} ({}), {}: {why}{DIM:#}",
+            count(first.request),
+            bytes(first.bytes),
+            match first.step {
+                0 => "before the first step".to_owned(),
+                step => format!("in step {}", count(step)),
+            },
+        );
     }
 }
 

@@ -99,6 +99,8 @@ pub(crate) struct Requests {
     pub(crate) ops: Vec<Op>,
     /// The row of each operation.
     pub(crate) rows: Vec<u32>,
+    /// Rows after which the program begins a step.
+    pub(crate) marks: Vec<u32>,
     pub(crate) lanes: Vec<Lane>,
     pub(crate) slots: u32,
     pub(crate) initial: Vec<InitialBlock>,

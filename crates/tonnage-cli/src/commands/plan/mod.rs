@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage plan`: offsets for buffers with known lifetimes.
 
+mod runtime;
 mod svg;
 
 use std::fmt::Write as _;
@@ -31,6 +32,9 @@ use crate::progress;
 const MAX_NAMED: usize = 8;
 
 pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
+    if options.for_runtime {
+        return runtime::run(options, form);
+    }
     let path = &options.file;
     let create = |path: &Path| Output::create(path, options.force);
     let output = options.output.as_deref().map(create).transpose()?;
@@ -70,37 +74,7 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             "tonnage info says what is in it",
         ));
     }
-    // Set by Ctrl-C: the best plan so far is then the answer.
-    let cancel = Arc::new(AtomicBool::new(false));
-    // Who asks from a program listens to Ctrl-C in ways of its own.
-    if form != Form::Both {
-        // Without the handler Ctrl-C ends the process as ever.
-        let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
-    }
-    let line = progress::line(options.no_progress, "{msg}");
-    let begun = Instant::now();
-    let report = plan(
-        &problems,
-        &wanted,
-        &Options {
-            seed: options.seed,
-            threads: options.threads.map_or(0, usize::from),
-            deadline: Some(Duration::from_secs_f64(options.deadline)),
-            attempts: u64::MAX,
-            cancel: Some(&cancel),
-            progress: Some(&|progress: &Progress| {
-                let left = options.deadline - begun.elapsed().as_secs_f64();
-                line.set_message(format!(
-                    "peak {}, bound {}; at most {:.0} s left, Ctrl-C keeps the best so far",
-                    bytes(progress.peak),
-                    bytes(progress.lower_bound),
-                    left.max(0.0),
-                ));
-            }),
-            switches: Switches::ALL,
-        },
-    );
-    line.finish_and_clear();
+    let report = watched(options, form, |options| plan(&problems, &wanted, options));
     let report = report.map_err(|error| refused(path, &error))?;
     if let Some(output) = output {
         let name = options.output.as_deref().unwrap_or(path);
@@ -120,6 +94,38 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     }
     let reply = Reply::new(form, answer, &report, |report| text(report, options));
     Ok(reply?)
+}
+
+/// Plans with what the command line says, and shows how far it is.
+fn watched<T>(options: &PlanOptions, form: Form, plan: impl FnOnce(&Options<'_>) -> T) -> T {
+    // Set by Ctrl-C: the best plan so far is then the answer.
+    let cancel = Arc::new(AtomicBool::new(false));
+    // Who asks from a program listens to Ctrl-C in ways of its own.
+    if form != Form::Both {
+        // Without the handler Ctrl-C ends the process as ever.
+        let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
+    }
+    let line = progress::line(options.no_progress, "{msg}");
+    let begun = Instant::now();
+    let planned = plan(&Options {
+        seed: options.seed,
+        threads: options.threads.map_or(0, usize::from),
+        deadline: Some(Duration::from_secs_f64(options.deadline)),
+        attempts: u64::MAX,
+        cancel: Some(&cancel),
+        progress: Some(&|progress: &Progress| {
+            let left = options.deadline - begun.elapsed().as_secs_f64();
+            line.set_message(format!(
+                "peak {}, bound {}; at most {:.0} s left, Ctrl-C keeps the best so far",
+                bytes(progress.peak),
+                bytes(progress.lower_bound),
+                left.max(0.0),
+            ));
+        }),
+        switches: Switches::ALL,
+    });
+    line.finish_and_clear();
+    planned
 }
 
 /// By its name, or by how it begins: the format has no mark of its own.

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! `tonnage plan --for-runtime`: a plan that tonnage's allocator follows.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use tonnage_analysis::replay::{RuntimePlan, RuntimePlanError};
+
+use crate::arguments::{PlanOptions, Target};
+use crate::commands::recording::{Output, explained, named};
+use crate::commands::replay::{load, more_tracks};
+use crate::output::{Answer, DIM, Form, GOOD, Reply, bytes, count, hinted, plural};
+
+pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
+    let Some(path) = options.output.as_deref() else {
+        return Err(hinted(
+            "--for-runtime writes a file",
+            "name it: -o train.plan",
+        ));
+    };
+    if options.json && path == Path::new("-") {
+        return Err(hinted(
+            "both JSON and the plan would go to stdout",
+            "name a file with -o, or leave out --json",
+        ));
+    }
+    let output = Output::create(path, options.force)?;
+    let job = load(&options.file, &Target::default())?;
+    let made = super::watched(options, form, |options| job.runtime_plan(options));
+    let made = made.map_err(|error| {
+        let hint = match error {
+            RuntimePlanError::Wrong(_) => {
+                "this is a bug in tonnage; please report it with the file"
+            }
+            _ => "tonnage info says what is in the file",
+        };
+        explained(&error, hint).context(format!("cannot plan {}", named(&options.file)))
+    })?;
+    super::write(output, path, |writer| write!(writer, "{}", made.plan))
+        .with_context(|| format!("cannot keep the plan of {}", named(&options.file)))?;
+    if path == Path::new("-") {
+        return Ok(Reply::silent(Answer::Yes));
+    }
+    let reply = Reply::new(form, Answer::Yes, &made, |made| text(made, options));
+    Ok(reply?)
+}
+
+fn text(made: &RuntimePlan, options: &PlanOptions) -> String {
+    let mut text = String::new();
+    let over = made.height.saturating_sub(made.peak_live);
+    let _ = writeln!(
+        text,
+        "{GOOD}planned{GOOD:#}: {} for {} alive at most{}",
+        bytes(made.height),
+        bytes(made.peak_live),
+        if over == 0 {
+            String::new()
+        } else {
+            format!(
+                ", {:.2} % above",
+                over as f64 * 100.0 / made.peak_live.max(1) as f64
+            )
+        }
+    );
+    let once = plural(made.once, "request");
+    let _ = match (made.steps, made.marked) {
+        (0, _) => writeln!(
+            text,
+            "  {:<10} {once}; nothing in the recording repeats, so nothing is planned after them",
+            "once"
+        ),
+        (steps, marked) => {
+            let _ = writeln!(
+                text,
+                "  {:<10} {once}, up to the end of the first step",
+                "once"
+            );
+            let how = if marked {
+                "as the program marks them"
+            } else {
+                "found by what repeats"
+            };
+            let kinds = match made.kinds {
+                1 => "all of one kind".to_owned(),
+                kinds => format!("{} kinds", count(kinds)),
+            };
+            writeln!(
+                text,
+                "  {:<10} {} in {} {how}, {kinds}",
+                "repeated",
+                plural(made.repeated, "request"),
+                plural(steps, "step"),
+            )
+        }
+    };
+    if made.anywhere > 0 {
+        let _ = writeln!(
+            text,
+            "  {:<10} {}, which outlive several steps",
+            "anywhere",
+            plural(made.anywhere, "request")
+        );
+    }
+    if made.tracks > 1 {
+        let _ = writeln!(
+            text,
+            "  {DIM}for process {} on GPU {}; {} not planned{DIM:#}",
+            made.process,
+            made.device,
+            more_tracks(made.tracks as usize - 1)
+        );
+    }
+    if let Some(path) = &options.output {
+        let _ = writeln!(
+            text,
+            "{DIM}next{DIM:#}  tonnage replay {} --alloc tonnage --plan {}",
+            options.file.display(),
+            path.display()
+        );
+    }
+    text
+}
