@@ -148,7 +148,7 @@ pub struct Fit {
     pub gpus: Vec<GpuVerdict>,
     /// What the job needs on each GPU when the model is spread over them; empty if that was not asked for.
     pub sharded: Vec<Remedy>,
-    /// What makes it fit; none if it fits already, or nothing was tried.
+    /// What makes it fit; none if it fits already, or nothing was tried: what is not known to be too much is not made less.
     pub remedies: Option<Remedies>,
     /// How many dry runs it took.
     pub runs: usize,
@@ -290,6 +290,7 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
         }
         if let Some(allowed) = request.changes
             && rows[0].bound == Bound::NothingFits
+            && trial.need.is_some()
         {
             let found =
                 remedies::find(&mut variants, one, trial, allowed, &sharded, request.width)?;

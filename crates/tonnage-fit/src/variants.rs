@@ -79,8 +79,10 @@ pub struct Trial {
     pub constants: Vec<ConstantValue>,
     /// How the run went. That it fits says nothing of the margin: see `fits`.
     pub outcome: Outcome,
-    /// Whether it fits with the margin.
+    /// Whether it fits with the margin, without running out of memory once.
     pub fits: bool,
+    /// How often it ran out of memory and went on.
+    pub handled_ooms: u64,
     /// Bytes of a GPU that the variant needs, context included; none if that is not known.
     pub need: Option<u64>,
     /// How that is known.
@@ -455,7 +457,9 @@ fn judge(
         command: variant.line.clone(),
         constants: variant.constants.clone(),
         outcome: verdict.outcome,
-        fits: verdict.outcome == Outcome::Fits && holds,
+        // A job that ran out and went on is not what was asked for.
+        fits: verdict.outcome == Outcome::Fits && holds && handled_ooms(verdict) == 0,
+        handled_ooms: handled_ooms(verdict),
         need,
         evidence,
         expandable: verdict.need.as_ref().and_then(|need| need.expandable),
@@ -513,7 +517,7 @@ fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
         let bytes = (need.known != "unknown").then_some(need.bytes);
         return (bytes, evidence);
     }
-    if verdict.outcome == Outcome::DoesNotFit {
+    if verdict.outcome == Outcome::DoesNotFit || handled_ooms(verdict) > 0 {
         return (None, Evidence::AtLeast);
     }
     let smallest = verdict.margin.as_ref().and_then(|margin| margin.smallest);
@@ -522,6 +526,14 @@ fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
     }
     let most = verdict.devices_total.iter().map(|it| it.most_in_use).max();
     (most, Evidence::AtMost)
+}
+
+/// How often a job that ran to its end had run out of memory.
+fn handled_ooms(verdict: &Verdict) -> u64 {
+    match verdict.outcome {
+        Outcome::Fits => verdict.devices.iter().map(|device| device.ooms).sum(),
+        _ => 0,
+    }
 }
 
 fn peak_allocated(verdict: &Verdict) -> u64 {

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use serde::Serialize;
 use tonnage_trace::{Meta, meta};
 
-use super::{DeviceTotal, Facts};
+use super::{DeviceTotal, DeviceUse, Facts};
 use crate::facts;
 use crate::replay::{Alloc, Job, Options};
 
@@ -44,9 +44,13 @@ pub struct Margin {
     /// The least that was free on it.
     pub least_free: u64,
     /// The smallest device on which every request is served, found by replay: cached memory is given back there.
-    /// None where several processes share the device, or the replay does not reproduce the recording.
+    /// None where several processes share the device, the replay does not reproduce the recording, or the job handled
+    /// an out-of-memory error: it asks for less where there is less.
     pub smallest: Option<u64>,
-    /// How much more the job could take: the capacity minus `smallest`, or `least_free` where that is not known.
+    /// The most that was in use after the last out-of-memory error that the job handled; none if there was none.
+    pub after_ooms: Option<u64>,
+    /// How much more the job could take: the capacity minus `smallest`, or `least_free` where that is not known. Of a
+    /// job that handled out-of-memory errors, what was free after the last of them.
     pub room: u64,
     /// What is not counted.
     pub uncounted: Vec<Uncounted>,
@@ -57,20 +61,34 @@ pub struct Margin {
 pub(super) fn find<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     totals: &[DeviceTotal],
+    devices: &[DeviceUse],
     facts: &Facts<'_>,
 ) -> Option<Margin> {
     let fullest = totals.iter().min_by_key(|total| total.least_free)?;
-    let smallest = load(open, totals).and_then(|job| smallest(&job, &Alloc::Recorded));
-    let room = smallest.map_or(fullest.least_free, |smallest| {
-        let distance = fullest.capacity.saturating_sub(smallest);
-        distance.max(fullest.least_free)
-    });
+    let of_it = devices.iter().filter(|one| one.device == fullest.device);
+    let after_ooms = of_it
+        .filter_map(|one| one.after_ooms)
+        .map(|after| after.most_in_use)
+        .max();
+    let smallest = match after_ooms {
+        Some(_) => None,
+        None => load(open, totals).and_then(|job| smallest(&job, &Alloc::Recorded)),
+    };
+    let room = match (after_ooms, smallest) {
+        (Some(after), _) => fullest.capacity.saturating_sub(after),
+        (None, Some(smallest)) => {
+            let distance = fullest.capacity.saturating_sub(smallest);
+            distance.max(fullest.least_free)
+        }
+        (None, None) => fullest.least_free,
+    };
     let uncounted = uncounted(facts.all, u64::from(fullest.processes));
     let most: u64 = uncounted.iter().map(|part| part.high).sum();
     Some(Margin {
         device: fullest.device,
         least_free: fullest.least_free,
         smallest,
+        after_ooms,
         room,
         certain: room >= most,
         uncounted,

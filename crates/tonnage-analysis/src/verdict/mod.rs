@@ -159,12 +159,24 @@ pub struct DeviceUse {
     pub holders: Vec<Holder>,
     /// How often PyTorch's allocator ran out and told the program.
     pub ooms: u64,
+    /// The most there was after the last time, where the program went on.
+    pub after_ooms: Option<AfterOoms>,
     /// How often the driver refused.
     pub refusals: u64,
     /// The failure that ended the process, if it was one of this device.
     pub out_of_memory: Option<OutOfMemory>,
     /// Rows about this device.
     pub events: u64,
+}
+
+/// What a program had after the last out-of-memory error that it handled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct AfterOoms {
+    /// Most bytes in use on the device, by all processes.
+    pub most_in_use: u64,
+    /// Largest sum of blocks.
+    pub peak_allocated: u64,
 }
 
 /// A device with all processes that used it.
@@ -287,6 +299,10 @@ impl Verdict {
 
     /// Bytes that were never used on the fullest device, all processes on it taken together.
     pub fn spare(&self) -> u64 {
+        // Of a job that ran out and went on, what was free before says nothing.
+        if let Some(margin) = self.margin.as_ref().filter(|it| it.after_ooms.is_some()) {
+            return margin.room;
+        }
         let free = self.devices_total.iter().map(|device| device.least_free);
         free.min().unwrap_or(self.capacity.bytes)
     }
@@ -354,7 +370,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let mut devices = rows.devices(outcome, &facts);
     find_holders(open()?, &mut devices)?;
     let margin = (outcome == Outcome::Fits)
-        .then(|| margin::find(&open, &devices_total, &facts))
+        .then(|| margin::find(&open, &devices_total, &devices, &facts))
         .flatten();
     let host_out_of_memory = (outcome == Outcome::Failed)
         .then(|| host_out_of_memory(&facts, &exceptions))
@@ -554,6 +570,10 @@ impl<R: Read> Rows<R> {
                     .max(kept(facts::peak_charged(device))),
                 holders: Vec::new(),
                 ooms: track.ooms(),
+                after_ooms: track.after_oom().map(|after| AfterOoms {
+                    most_in_use: after.in_use,
+                    peak_allocated: after.allocated,
+                }),
                 refusals: track.refusals(),
                 out_of_memory: failure.map(|failure| self.out_of_memory(&failure)),
                 events: track.rows(),

@@ -106,6 +106,26 @@ fn a_refusal_outside_pytorch_that_ends_the_program_is_an_out_of_memory() {
 }
 
 #[test]
+fn of_a_job_that_handles_errors_of_memory_what_came_after_counts() {
+    let rows = [
+        (0, Kind::DriverMalloc, 20 * GIB, 20 * GIB, 20 * GIB),
+        (0, Kind::Oom, 8 * GIB, 20 * GIB, 20 * GIB),
+        (0, Kind::DriverFree, 20 * GIB, 0, 0),
+        (0, Kind::DriverMalloc, 6 * GIB, 6 * GIB, 6 * GIB),
+        (0, Kind::Alloc, 5 * GIB, 6 * GIB, 6 * GIB),
+    ];
+    let verdict = judge(&recording("exit 0", &rows));
+    assert_eq!(verdict.outcome, Outcome::Fits);
+    let after = verdict.devices[0].after_ooms.unwrap();
+    assert_eq!(after.peak_allocated, 5 * GIB);
+    assert_eq!(after.most_in_use, 6 * GIB);
+    let margin = verdict.margin.as_ref().unwrap();
+    // On a smaller device it would have asked for less.
+    assert_eq!((margin.smallest, margin.after_ooms), (None, Some(6 * GIB)));
+    assert_eq!((verdict.spare(), margin.room), (18 * GIB, 18 * GIB));
+}
+
+#[test]
 fn managed_memory_is_counted_apart() {
     let rows = [
         (0, Kind::DriverMalloc, GIB, GIB, GIB),

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::driver::{Claim, Driver, Reservations};
 use super::moment::{Figures, Level};
 use super::{
-    ABSURD, Block, BlockState, Breakdown, Change, FinalSegment, Moment, Peak, Refusal, Rounding,
-    Segment,
+    ABSURD, AfterOom, Block, BlockState, Breakdown, Change, FinalSegment, Moment, Peak, Refusal,
+    Rounding, Segment,
 };
 use crate::{Event, Kind, StackTable};
 
@@ -49,6 +49,7 @@ pub struct DeviceAccount<T = ()> {
     at_peak_reserved: Figures,
     ooms: u64,
     oom: Option<(Refusal, Figures)>,
+    after_oom: AfterOom,
     refusals: u64,
     refusal: Option<(Refusal, Figures)>,
     rows: u64,
@@ -85,6 +86,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             at_peak_reserved: Figures::default(),
             ooms: 0,
             oom: None,
+            after_oom: AfterOom::default(),
             refusals: 0,
             refusal: None,
             rows: 0,
@@ -209,6 +211,20 @@ impl<T: Copy + Default> DeviceAccount<T> {
     /// The last time it did.
     pub fn last_oom(&self) -> Option<Refusal> {
         self.oom.map(with_moment)
+    }
+
+    /// The most there was after the last time it did and something was asked for again, or what is there now; `None` if
+    /// it never did.
+    pub fn after_oom(&self) -> Option<AfterOom> {
+        let now = AfterOom {
+            in_use: self.in_use().unwrap_or(self.charged),
+            allocated: self.allocated,
+        };
+        let after = self.after_oom;
+        self.oom.map(|_| AfterOom {
+            in_use: after.in_use.max(now.in_use),
+            allocated: after.allocated.max(now.allocated),
+        })
     }
 
     /// How often the driver refused.
@@ -349,6 +365,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
             Kind::Oom => {
                 self.ooms += 1;
                 self.oom = Some(self.refused(event, row, false));
+                self.after_oom = AfterOom::default();
                 Change::OutOfMemory
             }
             _ => self.driver_row(event, row, reservations),
@@ -698,6 +715,14 @@ impl<T: Copy + Default> DeviceAccount<T> {
         if used > most || (used == most && has_more) {
             self.at_peak_used = now;
         }
+        let in_use = if self.others.is_some() {
+            now.in_use()
+        } else {
+            used
+        };
+        let after = &mut self.after_oom;
+        after.in_use = after.in_use.max(in_use);
+        after.allocated = after.allocated.max(now.allocated);
         if self.others.is_none() {
             return;
         }

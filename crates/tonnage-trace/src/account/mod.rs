@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 pub use block::{ABSURD, Block, BlockState, Change, FinalSegment, Rounding, Segment};
 pub use device::DeviceAccount;
 use driver::Reservations;
-pub use moment::{Breakdown, Moment, Peak, Refusal};
+pub use moment::{AfterOom, Breakdown, Moment, Peak, Refusal};
 
 use crate::{Event, Kind, StackTable};
 

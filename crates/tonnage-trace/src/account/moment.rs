@@ -26,6 +26,15 @@ pub struct Breakdown {
     pub other_processes: u64,
 }
 
+/// The most there was after a request that was refused, which the program went on without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AfterOom {
+    /// Bytes the device charged to all processes, as far as the recording says.
+    pub in_use: u64,
+    /// Bytes in blocks.
+    pub allocated: u64,
+}
+
 /// A moment with what was on the device then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

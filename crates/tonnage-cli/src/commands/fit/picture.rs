@@ -7,11 +7,10 @@
 
 use std::fmt::Write as _;
 
-use tonnage_analysis::verdict::Outcome;
 use tonnage_fit::{Fit, Remedy, Row, Trial};
 use tonnage_report::escaped;
 
-use super::render::{need, value};
+use super::render::{judged, need, value};
 use crate::output::{bytes, without_colour};
 
 const WIDTH: f64 = 860.0;
@@ -221,16 +220,6 @@ fn mark(svg: &mut String, fit: &Fit, point: &Point<'_>, (x, y): (f64, f64), colo
     };
     let tag = if beyond { "path" } else { "circle" };
     let _ = write!(svg, "<title>{}</title></{tag}>", escaped(&told));
-}
-
-/// How a trial went, in a word or two.
-fn judged(trial: &Trial) -> &'static str {
-    match (trial.fits, trial.outcome) {
-        (true, _) => "fits",
-        (false, Outcome::Fits) => "fits, but not with the margin",
-        (false, Outcome::DoesNotFit) => "does not fit",
-        (false, _) => "fails",
-    }
 }
 
 /// Lines at round levels of bytes.

@@ -70,11 +70,8 @@ fn sharded(text: &mut String, fit: &Fit) {
             let _ = writeln!(text, "  {name:<16} {WARN}not possible{WARN:#}: {why}");
             continue;
         }
-        let word = match (trial.fits, trial.outcome) {
-            (true, _) => format!("{GOOD}fits{GOOD:#}"),
-            (false, Outcome::Fits) => format!("{BAD}fits, but not with the margin{BAD:#}"),
-            _ => format!("{BAD}does not fit{BAD:#}"),
-        };
+        let style = if trial.fits { GOOD } else { BAD };
+        let word = format!("{style}{}{style:#}", judged(trial));
         let less = way
             .saves
             .map_or_else(String::new, |saves| format!(", {} less", bytes(saves)));
@@ -397,6 +394,7 @@ fn headline(fit: &Fit) -> String {
 /// What becomes of a job that does not fit, or fits without the margin.
 fn does_not_fit(row: &Row) -> &'static str {
     match &row.next {
+        Some(next) if next.handled_ooms > 0 => "runs out of memory, which the script handles,",
         Some(next) if next.outcome == Outcome::Fits => "fits, but not with the margin,",
         _ => "does not fit",
     }
@@ -410,10 +408,22 @@ fn failed(row: &Row, machine: &str) -> String {
     )
 }
 
+/// How a trial went, in a word or two.
+pub(super) fn judged(trial: &Trial) -> &'static str {
+    match (trial.fits, trial.outcome) {
+        (true, _) => "fits",
+        (false, Outcome::Fits) if trial.handled_ooms > 0 => "runs out, which is handled",
+        (false, Outcome::Fits) => "fits, but not with the margin",
+        (false, Outcome::DoesNotFit) => "does not fit",
+        (false, _) => "fails",
+    }
+}
+
 /// What one variant needs.
 pub(super) fn need(trial: &Trial) -> String {
     let Some(need) = trial.need else {
         return match trial.outcome {
+            Outcome::Fits if trial.handled_ooms > 0 => "more than there is".to_owned(),
             Outcome::DoesNotFit => "more than there is".to_owned(),
             _ => "-".to_owned(),
         };
@@ -430,6 +440,9 @@ pub(super) fn need(trial: &Trial) -> String {
 fn refusal(trial: &Trial) -> String {
     match (&trial.why, trial.outcome) {
         (Some(why), _) => format!("fails: {why}"),
+        (None, Outcome::Fits) if trial.handled_ooms > 0 => {
+            "runs out of memory, which the script handles".to_owned()
+        }
         (None, Outcome::Fits) => {
             format!("needs {}: that fits, but not with the margin", need(trial))
         }

@@ -231,6 +231,13 @@ fn fits(verdict: &Verdict, machine: &str) -> String {
             "{WARN}fits as far as it was recorded{WARN:#} on {machine}, {spare} to spare"
         );
     }
+    let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
+    if caught > 0 && verdict.stopped.is_none() {
+        let times = plural(caught, "time");
+        return format!(
+            "{WARN}runs to its end{WARN:#} on {machine}; it ran out of memory {times}, which the script handled"
+        );
+    }
     match verdict.margin.as_ref().filter(|margin| !margin.certain) {
         Some(margin) => format!(
             "{WARN}fits only if{WARN:#} what is not counted takes less than {} of {machine}",
@@ -318,6 +325,13 @@ fn distance(text: &mut String, margin: &Margin) {
                 "a GPU of {} serves all of its requests {DIM}(replayed){DIM:#}",
                 bytes(smallest)
             ),
+        );
+    }
+    if margin.after_ooms.is_some() {
+        row(
+            text,
+            "smallest",
+            "not known: where there is less memory, the script asks for less",
         );
     }
     if margin.uncounted.is_empty() {
@@ -631,15 +645,17 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
     let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
     let refused: u64 = verdict.devices.iter().map(|device| device.refusals).sum();
     if verdict.outcome == Outcome::Fits && caught > 0 {
-        let errors = if caught == 1 { "error" } else { "errors" };
-        row(
-            text,
-            "caught",
-            &format!(
-                "{WARN}{} out-of-memory {errors} that the script handled{WARN:#}",
-                count(caught)
-            ),
-        );
+        if let Some(after) = shown.after_ooms {
+            row(
+                text,
+                "then",
+                &format!(
+                    "after the last time at most {} allocated, {} in use with what PyTorch caches",
+                    bytes(after.peak_allocated),
+                    bytes(after.most_in_use)
+                ),
+            );
+        }
     } else if verdict.outcome == Outcome::Fits && refused > 0 && verdict.torch.is_empty() {
         let requests = plural(refused, "request that the program went on without");
         row(text, "refused", &format!("{WARN}{requests}{WARN:#}"));
@@ -695,8 +711,8 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tonnage_analysis::verdict::{
-        Above, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment, OutOfMemory,
-        SCHEMA_VERSION, Uncounted, Unmodelled,
+        Above, AfterOoms, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment,
+        OutOfMemory, SCHEMA_VERSION, Uncounted, Unmodelled,
     };
 
     use super::*;
@@ -755,6 +771,7 @@ mod tests {
             device: 0,
             least_free: (8 << 30) + (512 << 20),
             smallest: Some((40 << 30) - room),
+            after_ooms: None,
             room,
             uncounted: vec![Uncounted {
                 what: "kernel images".to_owned(),
@@ -836,6 +853,23 @@ mod tests {
     fn a_run_that_fits_narrowly() {
         let mut verdict = verdict();
         verdict.margin = Some(margin(19 << 20));
+        insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_run_that_handles_errors_of_memory() {
+        let mut verdict = verdict();
+        verdict.devices[0].ooms = 2;
+        verdict.devices[0].after_ooms = Some(AfterOoms {
+            most_in_use: 31 << 30,
+            peak_allocated: 20 << 30,
+        });
+        let handled = |room: u64| Margin {
+            smallest: None,
+            after_ooms: Some((40 << 30) - room),
+            ..margin(room)
+        };
+        verdict.margin = Some(handled(9 << 20));
         insta::assert_snapshot!(shown(&verdict));
     }
 
