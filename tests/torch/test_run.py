@@ -303,6 +303,16 @@ def test_a_caught_out_of_memory_is_told(tonnage, tmp_path):
     assert "serves all of its requests" not in run.out
 
 
+def test_what_nccl_takes_is_named_without_a_rank_in_the_environment(tonnage, tmp_path):
+    script = tmp_path / "broadcast.py"
+    script.write_text(
+        "import torch\nfrom torch.nn.parallel import comm\n"
+        "comm.broadcast(torch.ones(1 << 20, device='cuda:0'), [0, 1])\n"
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[PYTHON, str(script)])
+    assert [part["what"] for part in run.verdict["margin"]["uncounted"]][-1] == "buffers of NCCL"
+
+
 def test_out_of_memory_in_the_backward_pass(tonnage, tmp_path):
     script = tmp_path / "backward.py"
     script.write_text(

@@ -33,6 +33,8 @@ pub const INTERRUPTED: &str = "run.interrupted";
 pub const VALUES: &str = "process.values";
 /// What a process had the GPU do, as JSON.
 pub const COSTS: &str = "process.costs";
+/// How many ranks the first communicator of NCCL has that a process made.
+pub const COMMUNICATOR: &str = "process.communicator";
 /// A change that was to be made to the program, and what became of it, as JSON; one fact for each.
 pub const CHANGE: &str = "process.change";
 /// When a process was stopped before its end, as was asked for.

@@ -98,6 +98,8 @@ struct Note {
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
+    /// How many ranks the first communicator of NCCL has.
+    communicator: Option<u64>,
     /// Whether an autotuner chose among kernels, which goes by time on a GPU.
     #[serde(default)]
     autotuned: bool,
@@ -637,6 +639,9 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if let Some(what) = note.made_up {
             self.made_up.push(what);
+        }
+        if let Some(ranks) = note.communicator {
+            self.fact(facts::COMMUNICATOR, &ranks.to_string())?;
         }
         if let Some(stopped) = note.stopped {
             self.fact(facts::ENDED_EARLY, &stopped)?;

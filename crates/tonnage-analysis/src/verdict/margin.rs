@@ -146,7 +146,8 @@ fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
     if fact(meta::TORCH_VERSION).is_some_and(|fact| !fact.text.is_empty()) {
         parts.push(part("kernel images and library handles", IMAGES));
     }
-    if fact(meta::PROCESS_RANK).is_some() {
+    // Processes that were spawned have no rank in their environment.
+    if fact(meta::PROCESS_RANK).is_some() || fact(facts::COMMUNICATOR).is_some() {
         parts.push(part("buffers of NCCL", NCCL));
     }
     if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some("assumed") {
