@@ -14,12 +14,12 @@ from pathlib import Path
 import tomllib
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
-UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin"}
+UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
     {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-plan", "tonnage-trace"},
-    {"tonnage-device-cuda", "tonnage-device-host", "tonnage-export", "tonnage-import", "tonnage-standin"},
-    {"tonnage-analysis", "tonnage-conformance"},
+    {"tonnage-device-cuda", "tonnage-device-host", "tonnage-export", "tonnage-import", "tonnage-runtime", "tonnage-standin"},
+    {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},
     {"tonnage-report", "tonnage-run"},
     {"tonnage-fit"},
     {"tonnage-cli"},

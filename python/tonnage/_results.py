@@ -373,7 +373,7 @@ class Tuning(Result):
 
     @property
     def own(self) -> OtherAllocator:
-        """tonnage's own allocator, which no setting turns on: it runs in replays only."""
+        """tonnage's own allocator, which no setting turns on: `tonnage.torch.install()` does."""
         return OtherAllocator._of(self._data["own"])
 
     def _rows(self) -> list[dict[str, Any]]:

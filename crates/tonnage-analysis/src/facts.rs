@@ -41,6 +41,12 @@ pub const CHANGE: &str = "process.change";
 pub const ENDED_EARLY: &str = "process.ended_early";
 /// A user of a device that a dry run cannot follow, as JSON; one fact for each.
 pub const FOREIGN: &str = "run.foreign";
+/// The allocator that took the place of PyTorch's own in a process: [`TONNAGE`], or [`PLUGGED`].
+pub const ALLOCATOR: &str = "process.allocator";
+/// tonnage's.
+pub const TONNAGE: &str = "tonnage";
+/// One that is not known.
+pub const PLUGGED: &str = "plugged";
 /// The uncaught exception of a process, as JSON.
 pub const EXCEPTION: &str = "process.exception";
 /// The devices a process saw, by their number on the machine, with commas.

@@ -175,6 +175,8 @@ pub struct Info {
     pub context: Option<KnownBytes>,
     /// The allocator's configuration as the user wrote it; empty if it is known that there was none.
     pub allocator_conf: Option<String>,
+    /// The allocator that took the place of PyTorch's own: `tonnage`, or `plugged` for one that is not known.
+    pub allocator: Option<String>,
     /// All settings of the allocator.
     pub allocator_settings: Option<serde_json::Value>,
     /// What times count from, if not nanoseconds since the Unix epoch.
@@ -316,6 +318,7 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
         context: facts.bytes(meta::GPU_CONTEXT, facts::GPU_CONTEXT_KNOWN),
         // A dry run writes the configuration down when there is one.
         allocator_conf: conf.or_else(|| (origin.is_own && !processes.is_empty()).then(String::new)),
+        allocator: facts.any(facts::ALLOCATOR),
         allocator_settings: facts
             .any(meta::ALLOCATOR_SETTINGS)
             .and_then(|json| serde_json::from_str(&json).ok()),

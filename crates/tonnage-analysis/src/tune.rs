@@ -78,6 +78,8 @@ impl Trial {
 pub struct OtherAllocator {
     /// Its name, as `tonnage replay --alloc` takes it.
     pub allocator: String,
+    /// Whether the recording was made with it.
+    pub recorded: bool,
     /// Whether every request is served on the device, if streams keep up.
     pub completes: bool,
     /// Most that was reserved, on the fullest device.
@@ -370,6 +372,7 @@ impl Job {
         let trial = self.attempt("", &alloc, None);
         OtherAllocator {
             allocator: alloc.to_string(),
+            recorded: self.tracks[0].is_recorded(&alloc),
             completes: trial.completes,
             peak_reserved: trial.peak_reserved,
             driver_calls: trial.driver_calls,

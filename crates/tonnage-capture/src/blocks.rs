@@ -46,6 +46,9 @@ pub enum NoteKind {
     /// Whose several blocks are: the text is the number of a list in the process's log. Written where the GPU is a
     /// real one.
     Owners = 5,
+    /// An allocator that took the place of PyTorch's ran out: `address` has the rounded request, the text what the
+    /// device had left.
+    OutOfMemory = 6,
 }
 
 impl NoteKind {
@@ -58,6 +61,7 @@ impl NoteKind {
             3 => Self::Owner,
             4 => Self::Holder,
             5 => Self::Owners,
+            6 => Self::OutOfMemory,
             _ => return None,
         })
     }

@@ -8,10 +8,10 @@
 //!
 //! Calls are made in the device's primary context, which the CUDA runtime and
 //! PyTorch use too. It is made current for each call and put back after it, so a
-//! program's own current context does not matter and does not change. While a
-//! stream of the program is captured into a graph, the calls that are allowed
-//! then do not invalidate the capture: the thread's capture mode is relaxed for
-//! them.
+//! program's own current context does not matter and does not change. The
+//! thread's capture mode is relaxed for each call, so that none invalidates the
+//! capture of a graph on another stream or in another thread; an event is not
+//! recorded on a stream that is captured itself.
 //!
 //! Memory belongs to one device and one process. Access for other devices, and
 //! handles for other processes, are not given out.
@@ -160,25 +160,17 @@ impl CudaDevice {
         })
     }
 
-    /// Calls the driver with the device's context current.
+    /// Calls the driver with the device's context current and a capture mode that allows any call.
     fn current<T>(&self, call: impl FnOnce(&Table) -> T) -> Result<T, DeviceError> {
         answered("cuCtxPushCurrent", self.table.push_current(self.context))?;
+        let (changed, before) = self.table.capture_mode(RELAXED);
         let result = call(&self.table);
+        if changed == 0 {
+            self.table.capture_mode(before);
+        }
         // What was pushed above can be popped; there is nothing to do if not.
         self.table.pop_current();
         Ok(result)
-    }
-
-    /// The same with a capture mode that allows any call.
-    fn relaxed<T>(&self, call: impl FnOnce(&Table) -> T) -> Result<T, DeviceError> {
-        self.current(|table| {
-            let (changed, before) = table.capture_mode(RELAXED);
-            let result = call(table);
-            if changed == 0 {
-                table.capture_mode(before);
-            }
-            result
-        })
     }
 
     /// What a call that obtains memory or addresses gave.
@@ -249,7 +241,7 @@ impl Device for CudaDevice {
     }
 
     fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
-        let obtained = self.relaxed(|table| table.memory_alloc(size as usize))?;
+        let obtained = self.current(|table| table.memory_alloc(size as usize))?;
         self.obtained("cuMemAlloc", size, obtained).map(DeviceAddr)
     }
 
@@ -263,7 +255,7 @@ impl Device for CudaDevice {
     fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
         let whole = self.whole(size)?;
         let alignment = self.granularity as usize;
-        let obtained = self.relaxed(|table| table.reserve(whole, alignment, 0, 0))?;
+        let obtained = self.current(|table| table.reserve(whole, alignment, 0, 0))?;
         self.obtained("cuMemAddressReserve", size, obtained)
             .map(DeviceAddr)
     }
@@ -277,21 +269,21 @@ impl Device for CudaDevice {
 
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
         let whole = self.whole(size)?;
-        let obtained = self.relaxed(|table| table.create(whole, &self.properties))?;
+        let obtained = self.current(|table| table.create(whole, &self.properties))?;
         self.obtained("cuMemCreate", size, obtained).map(PhysicalId)
     }
 
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
         answered(
             "cuMemRelease",
-            self.relaxed(|table| table.release(memory.0))?,
+            self.current(|table| table.release(memory.0))?,
         )
     }
 
     fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
         answered(
             "cuMemMap",
-            self.relaxed(|table| table.map(addr.0, size as usize, 0, memory.0, 0))?,
+            self.current(|table| table.map(addr.0, size as usize, 0, memory.0, 0))?,
         )
     }
 
@@ -316,23 +308,28 @@ impl Device for CudaDevice {
         let device = self.device;
         answered(
             "cuMemSetAccess",
-            self.relaxed(|table| table.set_access(addr.0, size as usize, device, flags))?,
+            self.current(|table| table.set_access(addr.0, size as usize, device, flags))?,
         )
     }
 
     fn create_event(&mut self) -> Result<EventId, DeviceError> {
-        let (status, event) = self.relaxed(|table| table.event_create(WITHOUT_TIME))?;
+        let (status, event) = self.current(|table| table.event_create(WITHOUT_TIME))?;
         answered("cuEventCreate", status).map(|()| EventId(event))
     }
 
     fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         answered(
             "cuEventDestroy",
-            self.relaxed(|table| table.event_destroy(event.0))?,
+            self.current(|table| table.event_destroy(event.0))?,
         )
     }
 
     fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        if self.capture(stream)? != Capture::None {
+            return Err(DeviceError::Invalid(
+                "an event on a stream that is captured",
+            ));
+        }
         answered(
             "cuEventRecord",
             self.current(|table| table.event_record(event.0, stream.0))?,

@@ -4,6 +4,8 @@
 //! It is thin on purpose. Questions go to [`tonnage_cli::ask`] as the words one would type, and come back as JSON and
 //! text, so the Python library cannot differ from the command. What reads well in Python is written in Python
 //! (`python/tonnage`).
+//!
+//! The shared object is also the allocator that PyTorch can load: it exports the C functions of `tonnage-torch`.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -19,6 +21,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tonnage_cli::Surroundings;
 use tonnage_import::{Format, pytorch};
+// Only its exported functions are wanted.
+use tonnage_torch as _;
 use tonnage_trace::{Writer, meta};
 
 /// A recording of `record()` has one process.

@@ -100,12 +100,31 @@ struct Note {
     made_up: Option<String>,
     /// How many ranks the first communicator of NCCL has.
     communicator: Option<u64>,
+    /// Whether an allocator took the place of PyTorch's own, which then has no history.
+    plugged: Option<bool>,
+    allocator: Option<OwnAllocator>,
     /// Whether an autotuner chose among kernels, which goes by time on a GPU.
     #[serde(default)]
     autotuned: bool,
     /// Whether cuDNN was to measure which plan of a convolution is the fastest.
     #[serde(default)]
     benchmarked: bool,
+}
+
+/// tonnage's allocator in the place of PyTorch's own.
+#[derive(Clone, Copy, Deserialize)]
+struct OwnAllocator {
+    /// A block of it: the addresses around it that were reserved with it are the allocator's.
+    address: u64,
+}
+
+/// Memory that tonnage's allocator has mapped and that no row was written for yet.
+#[derive(Clone, Copy)]
+struct Mapped {
+    device: u8,
+    address: u64,
+    size: u64,
+    time: u64,
 }
 
 /// Writes what the processes of a run left in `folder` to `writer`.
@@ -327,6 +346,12 @@ struct Process<'a, W> {
     costs: Vec<ToldCosts>,
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, serde_json::Value)>,
+    /// Whether an allocator took the place of PyTorch's own.
+    plugged: bool,
+    /// The addresses of tonnage's allocator, where it did.
+    own_addresses: std::ops::Range<u64>,
+    /// What it has just mapped.
+    mapped: Option<Mapped>,
     unknown: u32,
     events: u64,
 }
@@ -352,6 +377,9 @@ impl<'a, W: Write> Process<'a, W> {
             made_up: Vec::new(),
             costs: Vec::new(),
             changes: Vec::new(),
+            plugged: false,
+            own_addresses: 0..0,
+            mapped: None,
             unknown: 0,
             events: 0,
         }
@@ -396,6 +424,16 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         self.rest()?;
+        if self.plugged {
+            self.fact(facts::ALLOCATOR, self.allocator())?;
+            self.gap(match self.allocator() {
+                facts::TONNAGE => "the lines that asked for memory: PyTorch keeps no history of tonnage's allocator",
+                _ => {
+                    "blocks and the lines that asked for them: another allocator took the place of PyTorch's, which then \
+                     keeps no history"
+                }
+            })?;
+        }
         self.incomplete()?;
         if !self.made_up.is_empty() {
             let what = self.made_up.join(", ");
@@ -637,6 +675,18 @@ impl<'a, W: Write> Process<'a, W> {
                 None => self.changes.push((name, change)),
             }
         }
+        self.plugged |= note.plugged.unwrap_or(false);
+        if let Some(OwnAllocator { address }) = note.allocator {
+            self.plugged = true;
+            let around = |call: &&DriverCall| {
+                call.kind == CallKind::Reserve
+                    && (call.address..call.address.saturating_add(call.size)).contains(&address)
+            };
+            if let Some(reserved) = self.calls.iter().find(around) {
+                self.own_addresses =
+                    reserved.address..reserved.address.saturating_add(reserved.size);
+            }
+        }
         if let Some(what) = note.made_up {
             self.made_up.push(what);
         }
@@ -836,6 +886,16 @@ impl<'a, W: Write> Process<'a, W> {
         let Some(text) = self.texts.get(note.text as usize) else {
             return Ok(());
         };
+        if note.kind == NoteKind::OutOfMemory {
+            let row = Event {
+                device: i32::from(note.device),
+                time: i64::try_from(note.time).ok(),
+                size: note.address,
+                free: text.parse().unwrap_or(0),
+                ..Event::new(Kind::Oom)
+            };
+            return self.put(row);
+        }
         let row = note_row(
             note_kind(note.kind),
             i32::from(note.device),
@@ -883,7 +943,61 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
+    /// The name of the allocator that took the place of PyTorch's own.
+    fn allocator(&self) -> &'static str {
+        if self.own_addresses.is_empty() {
+            facts::PLUGGED
+        } else {
+            facts::TONNAGE
+        }
+    }
+
+    /// Writes a segment for what tonnage's allocator has mapped, as PyTorch's history would have it for its own.
+    fn put_segment(&mut self) -> Result<(), CollectError> {
+        let Some(mapped) = self.mapped.take() else {
+            return Ok(());
+        };
+        self.put(segment_row(Kind::SegmentMap, mapped))
+    }
+
+    /// Writes a call of the driver, and a segment where tonnage's allocator made it.
     fn put_call(&mut self, call: &DriverCall) -> Result<(), CollectError> {
+        let moved = matches!(call.kind, CallKind::Map | CallKind::Unmap)
+            && self.own_addresses.contains(&call.address);
+        let new = Mapped {
+            device: call.device,
+            address: call.address,
+            size: call.size,
+            time: call.time,
+        };
+        if !moved || call.kind == CallKind::Unmap {
+            self.put_segment()?;
+        }
+        self.put_driver_row(call)?;
+        if !moved {
+            return Ok(());
+        }
+        if call.kind == CallKind::Unmap {
+            return self.put(segment_row(Kind::SegmentUnmap, new));
+        }
+        // Pages that touch are one segment.
+        match &mut self.mapped {
+            Some(before)
+                if before.device == new.device && before.address + before.size == new.address =>
+            {
+                before.size += new.size;
+                before.time = new.time;
+                Ok(())
+            }
+            _ => {
+                self.put_segment()?;
+                self.mapped = Some(new);
+                Ok(())
+            }
+        }
+    }
+
+    fn put_driver_row(&mut self, call: &DriverCall) -> Result<(), CollectError> {
         let mut event = Event {
             device: i32::from(call.device),
             time: i64::try_from(call.time).ok(),
@@ -952,12 +1066,13 @@ impl<'a, W: Write> Process<'a, W> {
             while let Some(call) = self.calls.pop_front_if(|call| call.time <= entry.time()) {
                 self.put_call(&call)?;
             }
+            self.put_segment()?;
             self.put_entry(&entry)?;
         }
         while let Some(call) = self.calls.pop_front() {
             self.put_call(&call)?;
         }
-        Ok(())
+        self.put_segment()
     }
 }
 
@@ -973,6 +1088,16 @@ fn bare_row(block: &Block) -> Event {
         time: i64::try_from(block.time).ok(),
         address: block.address,
         size: block.change.unsigned_abs(),
+        ..Event::new(kind)
+    }
+}
+
+fn segment_row(kind: Kind, mapped: Mapped) -> Event {
+    Event {
+        device: i32::from(mapped.device),
+        time: i64::try_from(mapped.time).ok(),
+        address: mapped.address,
+        size: mapped.size,
         ..Event::new(kind)
     }
 }

@@ -324,6 +324,7 @@ impl Measured {
                 let text = self.texts.get(note.text as usize).cloned();
                 self.hold(note.address, text.as_deref(), time, stacks, rows);
             }
+            NoteKind::OutOfMemory => {}
             NoteKind::Start | NoteKind::End | NoteKind::Moment => {
                 let Some(text) = self.texts.get(note.text as usize).cloned() else {
                     return;
@@ -458,6 +459,7 @@ pub(crate) fn note_kind(kind: NoteKind) -> Kind {
         NoteKind::Moment => Kind::Mark,
         NoteKind::Owner | NoteKind::Owners => Kind::Owner,
         NoteKind::Holder => Kind::Holder,
+        NoteKind::OutOfMemory => Kind::Oom,
     }
 }
 

@@ -440,6 +440,9 @@ pub(crate) unsafe extern "C" fn tonnage_note(
         match NoteKind::from_number(kind) {
             Some(NoteKind::Owner) => own(address, &text),
             Some(NoteKind::Holder) => holders::hold(address, &text),
+            Some(kind @ NoteKind::OutOfMemory) => {
+                recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), address, &text);
+            }
             Some(kind) => recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), 0, &text),
             None => {}
         }

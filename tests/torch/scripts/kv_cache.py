@@ -1,11 +1,14 @@
 """Generation with a key-value cache that grows by a token at a time, for requests of different lengths."""
 
+import sys
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 VOCABULARY, WIDTH, HEADS, LAYERS = 32000, 1024, 16, 8
 REQUESTS = [(4, 96, 40), (1, 700, 24), (8, 33, 32), (2, 410, 48)]  # batch, prompt, new tokens
+REQUESTS = REQUESTS[: int(sys.argv[1])] if len(sys.argv) > 1 else REQUESTS
 
 
 class Layer(nn.Module):

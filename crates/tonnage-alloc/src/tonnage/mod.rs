@@ -92,6 +92,8 @@ pub struct Allocator<D> {
     plan: Option<Box<Follower>>,
     /// Blocks whose free waits, in the order of their frees.
     pending: Vec<u32>,
+    /// Whether a stream of the program is captured into a graph.
+    capturing: bool,
     counts: Statistics,
 }
 
@@ -109,6 +111,7 @@ impl<D: Device> Allocator<D> {
             streams: Streams::new(),
             plan: None,
             pending: Vec::new(),
+            capturing: false,
             counts: Statistics::default(),
         }
     }
@@ -151,6 +154,29 @@ impl<D: Device> Allocator<D> {
         }
     }
 
+    /// Says whether some stream of the program is captured into a graph. Meanwhile no work is asked about or waited
+    /// for and nothing is unmapped, whatever pool a request is for.
+    pub fn set_capturing(&mut self, capturing: bool) {
+        self.capturing = capturing;
+    }
+
+    /// Changes the limit of what may be reserved. What is reserved already stays.
+    pub fn set_limit(&mut self, bytes: Option<u64>) {
+        self.settings.limit = bytes;
+    }
+
+    /// Begins the peaks since the last reset anew. Those of all time, which decide when pages move, stay.
+    pub fn reset_peaks(&mut self) {
+        let counts = &mut self.counts;
+        for level in [
+            &mut counts.requested,
+            &mut counts.allocated,
+            &mut counts.reserved,
+        ] {
+            level.recent_peak = level.now;
+        }
+    }
+
     /// Serves a request.
     #[inline]
     fn serve(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
@@ -159,7 +185,7 @@ impl<D: Device> Allocator<D> {
             Some(base) => base,
             None => self.reserve()?,
         };
-        let capturing = request.pool.0 != 0;
+        let capturing = self.capturing || request.pool.0 != 0;
         if !self.pending.is_empty() && !capturing {
             self.complete_frees(Patience::Ask)?;
         }

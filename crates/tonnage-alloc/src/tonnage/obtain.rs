@@ -13,6 +13,15 @@ use super::window::{PageRange, Window};
 use super::{Allocator, Device};
 use crate::{DeviceError, PhysicalId, PolicyError};
 
+/// How it is known how much memory the device has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It said so. Nothing is obtained that would not suffice.
+    Told,
+    /// It is asked for the memory, before a request is refused: what a device says may be out of date.
+    Asked,
+}
+
 /// Memory for the pages of a window.
 #[derive(Debug)]
 struct Supply {
@@ -42,12 +51,11 @@ impl<D: Device> Allocator<D> {
         {
             return Ok(block);
         }
-        if let Some(block) = self.enlarge(lane, size, requested, capturing)? {
+        if let Some(block) = self.enlarge(lane, size, requested, capturing, Room::Told)? {
             return Ok(block);
         }
         if capturing {
-            let block = self.arena.take_planned(lane, size, requested);
-            return block.ok_or_else(|| self.out_of_memory(requested));
+            return self.last_resort(lane, size, requested, true);
         }
         self.counts.retries += 1;
         self.complete_frees(Patience::Wait)?;
@@ -55,10 +63,24 @@ impl<D: Device> Allocator<D> {
         if let Some(block) = self.arena.take_any(lane, size, requested) {
             return Ok(block);
         }
-        if let Some(block) = self.enlarge(lane, size, requested, false)? {
+        if let Some(block) = self.enlarge(lane, size, requested, false, Room::Told)? {
             return Ok(block);
         }
-        let block = self.arena.take_planned(lane, size, requested);
+        self.last_resort(lane, size, requested, false)
+    }
+
+    /// What a plan keeps, and what the device gives although it said that it has not so much.
+    fn last_resort(
+        &mut self,
+        lane: u32,
+        size: u64,
+        requested: u64,
+        capturing: bool,
+    ) -> Result<u32, PolicyError> {
+        if let Some(block) = self.arena.take_planned(lane, size, requested) {
+            return Ok(block);
+        }
+        let block = self.enlarge(lane, size, requested, capturing, Room::Asked)?;
         block.ok_or_else(|| self.out_of_memory(requested))
     }
 
@@ -90,12 +112,13 @@ impl<D: Device> Allocator<D> {
         size: u64,
         requested: u64,
         capturing: bool,
+        room: Room,
     ) -> Result<Option<u32>, DeviceError> {
         if !capturing {
             self.mapper().unstick()?;
         }
         match self.arena.window(lane, size) {
-            Some(window) => self.fill(&window, lane, requested, capturing),
+            Some(window) => self.fill(&window, lane, requested, capturing, room),
             None => Ok(None),
         }
     }
@@ -107,13 +130,14 @@ impl<D: Device> Allocator<D> {
         lane: u32,
         requested: u64,
         capturing: bool,
+        room: Room,
     ) -> Result<Option<u32>, DeviceError> {
         let targets = self.arena.missing_pages(window);
         // What is still mapped there, because undoing it failed, is used as it is.
         let stuck = self.pages.stuck.iter();
         let stuck = stuck.filter(|(page, _)| targets.binary_search(page).is_ok());
         let missing = window.missing - stuck.count() as u64;
-        let Some(supply) = self.supply(window, missing, capturing)? else {
+        let Some(supply) = self.supply(window, missing, capturing, room)? else {
             return Ok(None);
         };
         let Supply { memory, sources } = supply;
@@ -135,6 +159,7 @@ impl<D: Device> Allocator<D> {
         window: &Window,
         missing: u64,
         capturing: bool,
+        room: Room,
     ) -> Result<Option<Supply>, DeviceError> {
         let size = window.end - window.start;
         let spare = self.pages.spare.len() as u64;
@@ -146,7 +171,11 @@ impl<D: Device> Allocator<D> {
         };
         let new = self.growth(size).min(wanted);
         let new = wanted - count(&empty(&self.arena, wanted - new));
-        if new > self.room() {
+        let enough = match room {
+            Room::Told => new <= self.room(),
+            Room::Asked => new <= self.limit(),
+        };
+        if !enough {
             return Ok(None);
         }
         let kept = self.pages.spare.split_off((spare - kept) as usize);
@@ -197,10 +226,15 @@ impl<D: Device> Allocator<D> {
         wanted.saturating_sub(self.pages.held()).min(self.room())
     }
 
+    /// Pages that the limit leaves.
+    fn limit(&self) -> u64 {
+        let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
+        limit.saturating_sub(self.pages.held())
+    }
+
     /// Pages that the limit and the device leave.
     pub(super) fn room(&self) -> u64 {
-        let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
-        let limit = limit.saturating_sub(self.pages.held());
+        let limit = self.limit();
         // A device that says 0 may not know.
         match self.device.free_bytes() / self.arena.page {
             0 => limit,

@@ -11,6 +11,7 @@
 //! use what is free among the places.
 
 use super::blocks::Block;
+use super::obtain::Room;
 use super::streams::Patience;
 use super::window::{Vacancy, Window};
 use super::{Allocator, Device};
@@ -101,7 +102,7 @@ impl<D: Device> Allocator<D> {
         if !capturing {
             self.mapper().unstick()?;
         }
-        self.fill(window, lane, requested, capturing)
+        self.fill(window, lane, requested, capturing, Room::Told)
     }
 
     /// Whether the pages that a window lacks may be used for it. A place that opens more pages than its bytes fill

@@ -34,12 +34,15 @@ impl<D: Device> Policy for Allocator<D> {
     }
 
     fn process_events(&mut self) -> Result<(), PolicyError> {
+        if self.capturing {
+            return Ok(());
+        }
         Ok(self.complete_frees(Patience::Ask)?)
     }
 
     fn empty_cache(&mut self, pool: PoolId) -> Result<(), PolicyError> {
-        // What a pool in use has cached is for it alone, and stays.
-        if self.in_use(pool) {
+        // What a pool in use has cached is for it alone, and stays. A capture forbids to unmap.
+        if self.capturing || self.in_use(pool) {
             return Ok(());
         }
         Ok(self.trim()?)
@@ -55,6 +58,10 @@ impl<D: Device> Policy for Allocator<D> {
     }
 
     fn close(&mut self) -> Result<(), PolicyError> {
+        if self.capturing {
+            let reason = "a stream is captured into a graph";
+            return Err(PolicyError::Refused(reason.to_owned()));
+        }
         Ok(self.shut()?)
     }
 

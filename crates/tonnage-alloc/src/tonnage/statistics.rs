@@ -5,11 +5,14 @@ use super::follow::Followed;
 
 /// A number of bytes, and the most it ever was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Level {
     /// Bytes now.
     pub now: u64,
     /// The most there ever were.
     pub peak: u64,
+    /// The most there were since peaks were reset.
+    pub recent_peak: u64,
 }
 
 impl Level {
@@ -17,6 +20,7 @@ impl Level {
     pub(super) fn add(&mut self, bytes: u64) {
         self.now += bytes;
         self.peak = self.peak.max(self.now);
+        self.recent_peak = self.recent_peak.max(self.now);
     }
 
     #[inline]
@@ -27,6 +31,7 @@ impl Level {
     pub(super) fn set(&mut self, bytes: u64) {
         self.now = bytes;
         self.peak = self.peak.max(bytes);
+        self.recent_peak = self.recent_peak.max(bytes);
     }
 }
 

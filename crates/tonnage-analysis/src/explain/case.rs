@@ -637,6 +637,8 @@ fn on_device(
         capacity: track.capacity,
         allocated,
         cached: reserved - allocated,
+        own_allocator: meta::find(&recording.meta, track.process, facts::ALLOCATOR)
+            == Some(facts::TONNAGE),
         context: (track.context > 0).then_some(track.context),
         outside: driver_seen.then_some(outside),
         others: others.unwrap_or_else(|| most_of_others(recording, track)),

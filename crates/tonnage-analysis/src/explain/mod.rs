@@ -125,6 +125,8 @@ pub struct OnDevice {
     pub allocated: u64,
     /// Bytes held by PyTorch and not handed out.
     pub cached: u64,
+    /// Whether tonnage's allocator held them, in the place of PyTorch's own.
+    pub own_allocator: bool,
     /// Bytes of this process's context, where they are known.
     pub context: Option<u64>,
     /// Bytes this process obtained past PyTorch's allocator, where that is known.
@@ -527,6 +529,7 @@ fn fullest(case: &Case<'_>) -> Option<Fullest> {
             capacity: case.track.capacity,
             allocated: then.allocated,
             cached: then.cached,
+            own_allocator: case.on_device.own_allocator,
             context: Some(then.context),
             outside: Some(then.other),
             others: then.other_processes,

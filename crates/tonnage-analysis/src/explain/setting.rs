@@ -15,7 +15,7 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
     let matters = case.ran_out || cached * 20 > case.on_device.allocated;
     // No setting helps a job that needs more than there is, whatever a replay says that does not know of
     // the other processes.
-    if !matters || short > 0 {
+    if !matters || short > 0 || !job.takes_settings() {
         return None;
     }
     let report = job.replay(&[Alloc::Recorded, Alloc::expandable()], false);

@@ -525,6 +525,12 @@ impl Holdings {
                     holes = (holes.0 + 1, holes.1.max(to - from));
                 }
             };
+            // A block may begin in the segment below, where segments are mapped side by side.
+            if let Some((&address, &bytes)) = live.range(..span.address).next_back() {
+                let stop = address.saturating_add(bytes).min(end);
+                used = stop.saturating_sub(span.address);
+                at = at.max(stop);
+            }
             for (&address, &bytes) in live.range(span.address..end) {
                 hole(at, address);
                 let stop = address.saturating_add(bytes).min(end);

@@ -276,3 +276,23 @@ fn the_nearest_census_says_who_holds_a_block_and_what_it_does_not_repeat_stays()
     assert_eq!(names(1), ["x", "kept", ""]);
     assert_eq!(names(7), ["x", "late", ""]);
 }
+
+/// Pages that are mapped side by side are segments of their own; a block may lie in several of them.
+#[test]
+fn a_block_in_two_segments_is_a_hole_in_none() {
+    let mut script = Script::new();
+    for page in 0..3 {
+        script.push(Event {
+            address: 64 * MIB + page * 2 * MIB,
+            size: 2 * MIB,
+            ..Event::new(Kind::SegmentMap)
+        });
+    }
+    script.alloc(65 * MIB, 4 * MIB, 4 * MIB);
+    let recording = script.read();
+    let track = &recording.tracks[0];
+    let slack = track.slack_at(3, 0);
+    assert_eq!((slack.hard, slack.soft), (2 * MIB, 0));
+    assert_eq!(slack.largest_hole, MIB);
+    assert_eq!(slack.cached() + track.allocated_at(3), track.reserved_at(3));
+}

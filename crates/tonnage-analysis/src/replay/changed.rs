@@ -34,6 +34,13 @@ impl Job {
         Some((changed, alloc))
     }
 
+    /// Whether every process has PyTorch's own allocator, which takes settings.
+    pub(crate) fn takes_settings(&self) -> bool {
+        let of_torch =
+            |track: &Track| matches!(track.resolve(&Alloc::Recorded), Some(Alloc::Torch(_)));
+        self.tracks.iter().all(of_torch)
+    }
+
     pub(crate) fn track(&self, process: u32, device: i32) -> Option<&Track> {
         let mut tracks = self.tracks.iter();
         tracks.find(|track| (track.requests.process, track.requests.device) == (process, device))

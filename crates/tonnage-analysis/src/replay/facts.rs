@@ -17,6 +17,8 @@ pub(super) struct RecordedAs {
     pub(super) is_torch: bool,
     /// `PYTORCH_CUDA_ALLOC_CONF`, empty if it was not set.
     pub(super) conf: String,
+    /// The allocator that took the place of PyTorch's own, if one did.
+    plugged: Option<String>,
     /// The settings in force; `None` if it is no recording of PyTorch's own allocator.
     pub(super) settings: Option<Settings>,
     /// Whether the recording says what they are.
@@ -48,6 +50,7 @@ impl RecordedAs {
         if let Some(Ok(Value::Object(listed))) = listed.map(serde_json::from_str) {
             apply(&mut settings, &listed);
         }
+        let plugged = meta::find(all, process, facts::ALLOCATOR).map(str::to_owned);
         let order = fact(facts::ADDRESS_ORDER).and_then(|order| match order {
             "ascending" => Some(AddressOrder::Ascending),
             "descending" => Some(AddressOrder::Descending),
@@ -56,7 +59,8 @@ impl RecordedAs {
         Self {
             is_torch,
             conf: conf.to_owned(),
-            settings: is_torch.then_some(settings),
+            settings: (is_torch && plugged.is_none()).then_some(settings),
+            plugged,
             settings_known,
             version_text,
             capacity: number(meta::GPU_CAPACITY).filter(|&bytes| bytes > 0),
@@ -66,8 +70,16 @@ impl RecordedAs {
         }
     }
 
+    /// Whether tonnage's allocator made it: pages that it unmaps to map others are no call of `empty_cache`.
+    pub(super) fn moves_pages(&self) -> bool {
+        self.plugged.as_deref() == Some(facts::TONNAGE)
+    }
+
     /// The recorded allocator as one that can be replayed.
     pub(super) fn alloc(&self) -> Option<Alloc> {
+        if self.moves_pages() {
+            return Some(Alloc::Tonnage);
+        }
         let settings = self.settings.as_ref()?;
         Some(match settings.backend {
             Backend::CudaMallocAsync => Alloc::CudaMallocAsync,

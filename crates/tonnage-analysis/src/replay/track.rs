@@ -167,6 +167,9 @@ impl Track {
             self.order = order;
             return Ok(version);
         }
+        if self.recorded.moves_pages() {
+            self.requests.drop_all(OpKind::MaybeRelease);
+        }
         for op in &mut self.requests.ops {
             if op.kind == OpKind::MaybeRelease {
                 op.kind = OpKind::Release;
@@ -301,7 +304,7 @@ impl Track {
         }
     }
 
-    pub(super) fn is_recorded(&self, alloc: &Alloc) -> bool {
+    pub(crate) fn is_recorded(&self, alloc: &Alloc) -> bool {
         self.recorded.alloc().as_ref() == Some(alloc)
     }
 }

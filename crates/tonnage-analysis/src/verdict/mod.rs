@@ -254,6 +254,8 @@ pub struct Verdict {
     pub context: KnownBytes,
     /// Version of PyTorch.
     pub torch: String,
+    /// The allocator that took the place of PyTorch's own: `tonnage`, or `plugged` for one that is not known.
+    pub allocator: Option<String>,
     /// Every device that was used, with all its processes.
     pub devices_total: Vec<DeviceTotal>,
     /// Every process on every device it used, in order.
@@ -386,6 +388,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         capacity: facts.capacity.clone(),
         context: facts.context.clone(),
         torch: facts.torch.clone(),
+        allocator: facts.any(facts::ALLOCATOR).map(str::to_owned),
         devices_total,
         devices,
         margin,

@@ -89,7 +89,7 @@ impl Needed {
         let smallest = job.and_then(|job| margin::smallest(job, &Alloc::Recorded));
         let bytes = smallest.unwrap_or(least);
         let expandable = job
-            .filter(|_| smallest.is_some())
+            .filter(|job| smallest.is_some() && job.takes_settings())
             .and_then(|job| margin::smallest(job, &Alloc::expandable()))
             .filter(|&less| less < bytes);
         // A run that did not get beyond the failure says nothing but that more is needed.

@@ -533,7 +533,15 @@ fn whereabouts(moment: &Moment, plain_script: bool) -> String {
 fn on_device(device: &OnDevice) -> String {
     let mut parts = vec![
         format!("{} allocated", bytes(device.allocated)),
-        format!("{} cached by PyTorch", bytes(device.cached)),
+        format!(
+            "{} {}",
+            bytes(device.cached),
+            if device.own_allocator {
+                "kept by tonnage's allocator"
+            } else {
+                "cached by PyTorch"
+            }
+        ),
     ];
     if let Some(context) = device.context {
         parts.push(format!("{} context", bytes(context)));

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
+use tonnage_analysis::facts;
 use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
 
 use crate::arguments::InfoOptions;
@@ -203,6 +204,13 @@ fn gpu(info: &Info) -> String {
 }
 
 fn settings(info: &Info) -> String {
+    match info.allocator.as_deref() {
+        Some(facts::TONNAGE) => {
+            return "none: tonnage's allocator took the place of PyTorch's".to_owned();
+        }
+        Some(_) => return "none: another allocator took the place of PyTorch's".to_owned(),
+        None => {}
+    }
     match info.allocator_conf.as_deref() {
         Some("") => "PyTorch's defaults".to_owned(),
         Some(conf) => plain(conf),

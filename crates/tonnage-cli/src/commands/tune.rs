@@ -51,7 +51,7 @@ fn text(tuned: &Tuned) -> String {
     if *advice != Advice::MemoryIsShort {
         text.push('\n');
     }
-    if matches!(advice, Advice::MakesItFit | Advice::Saves) {
+    if matches!(advice, Advice::MakesItFit | Advice::Saves) && !tuned.own.recorded {
         let _ = writeln!(
             text,
             "  {HINT}export PYTORCH_CUDA_ALLOC_CONF={}{HINT:#}\n",
@@ -126,9 +126,12 @@ fn own(text: &mut String, tuned: &Tuned) {
         (true, Some(own), Some(best)) => format!("would need {} more", bytes(own - best)),
         _ => "does not make it fit either".to_owned(),
     };
+    if tuned.own.recorded {
+        return;
+    }
     let _ = writeln!(
         text,
-        "\n{DIM}tonnage's own allocator {compared}, if streams keep up; it runs in replays only: PyTorch cannot use it yet{DIM:#}"
+        "\n{DIM}tonnage's own allocator {compared}, if streams keep up; `import tonnage.torch; tonnage.torch.install()` turns it on{DIM:#}"
     );
 }
 
@@ -142,6 +145,21 @@ fn headline(tuned: &Tuned) -> String {
         ..
     } = tuned;
     let size = |trial: &Trial| trial.smallest.unwrap_or(0);
+    if tuned.own.recorded && tuned.advice != Advice::MemoryIsShort {
+        let known =
+            |smallest: Option<u64>| smallest.map_or_else(|| "an unknown size".to_owned(), bytes);
+        return format!(
+            "recorded with tonnage's own allocator, which takes no settings: a GPU of {} suffices; PyTorch's own would take \
+             {} with {}",
+            known(tuned.own.smallest),
+            known(best.smallest),
+            if best.conf.is_empty() {
+                "its defaults"
+            } else {
+                &best.conf
+            },
+        );
+    }
     let saved = size(baseline).saturating_sub(size(best));
     let calls = best.driver_calls.cast_signed() - baseline.driver_calls.cast_signed();
     let cost = match calls {

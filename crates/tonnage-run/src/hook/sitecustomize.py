@@ -120,6 +120,10 @@ class _Recorder:
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
         self._tell_versions()
+        if self._is_plugged():
+            # PyTorch keeps no history of such an allocator, and tells nobody when it runs out.
+            self.note(plugged=True)
+            return
         try:
             if self.shared:
                 # The script has asked before CUDA was used.
@@ -131,6 +135,14 @@ class _Recorder:
             # cudaMallocAsync has neither a history nor observers.
             self.running = False
             self.note(trouble=str(error).splitlines()[0])
+
+    def _is_plugged(self):
+        """Whether another allocator took the place of PyTorch's own."""
+        try:
+            return self.torch.cuda.memory.get_allocator_backend() == "pluggable"
+        except Exception:
+            # Before torch 2.0 there was none.
+            return False
 
     def _tell_versions(self):
         families = ("PYTORCH_", "TORCH_", "CUDA_", "CUBLAS", "CUDNN_", "NCCL_")

@@ -130,3 +130,14 @@ pub(crate) struct Requests {
     pub(crate) ascending: u64,
     pub(crate) descending: u64,
 }
+
+impl Requests {
+    /// Leaves out every operation of a kind.
+    pub(crate) fn drop_all(&mut self, kind: OpKind) {
+        let kept: Vec<bool> = self.ops.iter().map(|op| op.kind != kind).collect();
+        let mut keep = kept.iter();
+        self.ops.retain(|_| keep.next().copied().unwrap_or(true));
+        let mut keep = kept.iter();
+        self.rows.retain(|_| keep.next().copied().unwrap_or(true));
+    }
+}

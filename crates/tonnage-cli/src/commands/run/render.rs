@@ -49,7 +49,10 @@ pub(crate) fn text(
     } else if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device, here);
         breakdown(&mut text, verdict, device);
-        holders(&mut text, device, here);
+        // PyTorch keeps a history, with lines, only of its own allocator.
+        if verdict.allocator.is_none() {
+            holders(&mut text, device, here);
+        }
         others(&mut text, verdict, device);
     }
     gaps(&mut text, verdict);
@@ -539,8 +542,14 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     if is_torchs {
         part("allocated", peak.allocated, exact, "in PyTorch's blocks");
     }
+    let own = verdict.allocator.as_deref() == Some(facts::TONNAGE);
     if device.reserved_known && is_torchs {
-        part("cached", peak.cached, exact, "cached by PyTorch");
+        let what = if own {
+            "kept by tonnage's allocator"
+        } else {
+            "cached by PyTorch"
+        };
+        part("cached", peak.cached, exact, what);
     }
     let measured = is_measured(verdict);
     let context = if measured {
@@ -553,7 +562,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         let what = "beside PyTorch since then: kernels, libraries, communication";
         part("other", peak.other, facts::MEASURED, what);
     } else if device.reserved_known {
-        part("other", peak.other, exact, "outside PyTorch's allocator");
+        let what = if own {
+            "outside tonnage's allocator"
+        } else {
+            "outside PyTorch's allocator"
+        };
+        part("other", peak.other, exact, what);
     } else {
         part(
             "other",
@@ -583,7 +597,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         return;
     }
     let reserved = if device.reserved_known {
-        format!("{} reserved by PyTorch", bytes(device.peak_reserved))
+        let who = if own {
+            "tonnage's allocator"
+        } else {
+            "PyTorch"
+        };
+        format!("{} reserved by {who}", bytes(device.peak_reserved))
     } else {
         "what PyTorch reserved is not known: Python did not load tonnage's hook (-I, -E, -S), \
          or the process was killed, or another allocator was set"
@@ -800,6 +819,7 @@ mod tests {
                 known: "assumed".to_owned(),
             },
             torch: "2.15.0".to_owned(),
+            allocator: None,
             devices_total: vec![DeviceTotal {
                 device: 0,
                 capacity: 40 << 30,

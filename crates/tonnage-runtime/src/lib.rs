@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The tonnage allocator for running programs: many threads, many streams.
+//!
+//! A [`Runtime`] serves requests of any thread. It holds the allocator
+//! ([`tonnage_alloc::tonnage`]) behind one lock; a call of the device is made
+//! with the lock held, so that what the allocator believes is what the device
+//! does.
+//!
+//! ```
+//! use tonnage_alloc::tonnage::Settings;
+//! use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId};
+//! use tonnage_runtime::Runtime;
+//!
+//! let device = SimDevice::new(SimConfig::with_total(1 << 30));
+//! let runtime = Runtime::new(device, Settings::default());
+//! std::thread::scope(|scope| {
+//!     for stream in 0..4 {
+//!         let runtime = &runtime;
+//!         scope.spawn(move || {
+//!             let block = runtime.alloc(Request::new(3 << 20, StreamId(stream)))?;
+//!             // Any thread may free it.
+//!             runtime.free(block)
+//!         });
+//!     }
+//! });
+//! assert_eq!(runtime.statistics().allocated.now, 0);
+//! assert_eq!(runtime.statistics().served, 4);
+//! runtime.close()?;
+//! # Ok::<(), tonnage_alloc::PolicyError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+use std::sync::{Mutex, MutexGuard};
+
+use tonnage_alloc::tonnage::{Allocator, Settings, Statistics};
+use tonnage_alloc::torch::PoolId;
+use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId};
+
+/// The tonnage allocator, for any number of threads.
+#[derive(Debug)]
+pub struct Runtime<D> {
+    state: Mutex<State<D>>,
+}
+
+#[derive(Debug)]
+struct State<D> {
+    allocator: Allocator<D>,
+    /// How many captures and private pools are open.
+    captures: u32,
+}
+
+impl<D: Device> Runtime<D> {
+    /// A runtime that holds nothing yet.
+    pub fn new(device: D, settings: Settings) -> Self {
+        Self {
+            state: Mutex::new(State {
+                allocator: Allocator::new(device, settings),
+                captures: 0,
+            }),
+        }
+    }
+
+    /// What is behind the lock. A thread that panicked there may have left it in disorder: nothing is served then.
+    fn lock(&self) -> Result<MutexGuard<'_, State<D>>, PolicyError> {
+        let broken = "the allocator is broken: a thread panicked inside of it";
+        let refused = |_| PolicyError::Refused(broken.to_owned());
+        self.state.lock().map_err(refused)
+    }
+
+    /// Serves a request: the first byte of a block.
+    ///
+    /// # Errors
+    /// If there is no memory, or the request cannot be served at all.
+    pub fn alloc(&self, request: Request) -> Result<DeviceAddr, PolicyError> {
+        self.lock()?.allocator.alloc(request)
+    }
+
+    /// Takes a block back. Its own stream may get it again at once, others when the work of that stream is done.
+    ///
+    /// # Errors
+    /// If no live block starts there.
+    pub fn free(&self, addr: DeviceAddr) -> Result<(), PolicyError> {
+        self.lock()?.allocator.free(addr)
+    }
+
+    /// Says that another stream uses a live block too.
+    ///
+    /// # Errors
+    /// If no live block starts there.
+    pub fn record_stream(&self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
+        self.lock()?.allocator.record_stream(addr, stream)
+    }
+
+    /// A graph is captured from now on, or a private pool is open: until [`end_capture`](Self::end_capture) is called
+    /// as often, no work is asked about or waited for, and nothing is unmapped.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn begin_capture(&self) -> Result<(), PolicyError> {
+        let mut state = self.lock()?;
+        state.captures += 1;
+        state.allocator.set_capturing(true);
+        Ok(())
+    }
+
+    /// A capture has ended.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn end_capture(&self) -> Result<(), PolicyError> {
+        let mut state = self.lock()?;
+        state.captures = state.captures.saturating_sub(1);
+        if state.captures == 0 {
+            state.allocator.set_capturing(false);
+        }
+        Ok(())
+    }
+
+    /// Nobody uses a pool any more: its memory is like any other.
+    ///
+    /// # Errors
+    /// If nobody used it.
+    pub fn release_pool(&self, pool: PoolId) -> Result<(), PolicyError> {
+        self.lock()?.allocator.release_pool(pool)
+    }
+
+    /// Gives every page back that no live block needs, after waiting for the work that still uses it. Does nothing
+    /// while a graph is captured.
+    ///
+    /// # Errors
+    /// If the device fails; what was given back until then stays given back.
+    pub fn empty_cache(&self) -> Result<(), PolicyError> {
+        self.lock()?.allocator.empty_cache(PoolId::DEFAULT)
+    }
+
+    /// Changes the limit of what may be reserved.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn set_limit(&self, bytes: Option<u64>) -> Result<(), PolicyError> {
+        self.lock()?.allocator.set_limit(bytes);
+        Ok(())
+    }
+
+    /// What it has and what it did. Every number is exact and of the same moment; all are 0 if the runtime is broken.
+    pub fn statistics(&self) -> Statistics {
+        let state = self.lock();
+        state.map_or_else(
+            |_| Statistics::default(),
+            |state| state.allocator.statistics(),
+        )
+    }
+
+    /// Begins the recent peaks of the statistics anew.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn reset_peaks(&self) -> Result<(), PolicyError> {
+        self.lock()?.allocator.reset_peaks();
+        Ok(())
+    }
+
+    /// Bytes of the live block that starts at an address, slack included.
+    pub fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
+        self.lock().ok()?.allocator.size_of(addr)
+    }
+
+    /// Does something with the device, while no thread is inside of the allocator.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn with_device<T>(&self, act: impl FnOnce(&mut D) -> T) -> Result<T, PolicyError> {
+        Ok(act(self.lock()?.allocator.device_mut()))
+    }
+
+    /// Gives back everything that no live block needs, the addresses too.
+    ///
+    /// # Errors
+    /// If the device fails, or a graph is captured.
+    pub fn close(&self) -> Result<(), PolicyError> {
+        self.lock()?.allocator.close()
+    }
+
+    /// Recounts every structure.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let state = self.lock().map_err(|error| error.to_string())?;
+        state.allocator.check()
+    }
+}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The allocator of this process: its device, its pools, and what it says when
+//! a request cannot be served.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+
+use tonnage_alloc::tonnage::{Allocator, Settings};
+use tonnage_alloc::torch::PoolId;
+use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, round_up};
+use tonnage_device_cuda::{Capture, CudaDevice};
+use tonnage_runtime::Runtime;
+
+use crate::torch::{self, StreamFilter};
+
+/// Why a call of PyTorch's is not served.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// There is no memory for it.
+    OutOfMemory(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl Failure {
+    fn other(error: impl std::fmt::Display) -> Self {
+        Self::Other(format!("tonnage: {error}"))
+    }
+}
+
+/// The allocator of a device.
+pub(crate) struct Served {
+    device: i32,
+    total: u64,
+    page: u64,
+    runtime: Runtime<CudaDevice>,
+    pools: Mutex<Pools>,
+    /// How many pools are open, so that most requests need not look.
+    open: AtomicUsize,
+    /// Frees of addresses that are no block's.
+    unknown_frees: AtomicU64,
+    /// Whether a dry run was told of this allocator.
+    told: Once,
+    /// What may be reserved at most.
+    limit: AtomicU64,
+}
+
+#[derive(Default)]
+struct Pools {
+    /// Pools that requests go to now, with the streams they are for.
+    open: Vec<(PoolId, StreamFilter)>,
+    /// How often each was opened and not released.
+    users: BTreeMap<PoolId, u32>,
+}
+
+static SERVED: OnceLock<Served> = OnceLock::new();
+
+/// Whether PyTorch was told of all functions, or only of `malloc` and `free`.
+static COMPLETE: AtomicBool = AtomicBool::new(false);
+
+/// PyTorch was told of all functions.
+pub(crate) fn complete() {
+    COMPLETE.store(true, Ordering::Release);
+}
+
+/// The name of PyTorch's pool in the allocator: no pool of PyTorch's is the default pool.
+fn pool_of(name: (u64, u64)) -> PoolId {
+    // What starts with a number other than 0 is for graphs; nothing is unmapped or waited for on its behalf.
+    PoolId(name.0 | 1 << 63, name.1)
+}
+
+impl Served {
+    /// The allocator, if there was a request.
+    pub(crate) fn existing() -> Option<&'static Self> {
+        SERVED.get()
+    }
+
+    /// The allocator of a device; made by the first request.
+    pub(crate) fn of(device: i32) -> Result<&'static Self, Failure> {
+        let served = match SERVED.get() {
+            Some(served) => served,
+            None => Self::start(device)?,
+        };
+        if served.device == device {
+            return Ok(served);
+        }
+        Err(Failure::other(format_args!(
+            "memory on GPU {device} was asked for, and this process uses tonnage's allocator on GPU {}. It serves one GPU \
+             in a process. Start a process for each GPU (torchrun), or run without tonnage.torch.install().",
+            served.device
+        )))
+    }
+
+    #[cold]
+    fn start(device: i32) -> Result<&'static Self, Failure> {
+        static STARTING: Mutex<()> = Mutex::new(());
+        let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(served) = SERVED.get() {
+            return Ok(served);
+        }
+        let cuda = CudaDevice::new(device).map_err(Failure::other)?;
+        let (total, page) = (cuda.total(), cuda.granularity());
+        Ok(SERVED.get_or_init(|| Self {
+            device,
+            total,
+            page,
+            runtime: Runtime::new(cuda, Settings::default()),
+            pools: Mutex::default(),
+            open: AtomicUsize::new(0),
+            unknown_frees: AtomicU64::new(0),
+            told: Once::new(),
+            limit: AtomicU64::new(u64::MAX),
+        }))
+    }
+
+    fn pools(&self) -> MutexGuard<'_, Pools> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The address of a block.
+    pub(crate) fn malloc(&self, bytes: u64, stream: u64) -> Result<u64, Failure> {
+        let mut request = Request::new(bytes, StreamId(stream));
+        if self.open.load(Ordering::Acquire) > 0 {
+            let pools = self.pools();
+            let mut open = pools.open.iter().rev();
+            if let Some((pool, _)) = open.find(|(_, filter)| filter.accepts(stream)) {
+                request = request.in_pool(*pool);
+            }
+        }
+        if !COMPLETE.load(Ordering::Acquire) {
+            self.refuse_capture(stream)?;
+        }
+        match self.runtime.alloc(request) {
+            Ok(block) => {
+                self.told.call_once(|| torch::tell_dry_run(block.0));
+                self.report(block, 1);
+                Ok(block.0)
+            }
+            Err(PolicyError::OutOfMemory { requested, free }) => {
+                let now = self.runtime.statistics();
+                let (live, held) = (now.allocated.now, now.reserved.now);
+                let rounded = round_up(requested, Allocator::<CudaDevice>::ALIGNMENT);
+                let rounded = rounded.unwrap_or(requested);
+                torch::report_out_of_memory(rounded, free, live, held, self.device);
+                Err(Failure::OutOfMemory(self.explain(requested, free)))
+            }
+            Err(error) => Err(Failure::other(error)),
+        }
+    }
+
+    /// A graph uses memory again after it was freed. Where PyTorch does not say what belongs to a graph, its memory
+    /// would be given to others.
+    fn refuse_capture(&self, stream: u64) -> Result<(), Failure> {
+        let capture = self
+            .runtime
+            .with_device(|device| device.capture(StreamId(stream)));
+        match capture {
+            Ok(Ok(Capture::None)) => Ok(()),
+            Ok(Ok(_)) => Err(Failure::other(
+                "a CUDA graph is captured, and PyTorch was told only of tonnage_malloc and tonnage_free. Use \
+                 tonnage.torch.install(), which tells it of the functions for graphs.",
+            )),
+            Ok(Err(error)) => Err(Failure::other(error)),
+            Err(error) => Err(Failure::other(error)),
+        }
+    }
+
+    /// Tells PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
+    fn report(&self, block: DeviceAddr, sign: i64) {
+        let Some(size) = self.runtime.size_of(block) else {
+            return;
+        };
+        let now = self.runtime.statistics();
+        let taken = if sign < 0 { size } else { 0 };
+        let allocated = now.allocated.now.saturating_sub(taken);
+        let change = sign * size as i64;
+        torch::report(block.0, change, allocated, now.reserved.now, self.device);
+    }
+
+    /// Takes a block back.
+    pub(crate) fn free(&self, address: u64) {
+        let block = DeviceAddr(address);
+        // Before it is freed: afterwards another thread may have been given the same address, and told so first.
+        self.report(block, -1);
+        if self.runtime.free(block).is_err() {
+            // PyTorch frees in destructors, where nothing can be raised.
+            self.unknown_frees.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a stream uses a block. What is no block of ours is somebody else's to care for.
+    pub(crate) fn record_stream(&self, address: u64, stream: u64) -> Result<(), Failure> {
+        let named = self
+            .runtime
+            .record_stream(DeviceAddr(address), StreamId(stream));
+        match named {
+            Ok(()) | Err(PolicyError::UnknownAddress(_)) => Ok(()),
+            Err(error) => Err(Failure::other(error)),
+        }
+    }
+
+    /// Requests of streams that the filter accepts go to a pool from now on.
+    pub(crate) fn begin_pool(&self, name: (u64, u64), filter: StreamFilter) -> Result<(), Failure> {
+        let pool = pool_of(name);
+        self.runtime.begin_capture().map_err(Failure::other)?;
+        let mut pools = self.pools();
+        *pools.users.entry(pool).or_default() += 1;
+        pools.open.push((pool, filter));
+        self.open.store(pools.open.len(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Requests go to this pool no more.
+    pub(crate) fn end_pool(&self, name: (u64, u64)) -> Result<(), Failure> {
+        let pool = pool_of(name);
+        let mut pools = self.pools();
+        let Some(last) = pools.open.iter().rposition(|(open, _)| *open == pool) else {
+            return Ok(());
+        };
+        let closed = pools.open.remove(last);
+        self.open.store(pools.open.len(), Ordering::Release);
+        drop(pools);
+        drop(closed);
+        self.runtime.end_capture().map_err(Failure::other)
+    }
+
+    /// One user of a pool less; without users its memory is like any other.
+    pub(crate) fn release_pool(&self, name: (u64, u64)) -> Result<(), Failure> {
+        let pool = pool_of(name);
+        let mut pools = self.pools();
+        let Some(users) = pools.users.get_mut(&pool) else {
+            return Ok(());
+        };
+        *users -= 1;
+        if *users > 0 {
+            return Ok(());
+        }
+        pools.users.remove(&pool);
+        match self.runtime.release_pool(pool) {
+            // A pool from which nothing was ever requested.
+            Ok(()) | Err(PolicyError::Refused(_)) => Ok(()),
+            Err(error) => Err(Failure::other(error)),
+        }
+    }
+
+    pub(crate) fn empty_cache(&self) -> Result<(), Failure> {
+        self.runtime.empty_cache().map_err(Failure::other)
+    }
+
+    /// Limits what is reserved to a part of the device.
+    pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), Failure> {
+        #[expect(clippy::cast_sign_loss, reason = "a fraction is not negative")]
+        let limit = (self.total as f64 * fraction.clamp(0.0, 1.0)) as u64;
+        self.limit.store(limit, Ordering::Relaxed);
+        self.runtime.set_limit(Some(limit)).map_err(Failure::other)
+    }
+
+    pub(crate) fn reset_peaks(&self) -> Result<(), Failure> {
+        self.runtime.reset_peaks().map_err(Failure::other)
+    }
+
+    /// What [`NAMES`] names, in its order.
+    pub(crate) fn statistics(&self) -> [u64; NAMES.len()] {
+        let now = self.runtime.statistics();
+        [
+            now.requested.now,
+            now.requested.peak,
+            now.requested.recent_peak,
+            now.allocated.now,
+            now.allocated.peak,
+            now.allocated.recent_peak,
+            now.reserved.now,
+            now.reserved.peak,
+            now.reserved.recent_peak,
+            now.blocks,
+            now.pending,
+            now.served,
+            now.refused,
+            now.misses,
+            now.pages_created,
+            now.pages_released,
+            now.pages_moved,
+            now.events_recorded,
+            now.waits,
+            now.retries,
+            self.page,
+            self.unknown_frees.load(Ordering::Relaxed),
+        ]
+    }
+
+    /// The message of an out-of-memory error. It begins as PyTorch's does, because programs look for that.
+    fn explain(&self, requested: u64, free: u64) -> String {
+        let now = self.runtime.statistics();
+        let (live, held) = (now.allocated.now, now.reserved.now);
+        let mut more = String::new();
+        let limit = self.limit.load(Ordering::Relaxed);
+        if limit < self.total {
+            let _ = write!(
+                more,
+                " torch.cuda.set_per_process_memory_fraction limits it to {}.",
+                readable(limit)
+            );
+        }
+        if self.open.load(Ordering::Acquire) > 0 {
+            more += " A graph is captured, so nothing was waited for and no page was moved.";
+        }
+        format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. tonnage's \
+             allocator holds {} in this process, {} of it in live blocks and {} in partly used pages or for streams and \
+             graphs that still use it.{more}",
+            readable(requested),
+            self.device,
+            readable(self.total),
+            readable(free),
+            readable(held),
+            readable(live),
+            readable(held.saturating_sub(live)),
+        )
+    }
+}
+
+/// The statistics that a plug-in tells, in order.
+pub(crate) const NAMES: [&str; 22] = [
+    "requested_bytes.current",
+    "requested_bytes.peak_ever",
+    "requested_bytes.peak",
+    "allocated_bytes.current",
+    "allocated_bytes.peak_ever",
+    "allocated_bytes.peak",
+    "reserved_bytes.current",
+    "reserved_bytes.peak_ever",
+    "reserved_bytes.peak",
+    "blocks",
+    "blocks_waiting_for_streams",
+    "requests_served",
+    "requests_refused",
+    "requests_that_called_the_driver",
+    "pages_obtained",
+    "pages_given_back",
+    "pages_moved",
+    "events_recorded",
+    "waits",
+    "retries",
+    "page_bytes",
+    "unknown_frees",
+];
+
+/// Bytes as people read them, as PyTorch writes them.
+fn readable(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    for (unit, name) in UNITS {
+        if bytes >= unit {
+            return format!("{:.2} {name}", bytes as f64 / unit as f64);
+        }
+    }
+    format!("{bytes} bytes")
+}

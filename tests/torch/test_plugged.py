@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""tonnage's allocator in the place of PyTorch's, under a dry run with the real PyTorch."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import PYTHON, SCRIPTS, TONNAGE, environment
+
+LIBRARY = str(Path(TONNAGE).resolve().with_name("libtonnage_torch.so"))
+GIB = 1 << 30
+
+
+LENGTHS = ("128", "224")  # of the sequences of the transformer
+
+
+def plugged(script, *arguments):
+    return [PYTHON, str(SCRIPTS / "plugged.py"), LIBRARY, str(SCRIPTS / script), *arguments]
+
+
+def requests(result):
+    """The sizes of all blocks, in order, as the allocators round them."""
+    table = result.table()
+    columns = (table[name].to_pylist() for name in ("kind", "size", "requested"))
+    return [-(-(requested or size) // 512) * 512 for kind, size, requested in zip(*columns) if kind == "alloc"]
+
+
+def replayed(result):
+    """What PyTorch's own allocator would have done with the same requests."""
+    line = [TONNAGE, "replay", "--json", "--alloc", "torch", str(result.recording)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout)["tracks"][0]["allocators"][0]
+
+
+def test_streams_threads_and_graphs_are_safe(tonnage):
+    result = tonnage(
+        None, command=plugged("plugged_checks.py"), options=["--gpu", "rtx3090", "--gpus", "2"], json=False
+    )
+    assert result.code == 0, result.out + result.err
+    assert 'left {"blocks": 0, "blocks_waiting_for_streams": 0, "unknown_frees": 0}' in result.out
+    assert "refused: tonnage: memory on GPU 1 was asked for, and this process uses tonnage's allocator" in result.out
+    assert "torch.cuda.set_per_process_memory_fraction limits it to 2.3" in result.out
+    # The verdict knows who allocates, and does not speak of PyTorch's allocator or of lines it cannot know.
+    assert "reserved by tonnage's allocator" in result.out
+    assert "caught       2 out-of-memory errors that the script handled" in result.out
+    assert "by PyTorch" not in result.out.split("statistics", 1)[1]
+    assert "held by" not in result.out
+
+
+def test_a_transformer_fits_on_a_smaller_gpu(tonnage):
+    small = ["--gpu", "rtx3090", "--capacity", "2.95GiB"]
+    native = tonnage("transformer.py", *LENGTHS, options=[*small, "--stop-at-oom"])
+    own = tonnage(None, command=plugged("transformer.py", *LENGTHS), options=small)
+    assert native.verdict["outcome"] == "does_not_fit"
+    assert own.code == 0, own.out + own.err
+    assert own.verdict["outcome"] == "fits" and own.verdict["allocator"] == "tonnage"
+    # The program asks for the same; it only gets further.
+    asked = requests(native)
+    assert len(asked) > 1000 and requests(own)[: len(asked)] == asked
+    device = own.verdict["devices"][0]
+    assert device["reserved_known"]
+    statistics = json.loads(own.err.split("statistics ", 1)[1].splitlines()[0])
+    assert device["peak_reserved"] == statistics["reserved_bytes.peak_ever"]
+    assert device["peak_allocated"] == statistics["allocated_bytes.peak_ever"]
+    assert device["peak_reserved"] <= 1.02 * device["peak_allocated"]
+    assert device["at_peak"]["other"] == 0
+    assert statistics["pages_moved"] > 0
+    # The replay of such a recording is one with tonnage's allocator, on a device that may be smaller still.
+    assert 0.99 * device["peak_used"] < own.verdict["margin"]["smallest"] <= device["peak_used"]
+    assert replayed(own)["smallest"]["bytes"] > 2.95 * GIB
+
+
+@pytest.mark.parametrize("script", [("resnet.py",), ("kv_cache.py", "1")])
+def test_less_is_reserved(tonnage, script):
+    own = tonnage(None, command=plugged(*script), options=["--gpu", "rtx3090"])
+    assert own.code == 0, own.out + own.err
+    device, native = own.verdict["devices"][0], replayed(own)
+    assert device["peak_reserved"] < native["peak_reserved"]
+    assert own.verdict["margin"]["smallest"] < native["smallest"]["bytes"]
+    assert device["peak_reserved"] <= 1.02 * device["peak_allocated"]
+
+
+def test_running_out_is_told_as_it_is(tonnage):
+    result = tonnage(
+        None, command=plugged("transformer.py", *LENGTHS), options=["--gpu", "rtx3090", "--capacity", "2.8GiB"]
+    )
+    verdict = result.verdict
+    assert verdict["outcome"] == "does_not_fit"
+    asked = verdict["devices"][0]["out_of_memory"]["requested"] / (1 << 20)
+    assert f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} MiB" in result.err
+    # The second run, without a limit, goes to the end.
+    assert verdict["need"]["known"] == "replayed" and verdict["need"]["expandable"] is None
+    assert 2.8 * GIB < verdict["need"]["bytes"] < 2.95 * GIB
+    explained = subprocess.run([TONNAGE, "explain", str(result.recording)], capture_output=True, text=True, timeout=60)
+    assert "kept by tonnage's allocator" in explained.stdout
+    assert "expandable" not in explained.stdout
+
+
+def test_plain_plugging_works_and_refuses_graphs(tonnage, tmp_path):
+    script = tmp_path / "plain.py"
+    script.write_text(
+        f"""
+import torch
+plugged = torch.cuda.memory.CUDAPluggableAllocator({LIBRARY!r}, "tonnage_malloc", "tonnage_free")
+torch.cuda.memory.change_current_allocator(plugged)
+x = torch.ones(1024, 1024, device="cuda")
+y = x @ x
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        y = x @ x
+except RuntimeError as error:
+    print("refused:", str(error).splitlines()[0])
+"""
+    )
+    result = tonnage(None, command=[PYTHON, str(script)], options=["--gpu", "rtx3090"], json=False)
+    assert result.code == 0, result.out + result.err
+    assert "refused: tonnage: a CUDA graph is captured" in result.out
+    assert "reserved by tonnage's allocator" in result.out
+    # No setting of PyTorch's allocator is proposed to a program that does not use it.
+    tuned = subprocess.run([TONNAGE, "tune", str(result.recording)], capture_output=True, text=True, timeout=120)
+    assert tuned.stdout.startswith("recorded with tonnage's own allocator, which takes no settings")
+    assert "export" not in tuned.stdout
+
+
+def test_too_late_is_said(tmp_path):
+    script = (SCRIPTS / "plugged.py").read_text()
+    late = script.replace("allocator.install()", "import torch\ntorch.zeros(1, device='cuda')\nallocator.install()")
+    late = late.replace("Path(__file__).parents[3]", f"Path({str(SCRIPTS.parents[2])!r})")
+    (tmp_path / "late.py").write_text(late)
+    line = [TONNAGE, "run", "--gpu", "rtx3090", "--", PYTHON, str(tmp_path / "late.py"), LIBRARY, "x"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path)
+    assert "PyTorch has used CUDA already" in done.stderr + done.stdout
