@@ -669,9 +669,14 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
                 text,
                 "then",
                 &format!(
-                    "after the last time at most {} allocated, {} in use with what PyTorch caches",
+                    "after the last time at most {} allocated, {} in use with what {} caches",
                     bytes(after.peak_allocated),
-                    bytes(after.most_in_use)
+                    bytes(after.most_in_use),
+                    if verdict.allocator.is_some() {
+                        "the allocator"
+                    } else {
+                        "PyTorch"
+                    }
                 ),
             );
         }
