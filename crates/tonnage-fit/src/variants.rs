@@ -344,6 +344,7 @@ impl<'a> Variants<'a> {
         let mut options = self.options_of(&first.variant);
         let server = ForkServer::start(&job, &options, imports).map_err(told)?;
         options.stop_at_oom = true;
+        options.holders_at_end = true;
         // A fork that waits for what is not there waits for ever. On a busy machine one that does not takes long, too.
         let limit = first.took * 3 + Duration::from_secs(20);
         let mut observer = Until {
@@ -381,6 +382,8 @@ impl<'a> Variants<'a> {
         if let Some(gpu) = &variant.gpu {
             options.gpu.clone_from(gpu);
         }
+        // Nobody sees them in a recording that is not kept.
+        options.holders_at_end = self.keep || self.first.is_none();
         options
     }
 

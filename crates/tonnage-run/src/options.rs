@@ -129,6 +129,8 @@ pub struct Options {
     pub forward_signals: bool,
     /// Source files for which the job reads other text: each file with its text. The files themselves are not changed.
     pub sources: Vec<(PathBuf, String)>,
+    /// Ask at the end of each process who holds what is left there. Who holds memory at a peak is asked then.
+    pub holders_at_end: bool,
     /// Have the job list the modules it imports, for a fork server.
     pub(crate) list_imports: bool,
     /// The stand-in library, instead of the one in `TONNAGE_STANDIN`, the bundled one or the one beside the executable.
@@ -155,6 +157,7 @@ impl Options {
             allow_real_gpu: false,
             forward_signals: false,
             sources: Vec::new(),
+            holders_at_end: true,
             list_imports: false,
             standin: None,
         }

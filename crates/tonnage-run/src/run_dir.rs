@@ -334,6 +334,7 @@ fn fill(
         "stop_after_steps": steps,
         "stop_after_seconds": seconds,
         "imports": options.list_imports,
+        "holders_at_end": options.holders_at_end,
     });
     write_hook(folder, &settings)?;
     for name in DRIVER_NAMES {

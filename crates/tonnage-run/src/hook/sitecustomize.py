@@ -49,6 +49,7 @@ class _Recorder:
         self.shared = False
         self.draining = False
         self.started = False
+        self.forked = False
 
     def write(self, tag, data):
         self.library.tonnage_record(tag, data, len(data))
@@ -159,6 +160,7 @@ class _Recorder:
     def join(self, settings):
         """Goes on as the recorder of a variant, which was forked off before any device was used."""
         self.settings = settings
+        self.forked = True
         self.change(settings.get("changes") or ())
         if os.path.isfile(sys.argv[0]):
             self.holders.main_file = os.path.abspath(sys.argv[0])
@@ -493,8 +495,9 @@ def _at_exit():
         _imports.write()
     if _recorder is not None:
         _recorder.sample()
-        _recorder.ask_owners()
-        _recorder.take_census("end")
+        if _recorder.settings.get("holders_at_end", True):
+            _recorder.ask_owners()
+            _recorder.take_census("end")
         _recorder.drain()
         # After the last of the history: when that is drained depends on the clock, and the place of a row must not.
         _recorder.tell_values()
@@ -502,6 +505,27 @@ def _at_exit():
             _recorder.note(ended=True)
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()
+        if _recorder.forked:
+            _leave_libraries()
+
+
+def _leave_libraries():
+    """Has this process, a fork, end without taking apart the libraries that it shares with others: hundreds of
+    thousands of objects, each of which would have to be copied first."""
+    import ctypes
+    import gc
+
+    is_library = _SHARED["is_library"]
+    needed = {"__main__", "builtins", "sys", "importlib", "importlib._bootstrap"}
+    left = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name not in needed and isinstance(file, str) and is_library(file):
+            left.append(sys.modules.pop(name))
+    # Nobody lets go of it again.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
+    # What is in a reference cycle at the end is not freed then: the system takes it with the process.
+    gc.freeze()
 
 
 _exit = os._exit
