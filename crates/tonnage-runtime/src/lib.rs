@@ -4,42 +4,67 @@
 //! A [`Runtime`] serves requests of any thread. It holds the allocator
 //! ([`tonnage_alloc::tonnage`]) behind one lock; a call of the device is made
 //! with the lock held, so that what the allocator believes is what the device
-//! does.
+//! does. That is all PyTorch's plug-in uses.
+//!
+//! Where many threads allocate at once, each takes a [`Front`] for its stream
+//! ([`Runtime::front`]). It keeps small blocks that were freed, by size, and gives
+//! whole batches of them back; only then, and when it has none, is the lock
+//! needed that all share. Large blocks always go to the allocator, which joins
+//! them with their neighbours: keeping them by size would let blocks of the wrong
+//! sizes pile up. [`Tenant`]s share a device with a quota each.
 //!
 //! ```
+//! use std::sync::Arc;
 //! use tonnage_alloc::tonnage::Settings;
-//! use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId};
+//! use tonnage_alloc::{PolicyError, SimConfig, SimDevice, StreamId};
 //! use tonnage_runtime::Runtime;
 //!
 //! let device = SimDevice::new(SimConfig::with_total(1 << 30));
-//! let runtime = Runtime::new(device, Settings::default());
+//! let runtime = Arc::new(Runtime::new(device, Settings::default()));
 //! std::thread::scope(|scope| {
 //!     for stream in 0..4 {
-//!         let runtime = &runtime;
+//!         let runtime = Arc::clone(&runtime);
 //!         scope.spawn(move || {
-//!             let block = runtime.alloc(Request::new(3 << 20, StreamId(stream)))?;
-//!             // Any thread may free it.
-//!             runtime.free(block)
+//!             let mut front = runtime.front(StreamId(stream));
+//!             for _ in 0..100 {
+//!                 let block = front.alloc(3000)?;
+//!                 front.free(block)?;
+//!             }
+//!             Ok::<(), PolicyError>(())
 //!         });
 //!     }
 //! });
-//! assert_eq!(runtime.statistics().allocated.now, 0);
+//! // The allocator itself was asked once by each thread.
 //! assert_eq!(runtime.statistics().served, 4);
+//! assert_eq!(runtime.statistics().allocated.now, 0);
 //! runtime.close()?;
-//! # Ok::<(), tonnage_alloc::PolicyError>(())
+//! # Ok::<(), PolicyError>(())
 //! ```
 #![forbid(unsafe_code)]
 
-use std::sync::{Mutex, MutexGuard};
+mod front;
+mod shelf;
+mod sync;
+mod tenant;
+
+pub use front::{Block, Front};
+pub use tenant::Tenant;
 
 use tonnage_alloc::tonnage::{Allocator, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId};
 
+use shelf::Shelf;
+use sync::{Arc, Mutex, MutexGuard};
+
 /// The tonnage allocator, for any number of threads.
 #[derive(Debug)]
 pub struct Runtime<D> {
     state: Mutex<State<D>>,
+    /// What each front keeps; see [`front`](Self::front).
+    shelves: Mutex<Vec<Arc<Mutex<Shelf>>>>,
+    /// Bytes that a front may keep.
+    kept: u64,
 }
 
 #[derive(Debug)]
@@ -52,7 +77,10 @@ struct State<D> {
 impl<D: Device> Runtime<D> {
     /// A runtime that holds nothing yet.
     pub fn new(device: D, settings: Settings) -> Self {
+        let kept = (device.total() / shelf::SHARE).min(shelf::MOST);
         Self {
+            kept,
+            shelves: Mutex::new(Vec::new()),
             state: Mutex::new(State {
                 allocator: Allocator::new(device, settings),
                 captures: 0,
@@ -72,7 +100,50 @@ impl<D: Device> Runtime<D> {
     /// # Errors
     /// If there is no memory, or the request cannot be served at all.
     pub fn alloc(&self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        self.lock()?.allocator.alloc(request)
+        let served = self.lock()?.allocator.alloc(request);
+        match served {
+            // What fronts keep may be what is missing.
+            Err(PolicyError::OutOfMemory { .. }) if self.recall()? > 0 => {
+                self.lock()?.allocator.alloc(request)
+            }
+            served => served,
+        }
+    }
+
+    /// Takes back what fronts keep; how many blocks there were. No lock is held while another one is taken.
+    fn recall(&self) -> Result<usize, PolicyError> {
+        let shelves = sync::locked(&self.shelves).clone();
+        let mut blocks = Vec::new();
+        for shelf in shelves {
+            blocks.append(&mut sync::locked(&shelf).take_all());
+        }
+        self.free_all(&blocks)?;
+        Ok(blocks.len())
+    }
+
+    /// Takes blocks back, all of which are live.
+    fn free_all(&self, blocks: &[DeviceAddr]) -> Result<(), PolicyError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.lock()?;
+        blocks
+            .iter()
+            .try_for_each(|&block| state.allocator.free(block))
+    }
+
+    /// A way in for one thread and one stream, that keeps small blocks so that most requests take no lock that
+    /// another thread takes too. What it keeps counts as allocated in [`statistics`](Self::statistics); when memory
+    /// runs short it is taken back.
+    pub fn front(self: &Arc<Self>, stream: StreamId) -> Front<D> {
+        Front::new(Arc::clone(self), stream)
+    }
+
+    /// Bytes and number of the blocks that fronts keep.
+    pub fn kept(&self) -> (u64, usize) {
+        let shelves = sync::locked(&self.shelves).clone();
+        let held = shelves.iter().map(|shelf| sync::locked(shelf).held());
+        held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 
     /// Takes a block back. Its own stream may get it again at once, others when the work of that stream is done.
@@ -81,6 +152,14 @@ impl<D: Device> Runtime<D> {
     /// If no live block starts there.
     pub fn free(&self, addr: DeviceAddr) -> Result<(), PolicyError> {
         self.lock()?.allocator.free(addr)
+    }
+
+    /// Takes back a block of a front, where no front is at hand.
+    ///
+    /// # Errors
+    /// If the block is of another runtime.
+    pub fn free_block(&self, block: Block) -> Result<(), PolicyError> {
+        self.free(block.into_addr())
     }
 
     /// Says that another stream uses a live block too.
@@ -130,6 +209,7 @@ impl<D: Device> Runtime<D> {
     /// # Errors
     /// If the device fails; what was given back until then stays given back.
     pub fn empty_cache(&self) -> Result<(), PolicyError> {
+        self.recall()?;
         self.lock()?.allocator.empty_cache(PoolId::DEFAULT)
     }
 
@@ -178,6 +258,7 @@ impl<D: Device> Runtime<D> {
     /// # Errors
     /// If the device fails, or a graph is captured.
     pub fn close(&self) -> Result<(), PolicyError> {
+        self.recall()?;
         self.lock()?.allocator.close()
     }
 

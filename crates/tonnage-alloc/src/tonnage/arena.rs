@@ -223,14 +223,21 @@ impl Arena {
     #[inline]
     pub(super) fn attach(&mut self, index: u32) -> u32 {
         let mut index = index;
-        let next = self.blocks[index].next;
-        if next != NONE && self.absorbs(index, next) {
+        // Behind a shared block there may be one of the same lane again.
+        loop {
+            let next = self.blocks[index].next;
+            if next == NONE || !self.absorbs(index, next) {
+                break;
+            }
             self.detach(next);
             self.blocks[index].epoch = self.blocks[index].epoch.max(self.blocks[next].epoch);
             self.blocks.join(index, next);
         }
-        let prev = self.blocks[index].prev;
-        if prev != NONE && self.absorbs(index, prev) {
+        loop {
+            let prev = self.blocks[index].prev;
+            if prev == NONE || !self.absorbs(index, prev) {
+                break;
+            }
             self.detach(prev);
             let Block { lane, epoch, .. } = self.blocks[index];
             let below = &mut self.blocks[prev];

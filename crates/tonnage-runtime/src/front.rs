@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The way in for one thread and one stream.
+
+use tonnage_alloc::tonnage::Allocator;
+use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, round_up};
+
+use crate::shelf::{self, Shelf};
+use crate::sync::{self, Arc, Mutex};
+use crate::{Runtime, Tenant};
+
+/// A block of device memory. It has to be freed: dropping it keeps the memory.
+///
+/// Any front of its runtime, on any thread, may free it.
+#[derive(Debug)]
+#[must_use = "a block that is dropped and not freed is lost"]
+pub struct Block {
+    addr: DeviceAddr,
+    size: u64,
+    stream: StreamId,
+    /// Whether another stream was named for it, so that its free may have to wait.
+    named: bool,
+    tenant: Option<Arc<Tenant>>,
+}
+
+impl Block {
+    /// Its first byte.
+    pub fn addr(&self) -> DeviceAddr {
+        self.addr
+    }
+
+    /// Its bytes: what was asked for, rounded up to 512.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The stream it was requested for.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Its first byte, for whoever frees it; its tenant is charged for it no more.
+    pub(crate) fn into_addr(self) -> DeviceAddr {
+        if let Some(tenant) = &self.tenant {
+            tenant.refund(self.size);
+        }
+        self.addr
+    }
+}
+
+/// Serves the requests of one thread for one stream; made by
+/// [`Runtime::front`]. It may be moved to another thread. What it keeps is given
+/// back when it is dropped.
+#[derive(Debug)]
+pub struct Front<D: Device> {
+    runtime: Arc<Runtime<D>>,
+    shelf: Arc<Mutex<Shelf>>,
+    stream: StreamId,
+}
+
+impl<D: Device> Front<D> {
+    pub(crate) fn new(runtime: Arc<Runtime<D>>, stream: StreamId) -> Self {
+        let shelf = Arc::new(Mutex::new(Shelf::new(runtime.kept)));
+        sync::locked(&runtime.shelves).push(Arc::clone(&shelf));
+        Self {
+            runtime,
+            shelf,
+            stream,
+        }
+    }
+
+    /// Serves a request.
+    ///
+    /// # Errors
+    /// If there is no memory, or the request cannot be served at all.
+    #[inline]
+    pub fn alloc(&mut self, bytes: u64) -> Result<Block, PolicyError> {
+        let size = round_up(bytes, Allocator::<D>::ALIGNMENT).unwrap_or(u64::MAX);
+        let addr = self.obtain(bytes, size)?;
+        Ok(self.block(addr, size, None))
+    }
+
+    /// Serves a request of a tenant, within its quota.
+    ///
+    /// # Errors
+    /// If that is above the quota, and as [`alloc`](Self::alloc).
+    pub fn alloc_for(&mut self, tenant: &Arc<Tenant>, bytes: u64) -> Result<Block, PolicyError> {
+        let size = round_up(bytes, Allocator::<D>::ALIGNMENT).unwrap_or(u64::MAX);
+        tenant.charge(size)?;
+        match self.obtain(bytes, size) {
+            Ok(addr) => Ok(self.block(addr, size, Some(Arc::clone(tenant)))),
+            Err(error) => {
+                tenant.refund(size);
+                Err(error)
+            }
+        }
+    }
+
+    fn block(&self, addr: DeviceAddr, size: u64, tenant: Option<Arc<Tenant>>) -> Block {
+        Block {
+            addr,
+            size,
+            stream: self.stream,
+            named: false,
+            tenant,
+        }
+    }
+
+    #[inline]
+    fn obtain(&mut self, bytes: u64, size: u64) -> Result<DeviceAddr, PolicyError> {
+        if shelf::keeps(size)
+            && let Some(addr) = sync::locked(&self.shelf).take(size)
+        {
+            return Ok(addr);
+        }
+        self.runtime.alloc(Request::new(bytes, self.stream))
+    }
+
+    /// Says that another stream uses a block too.
+    ///
+    /// # Errors
+    /// If the block is of another runtime.
+    pub fn record_stream(
+        &mut self,
+        block: &mut Block,
+        stream: StreamId,
+    ) -> Result<(), PolicyError> {
+        self.runtime.record_stream(block.addr, stream)?;
+        block.named |= stream != block.stream;
+        Ok(())
+    }
+
+    /// Takes a block back. Its own stream may get it again at once.
+    ///
+    /// # Errors
+    /// If the block is of another runtime.
+    #[inline]
+    pub fn free(&mut self, block: Block) -> Result<(), PolicyError> {
+        // A block of another stream is not in order here, and one that another stream uses may have to wait.
+        let is_kept = !block.named && block.stream == self.stream && shelf::keeps(block.size);
+        let size = block.size;
+        let addr = block.into_addr();
+        if !is_kept {
+            return self.runtime.free(addr);
+        }
+        let surplus = sync::locked(&self.shelf).put(addr, size);
+        self.runtime.free_all(&surplus)
+    }
+
+    /// Gives back what it keeps.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn flush(&mut self) -> Result<(), PolicyError> {
+        let all = sync::locked(&self.shelf).take_all();
+        self.runtime.free_all(&all)
+    }
+}
+
+impl<D: Device> Drop for Front<D> {
+    fn drop(&mut self) {
+        // A broken runtime has nothing to give back to.
+        let _ = self.flush();
+        sync::locked(&self.runtime.shelves).retain(|shelf| !Arc::ptr_eq(shelf, &self.shelf));
+    }
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Threads under many schedules, chosen by a model checker: whenever one may be
+//! interrupted at a lock or an atomic, others go on.
+#![expect(clippy::unwrap_used, reason = "a test that cannot start has failed")]
+
+use std::collections::BTreeMap;
+
+use shuttle::sync::{Arc, Mutex};
+use shuttle::thread;
+use tonnage_alloc::tonnage::Settings;
+use tonnage_alloc::{PolicyError, SimConfig, SimDevice, StreamId};
+use tonnage_runtime::{Block, Runtime, Tenant};
+
+const MIB: u64 = 1 << 20;
+/// Schedules of each test.
+const SCHEDULES: usize = 2000;
+
+fn runtime(total: u64) -> Arc<Runtime<SimDevice>> {
+    let device = SimDevice::new(SimConfig::with_total(total));
+    Arc::new(Runtime::new(device, Settings::default()))
+}
+
+/// Live blocks, as the program sees them.
+#[derive(Default)]
+struct Seen(Mutex<BTreeMap<u64, u64>>);
+
+impl Seen {
+    fn add(&self, block: &Block) {
+        let (start, end) = (block.addr().0, block.addr().0 + block.size());
+        let mut live = self.0.lock().unwrap();
+        let below = live.range(..end).next_back();
+        assert!(
+            below.is_none_or(|(_, &other)| other <= start),
+            "two live blocks overlap"
+        );
+        live.insert(start, end);
+    }
+
+    fn remove(&self, block: &Block) {
+        assert!(self.0.lock().unwrap().remove(&block.addr().0).is_some());
+    }
+}
+
+/// Two threads allocate and free small and large blocks, each frees what the other made, and a third recalls what they
+/// keep all the time.
+#[test]
+fn blocks_never_overlap_and_none_is_lost() {
+    shuttle::check_random(
+        || {
+            let runtime = runtime(16 * MIB);
+            let seen = Arc::new(Seen::default());
+            let exchange: Arc<Mutex<Vec<Block>>> = Arc::default();
+            let workers: Vec<_> = (0..2)
+                .map(|number| {
+                    let (runtime, seen) = (Arc::clone(&runtime), Arc::clone(&seen));
+                    let exchange = Arc::clone(&exchange);
+                    thread::spawn(move || {
+                        let mut front = runtime.front(StreamId(number));
+                        for size in [600, 600, 3 * MIB, 600, 5000] {
+                            let block = front.alloc(size).unwrap();
+                            seen.add(&block);
+                            exchange.lock().unwrap().push(block);
+                            let other = exchange.lock().unwrap().pop();
+                            if let Some(other) = other {
+                                seen.remove(&other);
+                                front.free(other).unwrap();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let recalling = Arc::clone(&runtime);
+            let third = thread::spawn(move || {
+                for _ in 0..2 {
+                    recalling.empty_cache().unwrap();
+                    assert_eq!(recalling.check(), Ok(()));
+                }
+            });
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            third.join().unwrap();
+            for block in std::mem::take(&mut *exchange.lock().unwrap()) {
+                seen.remove(&block);
+                runtime.free_block(block).unwrap();
+            }
+            assert_eq!(runtime.kept(), (0, 0));
+            assert_eq!(runtime.statistics().blocks, 0);
+            runtime.close().unwrap();
+            assert_eq!(runtime.statistics().reserved.now, 0);
+        },
+        SCHEDULES,
+    );
+}
+
+/// What a front keeps is no reason to run out, whatever its thread does at the moment.
+#[test]
+fn what_is_kept_is_had_when_memory_runs_short() {
+    shuttle::check_random(
+        || {
+            let runtime = runtime(4 * MIB);
+            let keeper = {
+                let runtime = Arc::clone(&runtime);
+                thread::spawn(move || {
+                    let mut front = runtime.front(StreamId(1));
+                    for _ in 0..3 {
+                        if let Ok(block) = front.alloc(700) {
+                            front.free(block).unwrap();
+                        }
+                    }
+                    front
+                })
+            };
+            let wanting = {
+                let runtime = Arc::clone(&runtime);
+                thread::spawn(move || {
+                    let mut front = runtime.front(StreamId(2));
+                    // Only while the other thread has a block in its hands is there too little.
+                    while let Err(error) = front.alloc(4 * MIB).map(|block| front.free(block)) {
+                        assert!(matches!(error, PolicyError::OutOfMemory { .. }), "{error}");
+                        thread::yield_now();
+                    }
+                })
+            };
+            let mut front = keeper.join().unwrap();
+            wanting.join().unwrap();
+            // The keeper is done; what it keeps is taken back at once.
+            let block = front.alloc(700).unwrap();
+            front.free(block).unwrap();
+            assert_eq!(runtime.kept().1, 1);
+            let mut other = runtime.front(StreamId(3));
+            let all = other.alloc(4 * MIB).unwrap();
+            other.free(all).unwrap();
+        },
+        SCHEDULES,
+    );
+}
+
+/// Two requests that together exceed a quota are not both served, and a refused one costs nobody anything.
+#[test]
+fn a_quota_holds() {
+    shuttle::check_random(
+        || {
+            let runtime = runtime(16 * MIB);
+            let tenant = Tenant::new("both", 3 * MIB);
+            let workers: Vec<_> = (0..3)
+                .map(|number| {
+                    let (runtime, tenant) = (Arc::clone(&runtime), Arc::clone(&tenant));
+                    thread::spawn(move || {
+                        let mut front = runtime.front(StreamId(number));
+                        let served = front.alloc_for(&tenant, MIB + 1);
+                        assert!(tenant.used() <= tenant.quota());
+                        served.ok()
+                    })
+                })
+                .collect();
+            let blocks = workers
+                .into_iter()
+                .filter_map(|worker| worker.join().unwrap());
+            let blocks: Vec<Block> = blocks.collect();
+            // Two fit, and a refused third one did not take the place of either.
+            assert_eq!(blocks.len(), 2);
+            assert_eq!(tenant.used(), 2 * (MIB + 512));
+            for block in blocks {
+                runtime.free_block(block).unwrap();
+            }
+            assert_eq!((tenant.used(), tenant.peak()), (0, 2 * (MIB + 512)));
+        },
+        SCHEDULES,
+    );
+}
