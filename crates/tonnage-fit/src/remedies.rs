@@ -51,6 +51,8 @@ pub struct ExtraCost {
     pub moved: i64,
     /// Kernels that it launches more.
     pub launches: i64,
+    /// Whether these are of a step; else of the whole job, whose steps are others with the change, or were not counted.
+    pub of_step: bool,
 }
 
 /// What two runs cost, and whether that is the cost of a step or of the whole.
@@ -104,13 +106,14 @@ fn in_order(remedies: &mut [Remedy]) {
 
 impl ExtraCost {
     fn of(before: &Trial, after: &Trial) -> Option<Self> {
-        let (before, after, _) = comparable(before, after)?;
+        let (before, after, of_step) = comparable(before, after)?;
         let moved = |cost: Cost| cost.to_device.saturating_add(cost.to_host) as i64;
         Some(Self {
             flops: after.flops() as i64 - before.flops() as i64,
             part: (after.flops() as f64 - before.flops() as f64) / before.flops().max(1) as f64,
             moved: moved(after) - moved(before),
             launches: after.launches as i64 - before.launches as i64,
+            of_step,
         })
     }
 

@@ -146,16 +146,20 @@ fn remedies(text: &mut String, found: &Remedies) {
     }
 }
 
-/// What a change costs in a step, as it was counted.
+/// Fewer bytes than this take no time that anybody would notice.
+const WORTH_TELLING: i64 = 1 << 20;
+
+/// What a change costs, as it was counted.
 fn cost(cost: ExtraCost) -> String {
     let mut text = String::new();
+    let of = if cost.of_step { "a step" } else { "in all" };
     let percent = (cost.part * 100.0).round();
     if percent != 0.0 {
-        let _ = write!(text, "; {percent:+} % matrix operations a step");
+        let _ = write!(text, "; {percent:+} % matrix operations {of}");
     }
-    if cost.moved > 0 {
+    if cost.moved >= WORTH_TELLING {
         let moved = bytes(cost.moved.unsigned_abs());
-        let _ = write!(text, "; {moved} more between host and GPU a step");
+        let _ = write!(text, "; {moved} more between host and GPU {of}");
     }
     text
 }
