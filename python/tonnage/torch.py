@@ -16,14 +16,16 @@ one stream; a capture is refused:
     torch.cuda.memory.change_current_allocator(allocator)
 """
 
+import argparse
 import ctypes
+import os
 import runpy
 import sys
 import typing
 
 import torch
 
-__all__ = ["install", "is_installed", "library", "memory_stats", "reset_peak_memory_stats"]
+__all__ = ["begin_step", "install", "is_installed", "library", "memory_stats", "reset_peak_memory_stats"]
 
 # What PyTorch can be told beside malloc and free: the method that takes it, and our function.
 _FUNCTIONS = {
@@ -54,11 +56,15 @@ def is_installed() -> bool:
     return _installed is not None
 
 
-def install() -> None:
+def install(plan: "str | os.PathLike[str] | None" = None) -> None:
     """Lets PyTorch take its GPU memory from tonnage's allocator.
 
     It has to be called before the first use of CUDA in the process, and stays until the process ends. A second call
     does nothing. `torch.cuda.memory_allocated()` and the like then answer with this allocator's figures.
+
+    `plan` is a file that `tonnage plan RECORDING --for-runtime` wrote: where the blocks of the program shall lie. A
+    step ends with each step of an optimizer, or where `begin_step()` is called. A plan of another program costs time
+    and nothing else.
     """
     global _installed
     if _installed is not None:
@@ -75,6 +81,8 @@ def install() -> None:
         )
     for method, name in _FUNCTIONS.items():
         getattr(plugged, method)(ctypes.cast(getattr(functions, name), ctypes.c_void_p).value)
+    if plan is not None:
+        _set_plan(functions, os.fspath(plan))
     try:
         torch.cuda.memory.change_current_allocator(allocator)
     except RuntimeError as error:
@@ -88,6 +96,28 @@ def install() -> None:
     functions.tonnage_statistics.restype = ctypes.c_size_t
     _installed = (allocator, functions)
     _answer_for_torch()
+    if plan is not None:
+        from torch.optim import optimizer
+
+        optimizer.register_optimizer_step_post_hook(lambda *_: begin_step())
+
+
+def _set_plan(functions: ctypes.CDLL, path: str) -> None:
+    with open(path, "rb") as file:
+        text = file.read()
+    functions.tonnage_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_set_plan.restype = ctypes.c_int64
+    line = functions.tonnage_set_plan(text, len(text))
+    if line != 0:
+        raise ValueError(
+            f"{path}: line {line} is not understood; `tonnage plan RECORDING --for-runtime -o {path}` writes a plan"
+        )
+
+
+def begin_step() -> None:
+    """Says that the program begins a step of what it repeats, for programs with a plan and without an optimizer."""
+    if _installed is not None:
+        _installed[1].tonnage_begin_step()
 
 
 def memory_stats() -> dict[str, int]:
@@ -144,16 +174,21 @@ def _summary(device: typing.Any = None, abbreviated: bool = False) -> str:
 
 
 def _main() -> None:
-    """`python -m tonnage.torch SCRIPT …`: runs a script with the allocator."""
+    """`python -m tonnage.torch [--plan FILE] SCRIPT …`: runs a script with the allocator."""
     from tonnage import torch as own
 
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m tonnage.torch SCRIPT [ARGUMENTS…]")
-    own.install()
-    sys.argv = sys.argv[1:]
+    parser = argparse.ArgumentParser(
+        prog="python -m tonnage.torch", description="Runs a script with tonnage's allocator."
+    )
+    parser.add_argument("--plan", metavar="FILE", help="a plan of `tonnage plan RECORDING --for-runtime`")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    own.install(given.plan)
+    sys.argv = [given.script, *given.arguments]
     # As Python does for a script: what lies beside it can be imported.
-    sys.path[0] = sys.argv[0].rpartition("/")[0] or "."
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.path[0] = given.script.rpartition("/")[0] or "."
+    runpy.run_path(given.script, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,26 @@ def test_a_transformer_fits_on_a_smaller_gpu(tonnage):
     assert replayed(own)["smallest"]["bytes"] > 2.95 * GIB
 
 
+def test_a_plan_of_a_dry_run_places_every_block(tonnage, tmp_path):
+    native = tonnage("transformer.py", *LENGTHS, options=["--gpu", "rtx3090"])
+    plan = tmp_path / "transformer.plan"
+    line = [TONNAGE, "plan", str(native.recording), "--for-runtime", "-o", str(plan)]
+    planned = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert planned.returncode == 0, planned.stderr
+    own = tonnage(None, command=plugged("transformer.py", *LENGTHS), options=["--gpu", "rtx3090"], PLAN=str(plan))
+    assert own.code == 0, own.out + own.err
+    statistics = json.loads(own.err.split("statistics ", 1)[1].splitlines()[0])
+    assert statistics["requests_served"] == len(requests(native))
+    assert statistics["requests_at_planned_places"] >= 0.999 * statistics["requests_served"]
+    assert statistics["steps"] == len(LENGTHS)
+    assert statistics["pages_moved"] == statistics["waits"] == 0
+    assert statistics["reserved_bytes.peak_ever"] <= 1.01 * statistics["allocated_bytes.peak_ever"]
+    # A file that is none is said, with the line.
+    plan.write_text("tonnage plan 1\nnonsense\n")
+    wrong = tonnage(None, command=plugged("transformer.py"), options=["--gpu", "rtx3090"], PLAN=str(plan))
+    assert "line 2 is not understood; `tonnage plan RECORDING --for-runtime" in wrong.err
+
+
 @pytest.mark.parametrize("script", [("resnet.py",), ("kv_cache.py", "1")])
 def test_less_is_reserved(tonnage, script):
     own = tonnage(None, command=plugged(*script), options=["--gpu", "rtx3090"])
@@ -126,7 +146,7 @@ except RuntimeError as error:
 
 def test_too_late_is_said(tmp_path):
     script = (SCRIPTS / "plugged.py").read_text()
-    late = script.replace("allocator.install()", "import torch\ntorch.zeros(1, device='cuda')\nallocator.install()")
+    late = script.replace("allocator.install(", "import torch\ntorch.zeros(1, device='cuda')\nallocator.install(")
     late = late.replace("Path(__file__).parents[3]", f"Path({str(SCRIPTS.parents[2])!r})")
     (tmp_path / "late.py").write_text(late)
     line = [TONNAGE, "run", "--gpu", "rtx3090", "--", PYTHON, str(tmp_path / "late.py"), LIBRARY, "x"]

@@ -50,7 +50,7 @@ mod tenant;
 pub use front::{Block, Front};
 pub use tenant::Tenant;
 
-use tonnage_alloc::tonnage::{Allocator, Settings, Statistics};
+use tonnage_alloc::tonnage::{Allocator, Plan, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId};
 
@@ -77,12 +77,39 @@ struct State<D> {
 impl<D: Device> Runtime<D> {
     /// A runtime that holds nothing yet.
     pub fn new(device: D, settings: Settings) -> Self {
-        let kept = (device.total() / shelf::SHARE).min(shelf::MOST);
+        Self::around(Allocator::new(device, settings))
+    }
+
+    /// The same with a plan to follow: `tonnage plan RECORDING --for-runtime -o FILE` makes one of a dry run.
+    ///
+    /// ```
+    /// use tonnage_alloc::tonnage::{Place, Plan, Settings};
+    /// use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId};
+    /// use tonnage_runtime::Runtime;
+    ///
+    /// let plan = Plan::new(vec![], vec![vec![Place::new(1 << 20, 0, 0)]])?;
+    /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
+    /// let runtime = Runtime::with_plan(device, Settings::default(), &plan);
+    /// for _ in 0..3 {
+    ///     runtime.begin_step()?;
+    ///     let block = runtime.alloc(Request::new(1 << 20, StreamId(0)))?;
+    ///     runtime.free(block)?;
+    /// }
+    /// let followed = runtime.statistics().plan.unwrap();
+    /// assert_eq!((followed.hits, followed.steps), (3, 3));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
+        Self::around(Allocator::with_plan(device, settings, plan))
+    }
+
+    fn around(allocator: Allocator<D>) -> Self {
+        let kept = (allocator.device().total() / shelf::SHARE).min(shelf::MOST);
         Self {
             kept,
             shelves: Mutex::new(Vec::new()),
             state: Mutex::new(State {
-                allocator: Allocator::new(device, settings),
+                allocator,
                 captures: 0,
             }),
         }
@@ -168,6 +195,15 @@ impl<D: Device> Runtime<D> {
     /// If no live block starts there.
     pub fn record_stream(&self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
         self.lock()?.allocator.record_stream(addr, stream)
+    }
+
+    /// The program begins a step of what it repeats, for a runtime with a plan.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn begin_step(&self) -> Result<(), PolicyError> {
+        self.lock()?.allocator.begin_step();
+        Ok(())
     }
 
     /// A graph is captured from now on, or a private pool is open: until [`end_capture`](Self::end_capture) is called

@@ -8,7 +8,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use crate::served::{Failure, NAMES, Served};
+use crate::served::{Failure, NAMES, NoPlan, Served, set_plan};
 pub use crate::torch::StreamFilter;
 use crate::torch::{raise, raise_out_of_memory};
 
@@ -119,6 +119,34 @@ pub extern "C-unwind" fn tonnage_set_memory_fraction(fraction: f64, device: c_in
 #[unsafe(no_mangle)]
 pub extern "C" fn tonnage_complete() {
     crate::served::complete();
+}
+
+/// Takes the text of a plan, which has to happen before the first request: 0 if it is one, the number of the line that
+/// is not understood, or -1 if it is too late.
+///
+/// # Safety
+/// `text` points to `length` readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_set_plan(text: *const u8, length: usize) -> i64 {
+    let bytes = if text.is_null() {
+        &[]
+    } else {
+        // SAFETY: promised by the caller.
+        unsafe { std::slice::from_raw_parts(text, length) }
+    };
+    match set_plan(&String::from_utf8_lossy(bytes)) {
+        Ok(()) => 0,
+        Err(NoPlan::Unreadable(error)) => i64::try_from(error.line).unwrap_or(i64::MAX).max(1),
+        Err(NoPlan::TooLate) => -1,
+    }
+}
+
+/// The program begins a step of what it repeats.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_begin_step() {
+    if let Some(served) = Served::existing() {
+        served.begin_step();
+    }
 }
 
 /// Begins the recent peaks anew.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use tonnage_alloc::tonnage::{Allocator, Settings};
+use tonnage_alloc::tonnage::{Allocator, Plan, PlanError, Settings};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
@@ -57,6 +57,27 @@ struct Pools {
 
 static SERVED: OnceLock<Served> = OnceLock::new();
 
+/// The plan that the allocator is to follow.
+static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
+
+/// Why there is no plan.
+pub(crate) enum NoPlan {
+    /// There was a request already.
+    TooLate,
+    /// The text is none.
+    Unreadable(PlanError),
+}
+
+/// Takes the text of a plan, before the first request.
+pub(crate) fn set_plan(text: &str) -> Result<(), NoPlan> {
+    if SERVED.get().is_some() {
+        return Err(NoPlan::TooLate);
+    }
+    let plan = text.parse().map_err(NoPlan::Unreadable)?;
+    *PLAN.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
+    Ok(())
+}
+
 /// Whether PyTorch was told of all functions, or only of `malloc` and `free`.
 static COMPLETE: AtomicBool = AtomicBool::new(false);
 
@@ -102,11 +123,16 @@ impl Served {
         }
         let cuda = CudaDevice::new(device).map_err(Failure::other)?;
         let (total, page) = (cuda.total(), cuda.granularity());
+        let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let runtime = match plan {
+            Some(plan) => Runtime::with_plan(cuda, Settings::default(), &plan),
+            None => Runtime::new(cuda, Settings::default()),
+        };
         Ok(SERVED.get_or_init(|| Self {
             device,
             total,
             page,
-            runtime: Runtime::new(cuda, Settings::default()),
+            runtime,
             pools: Mutex::default(),
             open: AtomicUsize::new(0),
             unknown_frees: AtomicU64::new(0),
@@ -245,6 +271,12 @@ impl Served {
         }
     }
 
+    /// The program begins a step.
+    pub(crate) fn begin_step(&self) {
+        // It fails only where nothing is served any more.
+        let _ = self.runtime.begin_step();
+    }
+
     pub(crate) fn empty_cache(&self) -> Result<(), Failure> {
         self.runtime.empty_cache().map_err(Failure::other)
     }
@@ -264,6 +296,7 @@ impl Served {
     /// What [`NAMES`] names, in its order.
     pub(crate) fn statistics(&self) -> [u64; NAMES.len()] {
         let now = self.runtime.statistics();
+        let plan = now.plan.unwrap_or_default();
         [
             now.requested.now,
             now.requested.peak,
@@ -287,6 +320,10 @@ impl Served {
             now.retries,
             self.page,
             self.unknown_frees.load(Ordering::Relaxed),
+            plan.hits,
+            plan.unknown,
+            plan.occupied,
+            plan.steps,
         ]
     }
 
@@ -322,7 +359,7 @@ impl Served {
 }
 
 /// The statistics that a plug-in tells, in order.
-pub(crate) const NAMES: [&str; 22] = [
+pub(crate) const NAMES: [&str; 26] = [
     "requested_bytes.current",
     "requested_bytes.peak_ever",
     "requested_bytes.peak",
@@ -336,7 +373,7 @@ pub(crate) const NAMES: [&str; 22] = [
     "blocks_waiting_for_streams",
     "requests_served",
     "requests_refused",
-    "requests_that_called_the_driver",
+    "requests_without_a_free_block",
     "pages_obtained",
     "pages_given_back",
     "pages_moved",
@@ -345,6 +382,10 @@ pub(crate) const NAMES: [&str; 22] = [
     "retries",
     "page_bytes",
     "unknown_frees",
+    "requests_at_planned_places",
+    "requests_not_in_plan",
+    "requests_whose_place_was_taken",
+    "steps",
 ];
 
 /// Bytes as people read them, as PyTorch writes them.
