@@ -16,6 +16,7 @@ NEEDED = [
     "tonnage/_tonnage.pyi",
     "tonnage/py.typed",
     "tonnage/pytest_plugin.py",
+    "tonnage/torch.py",
     "tonnage/examples/oom.tonnage",
     "tonnage/examples/train.tonnage",
 ]
@@ -43,13 +44,20 @@ def main(path: Path) -> int:
         wheel.extract(MODULE, folder)
         symbols = exported(Path(folder) / MODULE)
     # A module that brought CUDA's names along would stand before the real libraries of the process.
-    if symbols != ["PyInit__tonnage"]:
-        faults.append(f"the module exports {symbols[:5]}")
+    expected = sorted(["PyInit__tonnage", *allocator()])
+    if symbols != expected:
+        faults.append(f"the module exports {sorted(set(symbols) ^ set(expected))[:5]} too much or too little")
     for fault in faults:
         print(f"{path.name}: {fault}", file=sys.stderr)
     platform = f"glibc {name[3]}.{name[4]} or later" if name else "?"
     print(f"{path.name}: {size / 2**20:.2f} MiB of {BUDGET >> 20} MiB, {len(files)} files, {platform}")
     return 1 if faults else 0
+
+
+def allocator() -> list[str]:
+    """The functions that PyTorch calls of a plugged allocator."""
+    source = Path("crates/tonnage-torch/src/exports.rs").read_text()
+    return re.findall(r'^pub (?:unsafe )?extern "C(?:-unwind)?" fn (tonnage_\w+)', source, re.MULTILINE)
 
 
 def exported(library: Path) -> list[str]:
