@@ -18,7 +18,8 @@ UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin"
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
     {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-plan", "tonnage-trace"},
-    {"tonnage-device-cuda", "tonnage-device-host", "tonnage-export", "tonnage-import", "tonnage-runtime", "tonnage-standin"},
+    {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime"}
+    | {"tonnage-export", "tonnage-import", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},
     {"tonnage-report", "tonnage-run"},
     {"tonnage-fit"},
