@@ -49,6 +49,30 @@ impl Track {
         Some(free.max(total.saturating_sub(smallest.bytes)))
     }
 
+    /// The smallest device above one of `refused` bytes, on which the recording does not complete. There may be smaller
+    /// ones on which it does; but whoever has seen it fail asks for more.
+    pub(crate) fn smallest_above(&self, alloc: &Alloc, refused: u64) -> Option<u64> {
+        let completes = |pieces: u64| self.replay(alloc, pieces * GRANULARITY, false).completes();
+        let mut low = refused / GRANULARITY;
+        let mut high = low + 1;
+        while !completes(high) {
+            if high > LARGEST / GRANULARITY {
+                return None;
+            }
+            // By ever larger steps: the answer is seldom far.
+            (low, high) = (high, high + 2 * (high - refused / GRANULARITY));
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if completes(middle) {
+                high = middle;
+            } else {
+                low = middle;
+            }
+        }
+        Some(high * GRANULARITY)
+    }
+
     /// Looks for the smallest device; `None` if it completes on none.
     pub(crate) fn smallest(&self, alloc: &Alloc, base: &Replayed) -> Option<Smallest> {
         let mut tried = 0;

@@ -644,6 +644,28 @@ fn room_is_the_distance_to_the_smallest_device_or_what_was_never_used() {
 }
 
 #[test]
+fn a_device_above_one_that_is_too_small_is_not_below_it() {
+    let mut hand = Hand::dry_run(50);
+    // Two large ones come and go. Where both stay in the cache, the small ones that follow lie in both of them, and
+    // the last does not fit in between; where the first was given back, they lie in the second.
+    for size in [20, 24] {
+        hand.put(Kind::Alloc, size << 32, size * MIB);
+        hand.free(size << 32, size * MIB);
+    }
+    for (number, size) in [(1, 12), (2, 14), (3, 12)] {
+        hand.put(Kind::Alloc, number << 40, size * MIB);
+    }
+    let job = hand.job();
+    let track = &job.tracks[0];
+    let completes = |mib: u64| track.replay(&Alloc::Recorded, mib * MIB, false).completes();
+    assert!(completes(40) && !completes(50) && completes(56));
+    assert_eq!(
+        track.smallest_above(&Alloc::Recorded, 50 * MIB),
+        Some(56 * MIB)
+    );
+}
+
+#[test]
 fn every_replay_is_counted_also_one_that_is_left_out() {
     let hand = simple();
     let told = std::cell::RefCell::new(Vec::new());

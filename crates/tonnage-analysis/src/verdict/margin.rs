@@ -13,7 +13,7 @@ use tonnage_trace::{Meta, meta};
 
 use super::{DeviceTotal, DeviceUse, Facts};
 use crate::facts;
-use crate::replay::{Alloc, Job, Options};
+use crate::replay::{Alloc, Job, Options, Track};
 
 const MIB: u64 = 1 << 20;
 /// What images of kernels and handles of libraries took beside the context of a process with PyTorch.
@@ -70,10 +70,13 @@ pub(super) fn find<R: Read>(
         .filter_map(|one| one.after_ooms)
         .map(|after| after.most_in_use)
         .max();
-    let smallest = match after_ooms {
+    let job = match after_ooms {
         Some(_) => None,
-        None => load(open, totals).and_then(|job| smallest(&job, &Alloc::Recorded)),
+        None => load(open, totals),
     };
+    let smallest = job
+        .as_ref()
+        .and_then(|job| smallest(job, &Alloc::Recorded, None));
     let room = match (after_ooms, smallest) {
         (Some(after), _) => fullest.capacity.saturating_sub(after),
         (None, Some(smallest)) => {
@@ -84,6 +87,18 @@ pub(super) fn find<R: Read>(
     };
     let uncounted = uncounted(facts.all, u64::from(fullest.processes));
     let most: u64 = uncounted.iter().map(|part| part.high).sum();
+    // Less may be worse than both more and still less: what is taken for certain is replayed, unless it was never used.
+    let holds = |job: &Job| {
+        let left = fullest.capacity.saturating_sub(most);
+        let completes = |track: &Track| track.replay(&Alloc::Recorded, left, false).completes();
+        job.tracks.iter().all(completes)
+    };
+    let is_between = smallest.is_some() && room >= most && fullest.least_free < most;
+    let room = if is_between && !job.as_ref().is_some_and(holds) {
+        fullest.least_free
+    } else {
+        room
+    };
     Some(Margin {
         device: fullest.device,
         least_free: fullest.least_free,
@@ -108,16 +123,26 @@ pub(super) fn load<R: Read>(
     job.filter(|job| job.tracks.len() == totals.len())
 }
 
-/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own.
-pub(super) fn smallest(job: &Job, alloc: &Alloc) -> Option<u64> {
+/// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own. With
+/// less memory PyTorch empties its cache sooner, and what it obtains then may lie better: so a job may complete on less
+/// than a device of `refused` bytes on which it ran out. That is no device that is large enough, and a larger one is
+/// looked for.
+pub(super) fn smallest(job: &Job, alloc: &Alloc, refused: Option<u64>) -> Option<u64> {
     let report = job.replay(std::slice::from_ref(alloc), true);
     let mut most = 0;
-    for track in &report.tracks {
-        let replayed = track.allocators.first()?;
+    for (told, track) in report.tracks.iter().zip(&job.tracks) {
+        let replayed = told.allocators.first()?;
         if replayed.comparison.as_ref().is_some_and(|c| !c.exact()) {
             return None;
         }
-        most = most.max(replayed.smallest?.bytes);
+        let found = replayed.smallest?.bytes;
+        let is_refused = |bytes: u64| !track.replay(alloc, bytes, false).completes();
+        most = most.max(match refused {
+            Some(refused) if found <= refused && is_refused(refused) => {
+                track.smallest_above(alloc, refused)?
+            }
+            _ => found,
+        });
     }
     Some(most)
 }

@@ -86,11 +86,13 @@ impl Needed {
         capacity: Option<u64>,
         complete: bool,
     ) -> Self {
-        let smallest = job.and_then(|job| margin::smallest(job, &Alloc::Recorded));
+        // It ran out on this one.
+        let refused = capacity;
+        let smallest = job.and_then(|job| margin::smallest(job, &Alloc::Recorded, refused));
         let bytes = smallest.unwrap_or(least);
         let expandable = job
             .filter(|job| smallest.is_some() && job.takes_settings())
-            .and_then(|job| margin::smallest(job, &Alloc::expandable()))
+            .and_then(|job| margin::smallest(job, &Alloc::expandable(), refused))
             .filter(|&less| less < bytes);
         // A run that did not get beyond the failure says nothing but that more is needed.
         let (bytes, known) = match (capacity, smallest) {
