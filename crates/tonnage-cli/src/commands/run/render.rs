@@ -358,7 +358,7 @@ fn distance(text: &mut String, margin: &Margin) {
 /// How much the whole job takes.
 fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
     let how = match need.known.as_str() {
-        "replayed" => "the smallest GPU that serves all of its requests (replayed)",
+        "replayed" => "the smallest larger GPU that serves all of its requests (replayed)",
         "unknown" => "not enough; how much is, the run without a limit did not show",
         _ => "without what PyTorch caches, which no replay could find here",
     };
