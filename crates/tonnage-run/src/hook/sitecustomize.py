@@ -121,8 +121,9 @@ class _Recorder:
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
         self._tell_versions()
-        if self._is_plugged():
-            # PyTorch keeps no history of such an allocator, and tells nobody when it runs out.
+        if self.gpu is None and self._is_plugged():
+            # PyTorch keeps no history of such an allocator, and tells nobody when it runs out. The stand-in still sees
+            # the driver's calls; a real GPU has nothing else to tell, which is said as any other failure below.
             self.note(plugged=True)
             return
         try:
