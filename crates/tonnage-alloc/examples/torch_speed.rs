@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long one request or free of the torch policy takes.
+//! How long one request or free of the torch policy takes, or of tonnage's own
+//! where the variable `POLICY` says `tonnage`.
 //!
 //! `torch_speed` measures the patterns below, `torch_speed TRACE…` traces: a
 //! text of lines `a NAME BYTES STREAM` and `f NAME`. A trace is run over and over
 //! on one allocator, what is left alive freed in between; the first rounds warm
 //! the cache. Nanoseconds for one event (a request or a free): best round and
 //! median, in time of the processor, so that other work on the machine counts for
-//! little. The settings are those of the variable `CONF`; `ROUNDS` says how many
-//! rounds of at least 200 000 events are run.
+//! little. The settings of torch are those of the variable `CONF`; `ROUNDS` says how many
+//! rounds of at least 200 000 events are run. With `UNTIMED` no clock is read, because
+//! valgrind does not know how.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
-use tonnage_alloc::torch::{Allocator, Settings};
-use tonnage_alloc::{AddressOrder, DeviceAddr, SimConfig, SimDevice, StreamId};
+use tonnage_alloc::{
+    AddressOrder, DeviceAddr, Policy, Request, SimConfig, SimDevice, StreamId, tonnage, torch,
+};
+
+type Failed = Box<dyn std::error::Error>;
 
 #[derive(Clone, Copy)]
 enum Call {
@@ -87,7 +92,7 @@ fn patterns() -> Vec<(String, Vec<Call>)> {
     patterns
 }
 
-fn measure(name: &str, calls: &[Call]) -> Result<(), Box<dyn std::error::Error>> {
+fn measure(name: &str, calls: &[Call]) -> Result<(), Failed> {
     let device = SimDevice::new(SimConfig {
         total: 1 << 40,
         context: 0,
@@ -95,8 +100,36 @@ fn measure(name: &str, calls: &[Call]) -> Result<(), Box<dyn std::error::Error>>
         base: 1 << 44,
         span: 16 << 40,
     });
-    let settings: Settings = std::env::var("CONF").unwrap_or_default().parse()?;
-    let mut torch = Allocator::new(device, settings);
+    if std::env::var("POLICY").is_ok_and(|policy| policy == "tonnage") {
+        let mut own = tonnage::Allocator::new(device, tonnage::Settings::default());
+        let alloc = |own: &mut tonnage::Allocator<_>, bytes, stream| {
+            Ok(own.alloc(Request::new(bytes, stream))?)
+        };
+        run(
+            name,
+            calls,
+            &mut own,
+            alloc,
+            |own, addr| Ok(own.free(addr)?),
+        )?;
+        return Ok(own.check()?);
+    }
+    let settings: torch::Settings = std::env::var("CONF").unwrap_or_default().parse()?;
+    let mut torch = torch::Allocator::new(device, settings);
+    let alloc = |torch: &mut torch::Allocator<_>, bytes, stream| Ok(torch.malloc(bytes, stream)?);
+    run(name, calls, &mut torch, alloc, |torch, addr| {
+        Ok(torch.free(addr)?)
+    })?;
+    Ok(torch.check()?)
+}
+
+fn run<A>(
+    name: &str,
+    calls: &[Call],
+    allocator: &mut A,
+    alloc: impl Fn(&mut A, u64, StreamId) -> Result<DeviceAddr, Failed>,
+    free: impl Fn(&mut A, DeviceAddr) -> Result<(), Failed>,
+) -> Result<(), Failed> {
     let slots = calls.iter().map(|call| match call {
         Call::Alloc(slot, ..) | Call::Free(slot) => slot + 1,
     });
@@ -111,24 +144,23 @@ fn measure(name: &str, calls: &[Call]) -> Result<(), Box<dyn std::error::Error>>
             for &call in calls {
                 match call {
                     Call::Alloc(slot, size, stream) => {
-                        live[slot] = Some(black_box(torch.malloc(size, stream)?));
+                        live[slot] = Some(black_box(alloc(allocator, size, stream)?));
                     }
                     Call::Free(slot) => {
                         if let Some(addr) = live[slot].take() {
-                            torch.free(addr)?;
+                            free(allocator, addr)?;
                         }
                     }
                 }
             }
             events += calls.len();
             for addr in live.iter_mut().filter_map(Option::take) {
-                torch.free(addr)?;
+                free(allocator, addr)?;
                 events += 1;
             }
         }
         rounds.push((processor_time() - start) as f64 / events as f64);
     }
-    torch.check()?;
     rounds.sort_by(f64::total_cmp);
     println!("{:6.1} {:6.1}  {name}", rounds[0], rounds[rounds.len() / 2]);
     Ok(())
@@ -136,6 +168,9 @@ fn measure(name: &str, calls: &[Call]) -> Result<(), Box<dyn std::error::Error>>
 
 /// Nanoseconds this thread has run.
 fn processor_time() -> i64 {
+    if std::env::var_os("UNTIMED").is_some() {
+        return 0;
+    }
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }

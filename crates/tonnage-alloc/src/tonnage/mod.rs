@@ -88,6 +88,9 @@ pub struct Allocator<D> {
     pages: Pages,
     lanes: Lanes,
     streams: Streams,
+    /// How often the slack was doubled, and the pages that had been moved then.
+    doublings: u32,
+    moved_before: u64,
     /// The plan it follows.
     plan: Option<Box<Follower>>,
     /// Blocks whose free waits, in the order of their frees.
@@ -109,6 +112,8 @@ impl<D: Device> Allocator<D> {
             pages: Pages::default(),
             lanes: Lanes::default(),
             streams: Streams::new(),
+            doublings: 0,
+            moved_before: 0,
             plan: None,
             pending: Vec::new(),
             capturing: false,

@@ -149,6 +149,7 @@ impl<D: Device> Allocator<D> {
         }
         let block = self.arena.occupy(window, &sources, lane, requested);
         self.note_reserved();
+        self.note_moves();
         Ok(Some(block))
     }
 
@@ -170,7 +171,8 @@ impl<D: Device> Allocator<D> {
             arena.empty_pages(most, Some(window))
         };
         let new = self.growth(size).min(wanted);
-        let new = wanted - count(&empty(&self.arena, wanted - new));
+        let mut sources = empty(&self.arena, wanted - new);
+        let new = wanted - count(&sources);
         let enough = match room {
             Room::Told => new <= self.room(),
             Room::Asked => new <= self.limit(),
@@ -182,7 +184,9 @@ impl<D: Device> Allocator<D> {
         let memory = self.more(kept, new)?;
         // The device may have had less than it said.
         let lacking = missing - memory.len() as u64;
-        let sources = empty(&self.arena, lacking);
+        if count(&sources) != lacking {
+            sources = empty(&self.arena, lacking);
+        }
         if count(&sources) < lacking {
             self.give_back(memory)?;
             return Ok(None);
@@ -213,10 +217,8 @@ impl<D: Device> Allocator<D> {
             .allocated
             .peak
             .max(self.counts.allocated.now + size);
-        let slack = u128::from(live) * u128::from(self.settings.slack) / 1000;
-        let wanted = live
-            .saturating_add(u64::try_from(slack).unwrap_or(u64::MAX))
-            .div_ceil(self.arena.page);
+        let slack = self.settings.slack_of(live, self.doublings);
+        let wanted = live.saturating_add(slack).div_ceil(self.arena.page);
         // A program that follows a plan will need what the plan needs.
         let planned = match &self.plan {
             Some(plan) if plan.is_trusted() => self.arena.planned_pages(),
@@ -230,6 +232,14 @@ impl<D: Device> Allocator<D> {
     fn limit(&self) -> u64 {
         let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
         limit.saturating_sub(self.pages.held())
+    }
+
+    /// Allows more memory to a program that made every page move once: it would go on like that.
+    fn note_moves(&mut self) {
+        if self.pages.moved - self.moved_before >= self.pages.held() {
+            self.moved_before = self.pages.moved;
+            self.doublings += 1;
+        }
     }
 
     /// Pages that the limit and the device leave.

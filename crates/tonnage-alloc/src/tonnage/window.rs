@@ -7,7 +7,9 @@
 //! places looked at, the one that needs the fewest pages wins, the lowest of
 //! equals. Both questions only read the arena.
 
-use super::arena::{Arena, SHARED};
+use std::collections::BinaryHeap;
+
+use super::arena::{Arena, Lane, SHARED};
 use super::blocks::{NONE, State};
 
 /// How many of the largest free blocks are looked at, of a lane and of what is shared.
@@ -189,18 +191,24 @@ impl Arena {
         pages
     }
 
-    /// Up to `most` whole pages of shared free blocks that a window does not touch, those of the smallest blocks
-    /// first. Of one block the upper pages come first. What is kept for the plan comes last.
+    /// Up to `most` whole pages of shared free blocks that a window does not touch, from the highest address down. So
+    /// what is used gathers at low addresses, what is free is whole above it, and what is kept for a plan comes last.
     pub(super) fn empty_pages(&self, most: u64, window: Option<&Window>) -> Vec<PageRange> {
-        let mut left = most;
         let mut ranges = Vec::new();
-        let shared = &self.lanes[SHARED as usize];
-        let unplanned = shared.free.smallest_first_from(&self.blocks, self.page);
-        let planned = shared.planned.smallest_first_from(&self.blocks, self.page);
-        for index in unplanned.chain(planned) {
-            if left == 0 {
-                break;
-            }
+        if most == 0 {
+            return ranges;
+        }
+        let mut left = most;
+        let Lane { free, planned, .. } = &self.lanes[SHARED as usize];
+        let with_pages = [free, planned].map(|lists| lists.from_size(&self.blocks, self.page));
+        let with_pages = with_pages.into_iter().flatten();
+        // Few of them are needed, so they are not put in order.
+        let mut by_address: BinaryHeap<(u64, u32)> = with_pages
+            .map(|index| (self.blocks[index].offset, index))
+            .collect();
+        while left > 0
+            && let Some((_, index)) = by_address.pop()
+        {
             let block = &self.blocks[index];
             let first = block.offset.div_ceil(self.page);
             let last = block.end() / self.page;
