@@ -33,7 +33,19 @@ def measured(options, name):
         script = [options.python, HERE / "programs.py", name]
         run(options.tonnage, "run", "--gpu", "a100-80gb", "-o", recording, "--", *script)
     made = json.loads(
-        run(options.tonnage, "plan", recording, "--for-runtime", "-o", plan, "--force", "--json", "--no-progress")
+        run(
+            options.tonnage,
+            "plan",
+            recording,
+            "--for-runtime",
+            "-o",
+            plan,
+            "--force",
+            "--json",
+            "--no-progress",
+            "--deadline",
+            "60",
+        )
     )
     allocators = [word for alloc in ALLOCATORS for word in ("--alloc", alloc)]
     replayed = json.loads(run(options.tonnage, "replay", recording, *allocators, "--plan", plan, "--json"))

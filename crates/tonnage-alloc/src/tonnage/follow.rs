@@ -109,6 +109,7 @@ pub(super) struct Follower {
     kinds: u32,
     kind: u32,
     height: u64,
+    live: u64,
     pub(super) followed: Followed,
 }
 
@@ -122,6 +123,7 @@ impl Follower {
         let mut follower = Self {
             kinds: plan.steps().len() as u32,
             height: plan.height(),
+            live: plan.live(),
             ..Self::default()
         };
         // The default stream has its number whoever asks first.
@@ -158,6 +160,11 @@ impl Follower {
     /// One past the highest byte of the plan.
     pub(super) fn height(&self) -> u64 {
         self.height
+    }
+
+    /// The most bytes of its blocks that are live at once.
+    pub(super) fn live(&self) -> u64 {
+        self.live
     }
 
     /// Whether most requests get their places, so that the plan's memory will be needed.

@@ -22,6 +22,9 @@ pub(super) enum Room {
     Asked,
 }
 
+/// The part of a plan's live bytes by which its pages may exceed them, if the plan is higher.
+const PLAN_SLACK: u64 = 100;
+
 /// Memory for the pages of a window.
 #[derive(Debug)]
 struct Supply {
@@ -85,7 +88,11 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Shares the free blocks whose work is done, and forgets lanes without blocks, except one.
-    fn share_done(&mut self, except: u32, patience: Patience) -> Result<(), DeviceError> {
+    pub(super) fn share_done(
+        &mut self,
+        except: u32,
+        patience: Patience,
+    ) -> Result<(), DeviceError> {
         self.streams.next_pass();
         for lane in self.lanes.all() {
             let state = &self.arena.lanes[lane as usize];
@@ -211,17 +218,20 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Pages that may be obtained before any are moved for a request of `size` bytes.
-    fn growth(&self, size: u64) -> u64 {
+    pub(super) fn growth(&self, size: u64) -> u64 {
         let live = self
             .counts
             .allocated
             .peak
             .max(self.counts.allocated.now + size);
-        let slack = self.settings.slack_of(live, self.doublings);
-        let wanted = live.saturating_add(slack).div_ceil(self.arena.page);
+        let pages = |live: u64, slack: u64| live.saturating_add(slack).div_ceil(self.arena.page);
+        let wanted = pages(live, self.settings.slack_of(live, self.doublings));
         // A program that follows a plan will need what the plan needs.
         let planned = match &self.plan {
-            Some(plan) if plan.is_trusted() => self.arena.planned_pages(),
+            Some(plan) if plan.is_trusted() => {
+                let live = plan.live();
+                pages(live, live / PLAN_SLACK).min(self.arena.planned_pages())
+            }
             _ => 0,
         };
         let wanted = wanted.max(planned);

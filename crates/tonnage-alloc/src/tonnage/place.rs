@@ -99,10 +99,19 @@ impl<D: Device> Allocator<D> {
         if !self.affords(window) {
             return Ok(None);
         }
+        let mut window = *window;
         if !capturing {
             self.mapper().unstick()?;
+            if self.growth(end - start) < window.missing {
+                // Pages come from elsewhere: whose work is done gives them.
+                self.share_done(lane, Patience::Ask)?;
+                let Vacancy::Free(same) = self.arena.vacancy(lane, start, end) else {
+                    return Ok(None);
+                };
+                window = same;
+            }
         }
-        self.fill(window, lane, requested, capturing, Room::Told)
+        self.fill(&window, lane, requested, capturing, Room::Told)
     }
 
     /// Whether the pages that a window lacks may be used for it. A place that opens more pages than its bytes fill

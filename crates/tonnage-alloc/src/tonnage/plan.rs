@@ -73,6 +73,7 @@ pub struct Plan {
     once: Vec<Place>,
     steps: Vec<Vec<Place>>,
     height: u64,
+    live: u64,
 }
 
 /// Why something is no plan.
@@ -102,7 +103,22 @@ impl Plan {
             once,
             steps,
             height,
+            live: height,
         })
+    }
+
+    /// The same, and the most bytes of its blocks that are live at once. Memory beyond that is not obtained for it.
+    #[must_use]
+    pub fn with_live(self, bytes: u64) -> Self {
+        Self {
+            live: bytes.min(self.height),
+            ..self
+        }
+    }
+
+    /// The most bytes of its blocks that are live at once.
+    pub fn live(&self) -> u64 {
+        self.live
     }
 
     /// The places before the first step.
@@ -151,6 +167,7 @@ fn end_of(place: &Place) -> Result<u64, &'static str> {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADING}")?;
+        writeln!(f, "live {}", self.live)?;
         writeln!(
             f,
             "# size, stream, offset (- for anywhere); in the order of the requests"
@@ -185,6 +202,7 @@ impl FromStr for Plan {
         let mut once = Vec::new();
         let mut steps: Vec<Vec<Place>> = Vec::new();
         let mut height = 0;
+        let mut live = u64::MAX;
         let mut begun = false;
         let mut last = 1;
         for (line, number) in lines {
@@ -197,11 +215,21 @@ impl FromStr for Plan {
                     once,
                     steps,
                     height,
+                    live: live.min(height),
                 };
                 if count.parse() != Ok(plan.places()) {
                     return wrong(number, "there are not so many places");
                 }
                 return Ok(plan);
+            }
+            if let Some(bytes) = line.strip_prefix("live ")
+                && !begun
+            {
+                let Ok(bytes) = bytes.parse() else {
+                    return wrong(number, "expected the bytes that are live at once");
+                };
+                live = bytes;
+                continue;
             }
             match line {
                 "once" if !begun => begun = true,
@@ -247,6 +275,8 @@ mod tests {
             error.unwrap_or_default()
         };
         let whole = "tonnage plan 1\nonce\n512 0 0\nstep\n1024 1 512\nend 2\n";
+        let lively = whole.replace("once", "live some\nonce");
+        assert!(refused(&lively).starts_with("line 2: expected the bytes"));
         assert_eq!(refused(whole), "");
         for (from, to, error) in [
             ("plan 1", "plan 2", "line 1: not a plan of this version"),

@@ -16,7 +16,7 @@ use tonnage_alloc::torch::PoolId;
 use tonnage_plan::{Buffer, BufferId, Options, Problem, Status};
 
 use super::job::Job;
-use super::timeline::{Block, Part, Timeline};
+use super::timeline::{Block, Order, Part, Timeline};
 use super::track::Track;
 
 /// Version of the JSON that [`RuntimePlan`] serialises to; raised when a field changes its meaning.
@@ -113,8 +113,19 @@ impl Job {
 
 impl Track {
     fn runtime_plan(&self, options: &Options<'_>) -> Result<RuntimePlan, RuntimePlanError> {
-        let timeline = Timeline::of(&self.requests);
+        let timeline = Timeline::of(&self.requests, Order::Any);
         let arenas = Arenas::plan(&timeline.blocks, options)?;
+        let (timeline, arenas) = if timeline.steps.len() < 2 || arenas.is_tight() {
+            (timeline, arenas)
+        } else {
+            let recorded = Timeline::of(&self.requests, Order::Recorded);
+            let other = Arenas::plan(&recorded.blocks, options)?;
+            if other.height < arenas.height {
+                (recorded, other)
+            } else {
+                (timeline, arenas)
+            }
+        };
         let places = |part: &Part| -> Vec<Place> {
             let requests = part.requests.iter();
             let places = requests.filter_map(|&(request, block)| {
@@ -139,7 +150,7 @@ impl Track {
         };
         let repeated: u64 = steps.iter().map(|step| placed(step)).sum();
         let once_placed = placed(&once);
-        let plan = Plan::new(once, steps)?;
+        let plan = Plan::new(once, steps)?.with_live(self.requests.peak_live);
         Ok(RuntimePlan {
             schema_version: PLAN_SCHEMA_VERSION,
             process: self.requests.process,
@@ -164,15 +175,22 @@ impl Track {
 struct Arenas {
     /// By block.
     offsets: Vec<u64>,
+    height: u64,
     lower_bound: u64,
     optimal: bool,
 }
 
 impl Arenas {
+    /// Whether nothing is to be gained from another plan: it is at most half a percent above its bound.
+    fn is_tight(&self) -> bool {
+        self.height - self.lower_bound.min(self.height) <= self.lower_bound / 200
+    }
+
     fn plan(blocks: &[Block], options: &Options<'_>) -> Result<Self, RuntimePlanError> {
         let mut pools: BTreeMap<PoolId, (Problem, Vec<usize>)> = BTreeMap::new();
         let mut arenas = Self {
             offsets: vec![0; blocks.len()],
+            height: 0,
             lower_bound: 0,
             optimal: true,
         };
@@ -205,6 +223,7 @@ impl Arenas {
             let bound = plan.lower_bound();
             arenas.lower_bound = arenas.lower_bound.saturating_add(bound);
             arenas.optimal &= plan.status == Status::Optimal;
+            arenas.height = base.saturating_add(plan.peak());
             // Pools share no pages.
             base = base
                 .saturating_add(plan.peak())

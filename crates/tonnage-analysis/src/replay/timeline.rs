@@ -11,6 +11,10 @@
 //! ends before the next step asks for its like keeps one place in all steps, which
 //! is free in between. One that ends later, such as an output that is overwritten,
 //! needs two places in turn, so a single kind of step is then planned twice.
+//!
+//! One place in all steps holds whatever the order of the kinds is, but is harder
+//! to pack. Where that costs memory, kinds can be planned in the order in which
+//! they were recorded instead ([`Order::Recorded`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -27,6 +31,15 @@ const GRANULE: u64 = 512;
 const KINDS: usize = 64;
 /// Streams and pools that are told apart.
 const LANES: usize = 64;
+
+/// Which orders of the kinds of steps a plan holds for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Any.
+    Any,
+    /// The recorded one. In others some places are taken.
+    Recorded,
+}
 
 /// A block that the recording asks for.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +101,8 @@ pub(super) struct Timeline {
     /// How many steps the recording has, and whether the program itself says where they begin.
     pub(super) recorded_steps: usize,
     pub(super) marked: bool,
+    /// Whether there is one kind of step, planned twice.
+    is_doubled: bool,
     /// The pool of each lane.
     pools: Vec<PoolId>,
     /// Where steps begin in the recording, and where the last one ends.
@@ -108,13 +123,13 @@ struct Crossing {
 }
 
 impl Timeline {
-    pub(super) fn of(requests: &Requests) -> Self {
+    pub(super) fn of(requests: &Requests, order: Order) -> Self {
         let mut timeline = Self::default();
         timeline.read(requests);
         timeline.end = requests.ops.len() as i64;
         timeline.bounds = timeline.find_steps(requests);
         timeline.cut(requests.initial.len() as i64);
-        timeline.fill();
+        timeline.fill(order);
         timeline
     }
 
@@ -215,6 +230,7 @@ impl Timeline {
         if let [step] = self.steps.as_slice() {
             let apart = self.crossings(step);
             if apart.iter().any(|(_, crossing)| crossing.overtakes(step)) {
+                self.is_doubled = true;
                 self.steps.push(step.clone());
             }
         }
@@ -265,7 +281,7 @@ impl Timeline {
     }
 
     /// Gives every request its block.
-    fn fill(&mut self) {
+    fn fill(&mut self, order: Order) {
         let end = self.steps.last().map_or(self.once.until(), Part::until);
         let mut blocks = Blocks {
             of: HashMap::new(),
@@ -283,7 +299,9 @@ impl Timeline {
             }
         }
         for (name, ones) in &crossing {
-            self.place_crossing(*name, ones, &mut blocks);
+            // One kind of step follows itself.
+            let alone = order == Order::Any || self.steps.len() == 1 || self.is_doubled;
+            self.place_crossing(*name, ones, alone, &mut blocks);
         }
         for (number, part) in parts().enumerate() {
             for (request, asked) in self.within(&part.recorded) {
@@ -320,8 +338,14 @@ impl Timeline {
         self.blocks = list;
     }
 
-    /// The blocks of one name that outlive their parts.
-    fn place_crossing(&self, name: Name, ones: &[(usize, Crossing)], blocks: &mut Blocks) {
+    /// The blocks of one name that outlive their parts; at one place, if that is wanted and possible.
+    fn place_crossing(
+        &self,
+        name: Name,
+        ones: &[(usize, Crossing)],
+        at_one_place: bool,
+        blocks: &mut Blocks,
+    ) {
         let part = |number: usize| match number {
             0 => &self.once,
             number => &self.steps[number - 1],
@@ -332,7 +356,7 @@ impl Timeline {
         };
         let asked = &self.asked[ones[0].1.request];
         debug_assert_eq!((asked.size, asked.lane), (name.0, name.1));
-        if !ones.iter().any(overtaken) {
+        if at_one_place && !ones.iter().any(overtaken) {
             // The same place in every part: the last one is gone before the next one is asked for.
             let mut times: Vec<Range<i64>> = Vec::new();
             for &(number, one) in ones {
@@ -343,12 +367,15 @@ impl Timeline {
             blocks.add(self.block(asked, times), requests);
             return;
         }
-        // A place for each part, taken into the one after it. What happens once takes the place of the last step.
+        // A place for each part, taken into the one after it. After the last kind of several any may come, and is not
+        // planned for; of a kind that is planned twice, what happens once takes the place of the second.
         let last = self.steps.len();
         for &(number, one) in ones.iter().filter(|(number, _)| *number > 0) {
             let next = part(if number == last { 1 } else { number + 1 });
-            let own = part(number).at(one.start)..part(number).until();
-            let mut times = vec![own, next.first(one.stays)];
+            let mut times = Vec::from([part(number).at(one.start)..part(number).until()]);
+            if number < last || self.is_doubled {
+                times.push(next.first(one.stays));
+            }
             let mut requests = vec![(number, one.request)];
             if let Some((_, before)) = ones
                 .first()
