@@ -141,7 +141,7 @@ impl Lists {
     }
 
     /// The blocks of at least the class of `size`, the smallest classes first.
-    pub(super) fn from_size<'a>(
+    pub(super) fn of_at_least<'a>(
         &'a self,
         blocks: &'a Blocks,
         size: u64,

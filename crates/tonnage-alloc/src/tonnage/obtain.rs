@@ -22,8 +22,9 @@ pub(super) enum Room {
     Asked,
 }
 
-/// The part of a plan's live bytes by which its pages may exceed them, if the plan is higher.
-const PLAN_SLACK: u64 = 100;
+/// The part of a plan's live bytes by which its pages may exceed them, if the plan is higher: with a page that is
+/// begun it stays below 1 %.
+const PLAN_SLACK: u64 = 125;
 
 /// Memory for the pages of a window.
 #[derive(Debug)]

@@ -200,7 +200,7 @@ impl Arena {
         }
         let mut left = most;
         let Lane { free, planned, .. } = &self.lanes[SHARED as usize];
-        let with_pages = [free, planned].map(|lists| lists.from_size(&self.blocks, self.page));
+        let with_pages = [free, planned].map(|lists| lists.of_at_least(&self.blocks, self.page));
         let with_pages = with_pages.into_iter().flatten();
         // Few of them are needed, so they are not put in order.
         let mut by_address: BinaryHeap<(u64, u32)> = with_pages

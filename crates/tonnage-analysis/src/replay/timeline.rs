@@ -372,10 +372,13 @@ impl Timeline {
         let last = self.steps.len();
         for &(number, one) in ones.iter().filter(|(number, _)| *number > 0) {
             let next = part(if number == last { 1 } else { number + 1 });
-            let mut times = Vec::from([part(number).at(one.start)..part(number).until()]);
-            if number < last || self.is_doubled {
-                times.push(next.first(one.stays));
-            }
+            let own = part(number).at(one.start)..part(number).until();
+            let stays = if number < last || self.is_doubled {
+                one.stays
+            } else {
+                0
+            };
+            let mut times = vec![own, next.first(stays)];
             let mut requests = vec![(number, one.request)];
             if let Some((_, before)) = ones
                 .first()
