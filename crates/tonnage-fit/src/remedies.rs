@@ -5,7 +5,7 @@
 //! out not to be needed is left out again. Changes that leave the mathematics as it is come before those that round
 //! otherwise, and these before those that change the algorithm. Whatever is proposed was dry-run as proposed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tonnage_analysis::verdict::Cost;
@@ -160,6 +160,8 @@ struct Helpful {
 
 /// A change that saves less than this part of the need is not worth its lines.
 const WORTHWHILE: f64 = 0.005;
+/// Of so many candidates every two are tried together.
+const PAIRED: usize = 6;
 const SETTING: &str = "expandable_segments:True";
 const SETTING_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
@@ -218,6 +220,7 @@ pub(crate) fn find(
     }
     // Those that save most first; in a group only one can be made.
     helpful.sort_by_key(|helpful| helpful.need);
+    let mut tried_together = Together::default();
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
         let of_level = helpful.iter().filter(|one| one.change.maths == level);
         for one in of_level.filter(|one| one.trial.fits) {
@@ -237,7 +240,14 @@ pub(crate) fn find(
             .iter()
             .filter(|one| one.change.maths <= level)
             .collect();
-        let (set, trial) = together(variants, &candidates, &with)?;
+        let (set, trial) = tried_together.find(&candidates, &mut |sets| {
+            let of = |set: &Set| {
+                let names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
+                with(&names)
+            };
+            let wanted: Vec<Variant> = sets.iter().map(of).collect();
+            variants.run(&wanted, width)
+        })?;
         let Some(trial) = trial else {
             continue;
         };
@@ -325,65 +335,148 @@ fn not_made(change: &Change, trial: &Trial) -> Option<NotMade> {
     }
 }
 
-/// Puts changes together until the job fits, then leaves out what is not needed.
-fn together(
-    variants: &mut Variants<'_>,
-    candidates: &[&Helpful],
-    with: &dyn Fn(&[&str]) -> Variant,
-) -> Result<(Vec<&'static Change>, Option<Trial>), RunError> {
-    let mut set: Vec<&'static Change> = Vec::new();
-    let mut best: Option<Trial> = None;
-    let mut groups = BTreeSet::new();
-    let mut run = |set: &[&'static Change]| -> Result<Option<Trial>, RunError> {
-        let names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
-        let mut trials = variants.run(&[with(&names)], 1)?;
-        Ok(trials.pop().flatten())
-    };
-    for candidate in candidates {
-        if groups.contains(&candidate.change.group) {
-            continue;
+/// Changes that are made together.
+type Set = Vec<&'static Change>;
+
+/// Runs the job with each of some sets; nothing for those that were not begun when the search was ended.
+type RunWith<'a> = dyn FnMut(&[Set]) -> Result<Vec<Option<Trial>>, RunError> + 'a;
+
+/// What was tried together, and what came of it.
+#[derive(Default)]
+struct Together(BTreeMap<BTreeSet<String>, Option<Trial>>);
+
+impl Together {
+    fn names(set: &[&'static Change]) -> BTreeSet<String> {
+        set.iter().map(|change| change.name.clone()).collect()
+    }
+
+    fn run(&mut self, set: &Set, run: &mut RunWith<'_>) -> Result<Option<Trial>, RunError> {
+        self.run_all(std::slice::from_ref(set), run)?;
+        Ok(self.0.get(&Self::names(set)).cloned().flatten())
+    }
+
+    /// Runs those that were not run before.
+    fn run_all(&mut self, sets: &[Set], run: &mut RunWith<'_>) -> Result<(), RunError> {
+        let new: Vec<Set> = sets
+            .iter()
+            .filter(|set| !self.0.contains_key(&Self::names(set)))
+            .cloned()
+            .collect();
+        if !new.is_empty() {
+            let trials = run(&new)?;
+            let names = new.iter().map(|set| Self::names(set));
+            self.0.extend(names.zip(trials));
         }
-        let mut larger = set.clone();
-        larger.push(candidate.change);
-        let trial = if set.is_empty() {
-            Some(candidate.trial.clone())
-        } else {
-            run(&larger)?
+        Ok(())
+    }
+
+    /// Puts changes together until the job fits, then leaves out what is not needed.
+    fn find(
+        &mut self,
+        candidates: &[&Helpful],
+        run: &mut RunWith<'_>,
+    ) -> Result<(Set, Option<Trial>), RunError> {
+        let (set, best) = self.put_together(Vec::new(), None, candidates, run)?;
+        let Some(trial) = best else {
+            return Ok((set, None));
         };
-        let Some(trial) = trial else {
-            break;
+        if trial.fits {
+            return self.without_needless(set, trial, run);
+        }
+        // What saves most alone may stand in the way of what saves more together: every two of the first few.
+        let Some((pair, of_pair)) = self.best_pair(candidates, run)? else {
+            return Ok((set, Some(trial)));
         };
-        let before = best.as_ref().and_then(|best| best.need);
-        let helps = match (before, trial.need) {
-            (None, _) => true,
-            (Some(before), Some(need)) => saves(before, need),
-            (Some(_), None) => false,
-        };
-        if helps && trial.why.is_none() {
-            groups.insert(candidate.change.group.clone());
-            set = larger;
-            let fits = trial.fits;
-            best = Some(trial);
-            if fits {
+        let (other, best) = self.put_together(pair, Some(of_pair), candidates, run)?;
+        match best {
+            Some(best) if best.fits => self.without_needless(other, best, run),
+            Some(best) if best.need < trial.need => Ok((other, Some(best))),
+            _ => Ok((set, Some(trial))),
+        }
+    }
+
+    fn best_pair(
+        &mut self,
+        candidates: &[&Helpful],
+        run: &mut RunWith<'_>,
+    ) -> Result<Option<(Set, Trial)>, RunError> {
+        let first = &candidates[..candidates.len().min(PAIRED)];
+        let mut pairs: Vec<Set> = Vec::new();
+        for (number, one) in first.iter().enumerate() {
+            let others = first[number + 1..].iter();
+            let others = others.filter(|other| other.change.group != one.change.group);
+            pairs.extend(others.map(|other| vec![one.change, other.change]));
+        }
+        self.run_all(&pairs, run)?;
+        let tried = pairs.into_iter().filter_map(|pair| {
+            let trial = self.0.get(&Self::names(&pair)).cloned().flatten()?;
+            let works = trial.why.is_none() && trial.need.is_some();
+            works.then_some((pair, trial))
+        });
+        Ok(tried.min_by_key(|(_, trial)| trial.need))
+    }
+
+    /// Adds one candidate after the other to a set, those that help.
+    fn put_together(
+        &mut self,
+        mut set: Set,
+        mut best: Option<Trial>,
+        candidates: &[&Helpful],
+        run: &mut RunWith<'_>,
+    ) -> Result<(Set, Option<Trial>), RunError> {
+        let mut groups: BTreeSet<String> = set.iter().map(|change| change.group.clone()).collect();
+        for candidate in candidates {
+            if best.as_ref().is_some_and(|best| best.fits) {
                 break;
             }
+            if groups.contains(&candidate.change.group) {
+                continue;
+            }
+            let mut larger = set.clone();
+            larger.push(candidate.change);
+            let trial = if set.is_empty() {
+                Some(candidate.trial.clone())
+            } else {
+                self.run(&larger, run)?
+            };
+            let Some(trial) = trial else {
+                break;
+            };
+            let before = best.as_ref().and_then(|best| best.need);
+            let helps = match (before, trial.need) {
+                (None, _) => true,
+                (Some(before), Some(need)) => saves(before, need),
+                (Some(_), None) => false,
+            };
+            if helps && trial.why.is_none() {
+                groups.insert(candidate.change.group.clone());
+                set = larger;
+                best = Some(trial);
+            }
         }
+        Ok((set, best))
     }
-    if best.as_ref().is_none_or(|best| !best.fits) {
-        return Ok((set, best));
-    }
-    // What saved least alone is the first that may not be needed; the last one was.
-    for index in (0..set.len().saturating_sub(1)).rev() {
-        let mut smaller = set.clone();
-        smaller.remove(index);
-        if let Some(trial) = run(&smaller)?
-            && trial.fits
-        {
-            set = smaller;
-            best = Some(trial);
+
+    /// A set that fits, without what it fits without.
+    fn without_needless(
+        &mut self,
+        mut set: Set,
+        mut best: Trial,
+        run: &mut RunWith<'_>,
+    ) -> Result<(Set, Option<Trial>), RunError> {
+        // What saved least alone is the first that may not be needed; the last one was.
+        for index in (0..set.len().saturating_sub(1)).rev() {
+            let mut smaller = set.clone();
+            smaller.remove(index);
+            if let Some(trial) = self.run(&smaller, run)?
+                && trial.fits
+            {
+                set = smaller;
+                best = trial;
+            }
         }
+        Ok((set, Some(best)))
     }
-    Ok((set, best))
 }
 
 /// Expandable segments, where a replay says that the job fits with them.
@@ -418,4 +511,89 @@ fn by_setting(
         setting: Some(setting),
         trial,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+    use tonnage_analysis::verdict::Outcome;
+
+    use crate::variants::Evidence;
+
+    fn trial(need: u64) -> Trial {
+        Trial {
+            values: Vec::new(),
+            command: String::new(),
+            constants: Vec::new(),
+            outcome: Outcome::DoesNotFit,
+            fits: need <= 24,
+            handled_ooms: 0,
+            need: Some(need),
+            evidence: Evidence::Replayed,
+            expandable: None,
+            capacity: 24,
+            margin: 0,
+            peak_allocated: need,
+            why: None,
+            stopped: None,
+            changes: Vec::new(),
+            costs: None,
+            unknown: Vec::new(),
+            recording: PathBuf::new(),
+            forked: true,
+            seconds: 0.0,
+        }
+    }
+
+    /// An 8B model on 24 GB, as it was seen: the optimizer on the host saves most alone, and fits with nothing.
+    fn need(names: &[&str]) -> u64 {
+        let has = |name: &str| names.contains(&name);
+        match (has("optimizer-on-host"), has("lora"), has("checkpointing")) {
+            (true, _, false) => 31,
+            (true, _, true) => 32,
+            (false, true, false) => 37,
+            (false, true, true) => 19,
+            (false, false, _) => 70,
+        }
+    }
+
+    #[test]
+    fn what_saves_most_alone_does_not_stand_in_the_way() {
+        let helpful: Vec<Helpful> = [
+            "optimizer-on-host",
+            "lora",
+            "checkpointing",
+            "fused-optimizer",
+        ]
+        .iter()
+        .filter_map(|name| changes::find(name).ok())
+        .map(|change| Helpful {
+            need: need(&[&change.name]),
+            trial: trial(need(&[&change.name])),
+            change,
+        })
+        .collect();
+        let candidates: Vec<&Helpful> = helpful.iter().collect();
+        assert!(candidates.len() >= 3);
+        let mut runs = 0;
+        let mut together = Together::default();
+        let mut run = |sets: &[Set]| {
+            runs += sets.len();
+            let of = |set: &Set| {
+                let names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
+                Some(trial(need(&names)))
+            };
+            Ok(sets.iter().map(of).collect())
+        };
+        let (set, best) = together.find(&candidates, &mut run).unwrap();
+        let mut names: Vec<&str> = set.iter().map(|change| change.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["checkpointing", "lora"]);
+        assert_eq!(best.and_then(|best| best.need), Some(19));
+        // What was tried is not tried again.
+        let (again, _) = together.find(&candidates, &mut run).unwrap();
+        assert_eq!(again.len(), 2);
+        assert!(runs <= 8, "{runs} runs");
+    }
 }
