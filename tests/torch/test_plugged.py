@@ -84,7 +84,9 @@ def test_a_plan_of_a_dry_run_places_every_block(tonnage, tmp_path):
     assert statistics["requests_served"] == len(requests(native))
     assert statistics["requests_at_planned_places"] >= 0.999 * statistics["requests_served"]
     assert statistics["steps"] == len(LENGTHS)
-    assert statistics["pages_moved"] == statistics["waits"] == 0
+    # The one request that is elsewhere may take pages of places that are still to come.
+    elsewhere = statistics["requests_served"] - statistics["requests_at_planned_places"]
+    assert statistics["waits"] == 0 and statistics["pages_moved"] <= 4 * elsewhere
     assert statistics["reserved_bytes.peak_ever"] <= 1.01 * statistics["allocated_bytes.peak_ever"]
     # A file that is none is said, with the line.
     plan.write_text("tonnage plan 1\nnonsense\n")
