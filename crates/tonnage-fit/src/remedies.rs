@@ -160,7 +160,7 @@ struct Helpful {
 
 /// A change that saves less than this part of the need is not worth its lines.
 const WORTHWHILE: f64 = 0.005;
-/// Of so many candidates every two are tried together.
+/// Of so many candidates, the best of each group, every two are tried together.
 const PAIRED: usize = 6;
 const SETTING: &str = "expandable_segments:True";
 const SETTING_VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -400,11 +400,17 @@ impl Together {
         candidates: &[&Helpful],
         run: &mut RunWith<'_>,
     ) -> Result<Option<(Set, Trial)>, RunError> {
-        let first = &candidates[..candidates.len().min(PAIRED)];
+        // Of a group only one can be made: the others would crowd out what helps in another way.
+        let mut groups = BTreeSet::new();
+        let first: Vec<&Helpful> = candidates
+            .iter()
+            .filter(|one| groups.insert(&one.change.group))
+            .take(PAIRED)
+            .copied()
+            .collect();
         let mut pairs: Vec<Set> = Vec::new();
         for (number, one) in first.iter().enumerate() {
             let others = first[number + 1..].iter();
-            let others = others.filter(|other| other.change.group != one.change.group);
             pairs.extend(others.map(|other| vec![one.change, other.change]));
         }
         self.run_all(&pairs, run)?;
