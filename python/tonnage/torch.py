@@ -17,15 +17,31 @@ one stream; a capture is refused:
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
+import pickle
 import runpy
 import sys
 import typing
 
 import torch
 
-__all__ = ["begin_step", "install", "is_installed", "library", "memory_stats", "reset_peak_memory_stats"]
+__all__ = [
+    "Event",
+    "begin_step",
+    "dump_snapshot",
+    "events",
+    "install",
+    "is_installed",
+    "library",
+    "memory_stats",
+    "pause",
+    "reset_peak_memory_stats",
+    "resume",
+    "snapshot",
+    "tag",
+]
 
 # What PyTorch can be told beside malloc and free: the method that takes it, and our function.
 _FUNCTIONS = {
@@ -39,6 +55,8 @@ _FUNCTIONS = {
 
 # Kept for as long as the process lives, because PyTorch frees with it until the end.
 _installed: typing.Any = None
+# Whether anything was ever paused: a snapshot cannot show it.
+_paused_once = False
 
 
 def library() -> str:
@@ -56,7 +74,7 @@ def is_installed() -> bool:
     return _installed is not None
 
 
-def install(plan: "str | os.PathLike[str] | None" = None) -> None:
+def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -> None:
     """Lets PyTorch take its GPU memory from tonnage's allocator.
 
     It has to be called before the first use of CUDA in the process, and stays until the process ends. A second call
@@ -65,6 +83,8 @@ def install(plan: "str | os.PathLike[str] | None" = None) -> None:
     `plan` is a file that `tonnage plan RECORDING --for-runtime` wrote: where the blocks of the program shall lie. A
     step ends with each step of an optimizer, or where `begin_step()` is called. A plan of another program costs time
     and nothing else.
+
+    `events` is how many of the last events are kept for `events()`, rounded up to a power of two: 32 bytes each.
     """
     global _installed
     if _installed is not None:
@@ -83,6 +103,10 @@ def install(plan: "str | os.PathLike[str] | None" = None) -> None:
         getattr(plugged, method)(ctypes.cast(getattr(functions, name), ctypes.c_void_p).value)
     if plan is not None:
         _set_plan(functions, os.fspath(plan))
+    if events < 0:
+        raise ValueError(f"events={events}: a number of events is not negative")
+    functions.tonnage_keep_events.argtypes = [ctypes.c_size_t]
+    functions.tonnage_keep_events(events)
     try:
         torch.cuda.memory.change_current_allocator(allocator)
     except RuntimeError as error:
@@ -91,6 +115,17 @@ def install(plan: "str | os.PathLike[str] | None" = None) -> None:
             "call tonnage.torch.install() first, before tensors are made and before torch.cuda is asked"
         ) from error
     functions.tonnage_complete()
+    functions.tonnage_event_names.restype = ctypes.c_char_p
+    functions.tonnage_snapshot.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
+    functions.tonnage_snapshot.restype = ctypes.c_size_t
+    functions.tonnage_tag.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_tag.restype = ctypes.c_uint16
+    functions.tonnage_set_tag.argtypes = [ctypes.c_uint16]
+    functions.tonnage_set_tag.restype = ctypes.c_uint16
+    functions.tonnage_pause.argtypes = [ctypes.c_uint16, ctypes.c_bool, ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_pause.restype = ctypes.c_int64
+    functions.tonnage_resume.argtypes = [ctypes.c_uint16, ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_resume.restype = ctypes.c_int64
     functions.tonnage_statistics_names.restype = ctypes.c_char_p
     functions.tonnage_statistics.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
     functions.tonnage_statistics.restype = ctypes.c_size_t
@@ -120,16 +155,78 @@ def begin_step() -> None:
         _installed[1].tonnage_begin_step()
 
 
+@contextlib.contextmanager
+def tag(name: str) -> "typing.Iterator[None]":
+    """What this thread puts on the GPU inside of the block has the name, so that it can be paused.
+
+    The thread that runs a backward pass is another one: gradients that it makes have no tag. Memory of CUDA graphs has
+    none either.
+    """
+    functions = _functions()
+    before = functions.tonnage_set_tag(_tag(name))
+    try:
+        yield
+    finally:
+        functions.tonnage_set_tag(before)
+
+
+def _tag(name: str) -> int:
+    text = name.encode()
+    if not text:
+        raise ValueError("a tag has a name")
+    number: int = _functions().tonnage_tag(text, len(text))
+    if number == 0:
+        raise RuntimeError("there are 65,535 tags already")
+    return number
+
+
+def pause(name: str, keep: bool = False) -> int:
+    """Gives the memory of what has a tag back to the GPU, and keeps the addresses. Returns the bytes that came back.
+
+    Until `resume(name)` nobody may read or write those tensors. With `keep` what is in them is copied to memory of the
+    host, and is there again afterwards; otherwise it is lost. All work on the GPU is waited for. Memory comes back in
+    pages, of 2 MiB as a rule: a page that something else lies on too stays. Tensors may be freed while they are paused.
+    """
+    global _paused_once
+    given: int = _answer(_functions().tonnage_pause, _tag(name), keep)
+    _paused_once |= given > 0
+    return given
+
+
+def resume(name: str) -> int:
+    """Brings memory back to what has a tag, at the same addresses. Returns the bytes.
+
+    If there is not enough memory, `torch.OutOfMemoryError` says how much is missing, and all of it stays paused.
+    """
+    return _answer(_functions().tonnage_resume, _tag(name))
+
+
+def _answer(function: typing.Any, *arguments: typing.Any) -> int:
+    """Calls a function that returns a number, or a negative one and writes why."""
+    message = ctypes.create_string_buffer(4096)
+    answer: int = function(*arguments, message, len(message))
+    if answer < 0:
+        error = torch.OutOfMemoryError if answer == -2 else RuntimeError
+        raise error(message.value.decode(errors="replace"))
+    return answer
+
+
+def _functions() -> ctypes.CDLL:
+    if _installed is None:
+        raise RuntimeError("tonnage's allocator is not in use; call tonnage.torch.install() before CUDA is used")
+    functions: ctypes.CDLL = _installed[1]
+    return functions
+
+
 def memory_stats() -> dict[str, int]:
     """What the allocator has and what it did, exact to the byte.
 
     `requested_bytes` is what PyTorch asked for, `allocated_bytes` the blocks that hold it, `reserved_bytes` what is
     held from the GPU; each with `.current`, `.peak` (since `reset_peak_memory_stats`) and `.peak_ever`. A block that
-    was freed while another stream used it counts as allocated until that stream is done. The rest are counts.
+    was freed while another stream used it counts as allocated until that stream is done. `paused_bytes` are allocated
+    and not reserved. The rest are counts.
     """
-    if _installed is None:
-        raise RuntimeError("tonnage's allocator is not in use; call tonnage.torch.install() before CUDA is used")
-    functions = _installed[1]
+    functions = _functions()
     names = functions.tonnage_statistics_names().decode().split()
     values = (ctypes.c_uint64 * len(names))()
     functions.tonnage_statistics(values, len(names))
@@ -138,9 +235,131 @@ def memory_stats() -> dict[str, int]:
 
 def reset_peak_memory_stats() -> None:
     """Begins `.peak` of the statistics anew; `.peak_ever` stays."""
-    if _installed is None:
-        raise RuntimeError("tonnage's allocator is not in use; call tonnage.torch.install() before CUDA is used")
-    _installed[1].tonnage_reset_peaks()
+    _functions().tonnage_reset_peaks()
+
+
+class Event(typing.NamedTuple):
+    """Something that the allocator did."""
+
+    number: int
+    """Its place among all events of the process, from 0."""
+    kind: str
+    """`alloc`, `free`; `free_requested` and `free_completed` of a block that another stream still used; `map` and
+    `unmap` of memory at addresses, and `move` after those of memory that went from one to the other; `pause` and
+    `resume` of the memory of blocks; `search_…`, the steps that were taken for a request that no free block could
+    serve, and `refused` if none of them helped, with what the GPU had free as address."""
+    address: int
+    bytes: int
+    """As asked for where it is about a block or a request; whole pages where it is about memory."""
+    stream: int
+
+
+def events() -> list[Event]:
+    """The last events of the allocator, the oldest first. Their order is exact; they have no times."""
+    return _read()[1]
+
+
+def _read() -> tuple[list[tuple[int, ...]], list[Event]]:
+    """Every block as address, bytes, bytes asked for, state and stream, and the last events, of the same moment."""
+    functions = _functions()
+    names = functions.tonnage_event_names().decode().split()
+    room = 0
+    while True:
+        values = (ctypes.c_uint64 * room)()
+        needed = functions.tonnage_snapshot(values, room)
+        if needed <= room:
+            break
+        # Other threads go on meanwhile.
+        room = needed + needed // 8
+    if needed == 0:
+        return [], []
+    rows = list(zip(*[iter(values[2:needed])] * 5))
+    blocks, kept = rows[: values[0]], rows[values[0] :]
+    return blocks, [Event(number, names[kind], *rest) for number, kind, *rest in kept]
+
+
+_STATES = ("active_allocated", "active_pending_free", "inactive")
+_ACTIONS = {
+    "alloc": ("alloc",),
+    "free": ("free_requested", "free_completed"),
+    "free_requested": ("free_requested",),
+    "free_completed": ("free_completed",),
+    "map": ("segment_map",),
+    "unmap": ("segment_unmap",),
+}
+
+
+def snapshot() -> dict[str, typing.Any]:
+    """What is allocated now and the last events, in the form of `torch.cuda.memory._snapshot()`.
+
+    A segment is a range of memory that is mapped without a hole; all streams share them, so the stream of a segment is
+    0 and says nothing. Events have no times, and blocks have no lines: PyTorch does not tell a plugged allocator who
+    asked.
+    """
+    device = _functions().tonnage_device()
+    blocks, kept = _read()
+    nothing: list[typing.Any] = []
+    trace: list[dict[str, typing.Any]] = []
+    for event in kept:
+        if event.kind == "refused":
+            entry = {"action": "oom", "size": event.bytes, "stream": event.stream, "device_free": event.address}
+            trace.append({**entry, "frames": nothing})
+        for action in _ACTIONS.get(event.kind, ()):
+            stream = 0 if action.startswith("segment") else event.stream
+            entry = {"action": action, "addr": event.address, "size": event.bytes, "stream": stream}
+            trace.append({**entry, "frames": nothing})
+    settings = {"allocator": "tonnage", "torch_version": str(torch.__version__)}
+    return {
+        "segments": _segments(blocks, device),
+        "device_traces": [[] for _ in range(device)] + [trace],
+        "allocator_settings": {**settings, "paused": _paused_once},
+        "external_annotations": [],
+    }
+
+
+def _segments(blocks: list[tuple[int, ...]], device: int) -> list[dict[str, typing.Any]]:
+    segments: list[dict[str, typing.Any]] = []
+    end = None
+    for address, size, requested, state, _ in blocks:
+        if address != end:
+            segments.append(
+                {
+                    "device": device,
+                    "address": address,
+                    "total_size": 0,
+                    "allocated_size": 0,
+                    "active_size": 0,
+                    "requested_size": 0,
+                    "stream": 0,
+                    "segment_type": "large",
+                    "segment_pool_id": (0, 0),
+                    "is_expandable": True,
+                    "frames": [],
+                    "blocks": [],
+                }
+            )
+        segment, end = segments[-1], address + size
+        segment["total_size"] += size
+        segment["allocated_size"] += size if state == 0 else 0
+        segment["active_size"] += size if state < 2 else 0
+        segment["requested_size"] += requested
+        segment["blocks"].append(
+            {
+                "address": address,
+                "size": size,
+                "requested_size": requested,
+                "state": _STATES[state],
+                "frames": [],
+            }
+        )
+    return segments
+
+
+def dump_snapshot(path: "str | os.PathLike[str]") -> None:
+    """Writes `snapshot()` to a file that https://pytorch.org/memory_viz and tonnage open."""
+    taken = snapshot()
+    with open(path, "wb") as file:
+        pickle.dump(taken, file, protocol=4)
 
 
 def _answer_for_torch() -> None:

@@ -10,16 +10,14 @@ Both run the same calls with the same loop (`tests/torch/speed_allocator.py` say
 turns. Nanoseconds of the processor for a pair: best round, and the median of the turns' medians.
 """
 
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "torch"))
 
-from speed_allocator import ROUNDS, TURNS, build, torch_figures
+from speed_allocator import ROUNDS, TURNS, build, policy_figures, torch_figures
 
 PAIRS = 100_000
 LOADS = [(1, 1), (1000, 1), (10_000, 1), (1000, 64), (10_000, 8)]
@@ -41,12 +39,6 @@ def calls(live, mebibytes):
     return "".join(f"{line}\n" for line in lines)
 
 
-def own_figures(trace):
-    environment = dict(os.environ, ROUNDS=ROUNDS, POLICY="tonnage")
-    output = subprocess.check_output([os.environ["TORCH_SPEED"], trace], text=True, env=environment)
-    return [float(word) for word in output.split()[:2]]
-
-
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -59,7 +51,7 @@ def main():
             torch, own = [], []
             for _ in range(TURNS):
                 torch.append(torch_figures(program, trace, folder))
-                own.append(own_figures(trace))
+                own.append(policy_figures(trace, POLICY="tonnage"))
             best = [2 * min(turn[0] for turn in turns) for turns in (torch, own)]
             median = [2 * statistics.median(turn[1] for turn in turns) for turns in (torch, own)]
             print(

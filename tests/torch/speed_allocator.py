@@ -77,8 +77,8 @@ def torch_figures(program, trace, folder):
     return [float(word) for word in lines[0].split()[1:3]]
 
 
-def policy_figures(trace):
-    environment = dict(os.environ, ROUNDS=ROUNDS)
+def policy_figures(trace, **settings):
+    environment = dict(os.environ, ROUNDS=ROUNDS, **settings)
     output = subprocess.check_output([os.environ["TORCH_SPEED"], trace], text=True, env=environment)
     return [float(word) for word in output.split()[:2]]
 

@@ -2,6 +2,7 @@
 """tonnage's allocator in the place of PyTorch's, under a dry run with the real PyTorch."""
 
 import json
+import pickle
 import subprocess
 from pathlib import Path
 
@@ -144,6 +145,104 @@ except RuntimeError as error:
     tuned = subprocess.run([TONNAGE, "tune", str(result.recording)], capture_output=True, text=True, timeout=120)
     assert tuned.stdout.startswith("recorded with tonnage's own allocator, which takes no settings")
     assert "export" not in tuned.stdout
+
+
+def pickled(path):
+    """What a snapshot file has, read as its viewers do."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def go_back(snapshot):
+    """Undoes the events of a snapshot one by one, as PyTorch's viewer does: what is live always lies in segments."""
+    segments = {segment["address"]: segment["total_size"] for segment in snapshot["segments"]}
+    blocks = {
+        block["address"]: block["state"]
+        for segment in snapshot["segments"]
+        for block in segment["blocks"]
+        if block["state"] != "inactive"
+    }
+    most = sum(segments.values())
+    for event in reversed(snapshot["device_traces"][0]):
+        action, address, size = event["action"], event.get("addr"), event["size"]
+        if action == "alloc":
+            assert blocks.pop(address) == "active_allocated"
+        elif action == "free_completed":
+            assert address not in blocks
+            blocks[address] = "active_pending_free"
+        elif action == "free_requested":
+            assert blocks[address] == "active_pending_free"
+            blocks[address] = "active_allocated"
+        elif action == "segment_unmap":
+            assert not any(start < address + size and address < start + length for start, length in segments.items())
+            segments[address] = size
+            for start in sorted(segments):
+                while start in segments and start + segments[start] in segments:
+                    segments[start] += segments.pop(start + segments[start])
+            most = max(most, sum(segments.values()))
+        elif action == "segment_map":
+            start = max(start for start in segments if start <= address)
+            end = start + segments.pop(start)
+            assert address + size <= end, "what was mapped is not there"
+            if start < address:
+                segments[start] = address - start
+            if address + size < end:
+                segments[address + size] = end - address - size
+        if action in ("segment_map", "alloc", "free_completed"):
+            inside = (any(start <= block < start + length for start, length in segments.items()) for block in blocks)
+            assert all(inside), "a live block without memory"
+    return segments, blocks, most
+
+
+def test_memory_is_given_back_and_the_snapshot_tells_it(tonnage, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    result = tonnage(None, command=plugged("plugged_pause.py", str(path)), options=["--gpu", "rtx3090"], json=False)
+    assert result.code == 0, result.out + result.err
+    assert "refused: CUDA out of memory. Resuming 'cache' needs " in result.out
+    assert " more are needed. It stays paused." in result.out
+    assert "refused: tonnage: a stream is captured into a graph" in result.out
+    snapshot = pickled(path)
+    statistics = json.loads(result.out.split("at the end ", 1)[1].splitlines()[0])
+    # What is paused is in the segments, because PyTorch's form has no word for it.
+    total = sum(segment["total_size"] for segment in snapshot["segments"])
+    assert total == statistics["reserved_bytes.current"] + statistics["paused_bytes"]
+    for name, key in (("allocated_bytes.current", "active_size"), ("requested_bytes.current", "requested_size")):
+        assert sum(segment[key] for segment in snapshot["segments"]) == statistics[name]
+    assert go_back(snapshot)[:2] == ({}, {}), "the events are all there, so there was nothing before them"
+    run = [TONNAGE, "info", "--json", str(path)]
+    info = json.loads(subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout)
+    told = info["recordings"][0]
+    assert told["allocator"] == "tonnage" and told["torch"].startswith("2.")
+    assert told["devices"][0]["peak_reserved"]["known"] == "at_most", "what is paused counts there"
+    for command in (["explain"], ["replay", "--no-smallest", "--alloc", "tonnage"]):
+        line = [TONNAGE, *command, str(path)]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        # The last request of the script is one that no GPU could serve.
+        assert done.returncode in (0, 1) and not done.stderr.startswith("error"), done.stderr
+        assert "by PyTorch" not in done.stdout
+
+
+def test_a_snapshot_of_a_training_goes_back_to_its_beginning(tonnage, tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import runpy, sys\nsys.argv = ['transformer.py', *{LENGTHS!r}]\n"
+        f"runpy.run_path({str(SCRIPTS / 'transformer.py')!r}, run_name='__main__')\n"
+        f"sys.modules['tonnage.torch'].dump_snapshot({str(path)!r})\n"
+    )
+    result = tonnage(None, command=plugged(str(script)), options=["--gpu", "rtx3090", "--capacity", "2.95GiB"])
+    assert result.code == 0, result.out + result.err
+    statistics = json.loads(result.err.split("statistics ", 1)[1].splitlines()[0])
+    assert statistics["pages_moved"] > 0
+    segments, blocks, most = go_back(pickled(path))
+    assert (segments, blocks) == ({}, {})
+    assert most == statistics["reserved_bytes.peak_ever"]
+    line = [TONNAGE, "info", "--json", str(path)]
+    info = json.loads(subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout)
+    told = info["recordings"][0]
+    assert told["allocator"] == "tonnage"
+    exact = {"bytes": statistics["reserved_bytes.peak_ever"], "known": "exact"}
+    assert exact.items() <= told["devices"][0]["peak_reserved"].items()
 
 
 def test_too_late_is_said(tmp_path):

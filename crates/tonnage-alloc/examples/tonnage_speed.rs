@@ -4,7 +4,8 @@
 //!
 //! `tonnage_speed [NAME [PAIRS]]` measures `tonnage` or `torch` (the policy that
 //! follows PyTorch's allocator), or both. Nanoseconds for a pair in time of the
-//! processor, best round and median. Statistics are kept, as always.
+//! processor, best round and median. Statistics and the last events are kept, as
+//! a runtime does.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::hint::black_box;
@@ -34,7 +35,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (live, largest) in LOADS {
         let device = || SimDevice::new(SimConfig::with_total(1 << 40));
         if wanted("tonnage") {
-            let own = tonnage::Allocator::new(device(), tonnage::Settings::default());
+            let settings = tonnage::Settings::default();
+            let ring = tonnage::Ring::default();
+            let own = tonnage::Allocator::observed(device(), settings, None, ring);
             measure("tonnage", own, live, largest, pairs)?;
         }
         if wanted("torch") {

@@ -101,8 +101,10 @@ fn measure(name: &str, calls: &[Call]) -> Result<(), Failed> {
         span: 16 << 40,
     });
     if std::env::var("POLICY").is_ok_and(|policy| policy == "tonnage") {
-        let mut own = tonnage::Allocator::new(device, tonnage::Settings::default());
-        let alloc = |own: &mut tonnage::Allocator<_>, bytes, stream| {
+        let settings = tonnage::Settings::default();
+        let ring = tonnage::Ring::default();
+        let mut own = tonnage::Allocator::observed(device, settings, None, ring);
+        let alloc = |own: &mut tonnage::Allocator<_, _>, bytes, stream| {
             Ok(own.alloc(Request::new(bytes, stream))?)
         };
         run(

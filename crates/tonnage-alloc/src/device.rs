@@ -206,3 +206,23 @@ pub trait Device: Send {
     /// (`cudaEventSynchronize`).
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError>;
 }
+
+/// A device whose bytes the host can copy, for whoever has to keep them while
+/// they have no memory on the device. Policies do not.
+///
+/// All three calls may block until the work on the device is done, and are
+/// forbidden while a stream is captured.
+pub trait Contents: Device {
+    /// Waits until all work on the device is done (`cuCtxSynchronize`).
+    fn synchronize(&mut self) -> Result<(), DeviceError>;
+
+    /// Copies memory of the device to the host (`cuMemcpyDtoH`).
+    ///
+    /// pre: all of the range is mapped and may be read.
+    fn download(&mut self, from: DeviceAddr, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies memory of the host to the device (`cuMemcpyHtoD`).
+    ///
+    /// pre: all of the range is mapped and may be written.
+    fn upload(&mut self, to: DeviceAddr, from: &[u8]) -> Result<(), DeviceError>;
+}

@@ -38,8 +38,10 @@ pub mod torch;
 
 pub use address::{AddressOrder, AddressSpace};
 pub use bfc::Bfc;
-pub use device::{Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
-pub use policy::{Policy, PolicyError, Request};
+pub use device::{
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId,
+};
+pub use policy::{Policy, PolicyError, Request, Tag};
 pub use pool::StreamPool;
 pub use reservations::{Reservations, whole_pieces};
 pub use sim::{Allocation, AllocationKind, SimConfig, SimDevice};

@@ -12,6 +12,15 @@ use thiserror::Error;
 use crate::torch::{PoolId, Undefined};
 use crate::{Device, DeviceAddr, DeviceError, StreamId};
 
+/// What a program calls some of its blocks, as a number; policies that do not know tags ignore it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u16);
+
+impl Tag {
+    /// Not called anything.
+    pub const NONE: Self = Self(0);
+}
+
 /// A request for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -22,6 +31,8 @@ pub struct Request {
     pub stream: StreamId,
     /// The pool it comes from.
     pub pool: PoolId,
+    /// What the program calls it.
+    pub tag: Tag,
 }
 
 impl Request {
@@ -32,6 +43,7 @@ impl Request {
             bytes,
             stream,
             pool: PoolId::DEFAULT,
+            tag: Tag::NONE,
         }
     }
 
@@ -40,6 +52,13 @@ impl Request {
     #[must_use]
     pub fn in_pool(self, pool: PoolId) -> Self {
         Self { pool, ..self }
+    }
+
+    /// The same request, with a tag.
+    #[inline]
+    #[must_use]
+    pub fn tagged(self, tag: Tag) -> Self {
+        Self { tag, ..self }
     }
 }
 

@@ -7,17 +7,101 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tonnage_alloc::tonnage::{Allocator, Place, Plan, Settings};
+use tonnage_alloc::tonnage::{
+    Allocator, Event, EventKind, Observer, Place, Plan, Range, Rung, Settings, Statistics,
+};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{
-    DeviceAddr, GRANULARITY, Policy, PolicyError, Request, SimConfig, SimDevice, StreamId,
+    DeviceAddr, GRANULARITY, Policy, PolicyError, Request, SimConfig, SimDevice, StreamId, Tag,
 };
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 64 * MIB;
 
-fn allocator(settings: Settings) -> Allocator<SimDevice> {
-    Allocator::new(SimDevice::new(SimConfig::with_total(TOTAL)), settings)
+type Observed = Allocator<SimDevice, Books>;
+
+fn allocator(settings: Settings) -> Observed {
+    let device = SimDevice::new(SimConfig::with_total(TOTAL));
+    Allocator::observed(device, settings, None, Books::default())
+}
+
+fn planned_allocator(plan: &Plan) -> Observed {
+    let device = SimDevice::new(SimConfig::with_total(TOTAL));
+    Allocator::observed(device, Settings::default(), Some(plan), Books::default())
+}
+
+/// What follows from the events alone.
+#[derive(Clone, Debug, Default)]
+struct Books {
+    /// Bytes of live blocks as asked for, by address; those whose free waits count.
+    live: BTreeMap<u64, u64>,
+    waiting: BTreeSet<u64>,
+    /// Pages with memory, by address.
+    mapped: BTreeSet<u64>,
+    paused: BTreeSet<u64>,
+    moved: u64,
+    refused: u64,
+    rungs: Vec<Rung>,
+}
+
+impl Observer for Books {
+    fn observe(&mut self, event: Event) {
+        let Event { addr, bytes, .. } = event;
+        let pages = (addr.0..addr.0 + bytes).step_by(GRANULARITY as usize);
+        match event.kind {
+            EventKind::Alloc => assert_eq!(self.live.insert(addr.0, bytes), None),
+            EventKind::Free => assert_eq!(self.live.remove(&addr.0), Some(bytes)),
+            EventKind::FreeRequested => assert!(self.waiting.insert(addr.0)),
+            EventKind::FreeCompleted => {
+                assert!(self.waiting.remove(&addr.0), "nobody asked for that");
+                assert_eq!(self.live.remove(&addr.0), Some(bytes));
+            }
+            EventKind::Map => {
+                for page in pages {
+                    assert!(self.mapped.insert(page), "mapped twice");
+                }
+            }
+            EventKind::Unmap => {
+                for page in pages {
+                    let was_mapped = self.mapped.remove(&page);
+                    assert!(was_mapped ^ self.paused.remove(&page), "nothing was there");
+                }
+            }
+            EventKind::Pause => {
+                for page in pages {
+                    assert!(self.mapped.remove(&page) && self.paused.insert(page));
+                }
+            }
+            EventKind::Resume => {
+                for page in pages {
+                    assert!(self.paused.remove(&page) && self.mapped.insert(page));
+                }
+            }
+            EventKind::Move => self.moved += bytes / GRANULARITY,
+            EventKind::Rung(rung) => self.rungs.push(rung),
+            EventKind::Refused => self.refused += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Books {
+    fn compare(&self, statistics: Statistics) {
+        assert_eq!(self.live.values().sum::<u64>(), statistics.requested.now);
+        assert_eq!(self.live.len() as u64, statistics.blocks);
+        assert_eq!(self.waiting.len() as u64, statistics.pending);
+        let mapped = self.mapped.len() as u64 * GRANULARITY;
+        assert_eq!(mapped, statistics.reserved.now);
+        assert_eq!(self.paused.len() as u64 * GRANULARITY, statistics.paused);
+        let counts = (statistics.pages_moved, statistics.refused);
+        assert_eq!((self.moved, self.refused), counts);
+        for (addr, bytes) in &self.live {
+            let first = addr - addr % GRANULARITY;
+            let mut pages = (first..addr + bytes).step_by(GRANULARITY as usize);
+            let known = |page| self.mapped.contains(&page) || self.paused.contains(&page);
+            assert!(pages.all(known));
+        }
+    }
 }
 
 fn ask(bytes: u64) -> Request {
@@ -27,6 +111,9 @@ fn ask(bytes: u64) -> Request {
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(u64, u64),
+    AllocTagged(u64, u16),
+    Pause(u16),
+    Resume(u16),
     Free(usize),
     FreeLater(usize, u64),
     Process,
@@ -86,11 +173,25 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
+/// Steps in which some blocks are paused now and then.
+fn pausing_steps() -> impl Strategy<Value = Vec<Step>> {
+    steps().prop_map(|steps| {
+        let tagged = |(number, step)| match (number % 3, step) {
+            (0 | 1, Step::Alloc(bytes, stream)) => Step::AllocTagged(bytes, stream as u16),
+            (_, Step::Process) => Step::Pause(1 + (number % 2) as u16),
+            (_, Step::EmptyCache) => Step::Resume(1 + (number % 2) as u16),
+            (_, step) => step,
+        };
+        steps.into_iter().enumerate().map(tagged).collect()
+    })
+}
+
 /// Live blocks as ranges, and nothing else.
 #[derive(Default)]
 struct Model {
     /// By address: bytes of the block and bytes asked for.
     live: BTreeMap<u64, (u64, u64)>,
+    tags: BTreeMap<u64, u16>,
 }
 
 impl Model {
@@ -105,7 +206,26 @@ impl Model {
         let place = which.checked_rem(self.live.len())?;
         let addr = *self.live.keys().nth(place)?;
         self.live.remove(&addr);
+        self.tags.remove(&addr);
         Some(addr)
+    }
+
+    /// Pages of which every byte is in live blocks of a tag.
+    fn pages_of(&self, tag: u16) -> u64 {
+        let mut covered: BTreeMap<u64, u64> = BTreeMap::new();
+        for (&addr, &(size, _)) in &self.live {
+            if self.tags.get(&addr) != Some(&tag) {
+                continue;
+            }
+            for page in addr / GRANULARITY..(addr + size).div_ceil(GRANULARITY) {
+                let (start, end) = (page * GRANULARITY, (page + 1) * GRANULARITY);
+                *covered.entry(page).or_default() += end.min(addr + size) - start.max(addr);
+            }
+        }
+        covered
+            .values()
+            .filter(|&&bytes| bytes == GRANULARITY)
+            .count() as u64
     }
 
     /// Pages that a live block lies on; the first address is a multiple of a page.
@@ -117,10 +237,11 @@ impl Model {
     }
 }
 
-fn compare(allocator: &Allocator<SimDevice>, model: &Model) {
+fn compare(allocator: &Observed, model: &Model) {
     assert_eq!(allocator.check(), Ok(()));
     assert_eq!(allocator.device().check(), Ok(()));
     let statistics = allocator.statistics();
+    allocator.observer().compare(statistics);
     assert_eq!(statistics.reserved.now, allocator.device().charged());
     assert_eq!(statistics.reserved.now, allocator.reserved());
     let (mut size, mut requested) = (0, 0);
@@ -135,12 +256,16 @@ fn compare(allocator: &Allocator<SimDevice>, model: &Model) {
     }
 }
 
+fn within(inner: &Range, outer: &Range) -> bool {
+    inner.addr >= outer.addr && inner.addr.0 + inner.bytes <= outer.addr.0 + outer.bytes
+}
+
 fn run(steps: Vec<Step>, settings: Settings) {
     let limit = settings.limit.unwrap_or(TOTAL).min(TOTAL) / GRANULARITY;
     run_with(steps, allocator(settings), limit);
 }
 
-fn run_with(steps: Vec<Step>, mut allocator: Allocator<SimDevice>, limit: u64) {
+fn run_with(steps: Vec<Step>, mut allocator: Observed, limit: u64) {
     let mut model = Model::default();
     for step in steps {
         match step {
@@ -152,11 +277,67 @@ fn run_with(steps: Vec<Step>, mut allocator: Allocator<SimDevice>, limit: u64) {
                         model.add(addr.0, size, bytes);
                     }
                     Err(PolicyError::OutOfMemory { .. }) => {
-                        let needed = model.pages() + bytes.div_ceil(GRANULARITY);
+                        let paused = allocator.statistics().paused / GRANULARITY;
+                        let needed = model.pages() - paused + bytes.div_ceil(GRANULARITY);
                         assert!(
                             needed > limit,
                             "{bytes} bytes refused, {needed} of {limit} pages"
                         );
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            Step::AllocTagged(bytes, tag) => {
+                if let Ok(addr) = allocator.alloc(ask(bytes).tagged(Tag(tag))) {
+                    model.add(addr.0, allocator.size_of(addr).unwrap(), bytes);
+                    model.tags.insert(addr.0, tag);
+                }
+            }
+            Step::Pause(tag) => {
+                let before = allocator.statistics();
+                let left = allocator
+                    .paused(Tag(tag))
+                    .iter()
+                    .map(|range| range.bytes)
+                    .sum::<u64>();
+                let given = allocator.pause(Tag(tag)).unwrap();
+                let after = allocator.statistics();
+                assert_eq!(after.reserved.now, before.reserved.now - given);
+                assert_eq!(after.paused, before.paused + given);
+                // All that can be given back is; what was paused before may have been freed in part.
+                let covered = model.pages_of(tag) * GRANULARITY;
+                assert!(
+                    given <= covered && covered <= given + left,
+                    "{given} {left} {covered}"
+                );
+                assert_eq!(allocator.pausable(Tag(tag)), []);
+            }
+            Step::Resume(tag) => {
+                let before = allocator.statistics();
+                let ranges = allocator.paused(Tag(tag));
+                let needed: u64 = ranges.iter().map(|range| range.bytes).sum();
+                match allocator.resume(Tag(tag)) {
+                    Ok(resumed) => {
+                        let (paused, left) =
+                            (allocator.statistics().paused, before.paused - needed);
+                        // What is freed but was waited for comes back to nobody, whatever its tag.
+                        assert!(paused <= left, "{paused} of {left}");
+                        if before.pending == 0 {
+                            assert_eq!((resumed.as_slice(), paused), (ranges.as_slice(), left));
+                        }
+                        let had =
+                            |resumed: &Range| ranges.iter().any(|range| within(resumed, range));
+                        assert!(resumed.iter().all(had), "{resumed:?} {ranges:?}");
+                        assert_eq!(allocator.paused(Tag(tag)), []);
+                    }
+                    Err(PolicyError::OutOfMemory { requested, free }) => {
+                        let still = allocator.paused(Tag(tag));
+                        let bytes: u64 = still.iter().map(|range| range.bytes).sum();
+                        assert_eq!(requested, bytes);
+                        assert!(free < requested, "{free} bytes are enough for {requested}");
+                        if before.pending == 0 {
+                            assert_eq!(still, ranges);
+                        }
                     }
                     Err(error) => panic!("{error}"),
                 }
@@ -178,7 +359,8 @@ fn run_with(steps: Vec<Step>, mut allocator: Allocator<SimDevice>, limit: u64) {
             Step::Begin => allocator.begin_step(),
             Step::EmptyCache => {
                 allocator.empty_cache(PoolId::DEFAULT).unwrap();
-                assert_eq!(allocator.reserved(), model.pages() * GRANULARITY);
+                let paused = allocator.statistics().paused;
+                assert_eq!(allocator.reserved(), model.pages() * GRANULARITY - paused);
             }
         }
         assert!(allocator.reserved() <= limit * GRANULARITY);
@@ -208,15 +390,39 @@ proptest! {
 
     #[test]
     fn no_plan_makes_it_unsafe(steps in planned_steps(), plan in plans()) {
-        let device = SimDevice::new(SimConfig::with_total(TOTAL));
-        let allocator = Allocator::with_plan(device, Settings::default(), &plan);
-        run_with(steps, allocator, TOTAL / GRANULARITY);
+        run_with(steps, planned_allocator(&plan), TOTAL / GRANULARITY);
+    }
+
+    #[test]
+    fn what_is_paused_keeps_its_addresses_and_gives_its_memory(steps in pausing_steps()) {
+        run(steps, Settings::default());
+    }
+
+    #[test]
+    fn what_is_paused_agrees_with_a_plan(steps in pausing_steps(), plan in plans()) {
+        run_with(steps, planned_allocator(&plan), TOTAL / GRANULARITY);
     }
 
     #[test]
     fn it_keeps_to_its_limit(steps in steps()) {
         run(steps, Settings::default().with_limit(TOTAL / 2));
     }
+}
+
+#[test]
+fn what_is_freed_while_it_is_paused_and_waited_for_gets_no_memory() {
+    let mut allocator = allocator(Settings::default());
+    let kept = allocator.alloc(ask(GRANULARITY).tagged(Tag(1))).unwrap();
+    let freed = allocator.alloc(ask(GRANULARITY).tagged(Tag(1))).unwrap();
+    assert_eq!(allocator.pause(Tag(1)), Ok(2 * GRANULARITY));
+    allocator.record_stream(freed, StreamId(1)).unwrap();
+    allocator.free(freed).unwrap();
+    assert_eq!(allocator.statistics().pending, 1);
+    let resumed = allocator.resume(Tag(1)).unwrap();
+    assert_eq!(resumed.len(), 1, "{resumed:?}");
+    assert_eq!((resumed[0].addr, resumed[0].bytes), (kept, GRANULARITY));
+    assert_eq!(allocator.reserved(), GRANULARITY);
+    assert_eq!(allocator.check(), Ok(()));
 }
 
 #[test]
@@ -339,8 +545,7 @@ fn planned() -> Plan {
 
 #[test]
 fn a_program_as_planned_gets_its_places_and_moves_no_page() {
-    let device = SimDevice::new(SimConfig::with_total(TOTAL));
-    let mut allocator = Allocator::with_plan(device, Settings::default(), &planned());
+    let mut allocator = planned_allocator(&planned());
     let weight = allocator.alloc(ask(4 * MIB)).unwrap();
     let mut before = allocator.alloc(ask(2 * MIB)).unwrap();
     for step in 0..10 {
@@ -364,8 +569,7 @@ fn a_program_as_planned_gets_its_places_and_moves_no_page() {
 
 #[test]
 fn one_request_more_does_not_shift_the_others() {
-    let device = SimDevice::new(SimConfig::with_total(TOTAL));
-    let mut allocator = Allocator::with_plan(device, Settings::default(), &planned());
+    let mut allocator = planned_allocator(&planned());
     let weight = allocator.alloc(ask(4 * MIB)).unwrap();
     let extra = allocator.alloc(ask(MIB)).unwrap();
     assert!(extra.0 >= weight.0 + 14 * MIB, "not among the places");
@@ -387,9 +591,22 @@ fn one_request_more_does_not_shift_the_others() {
 #[test]
 fn a_plan_for_another_device_is_not_followed() {
     let plan = Plan::new(vec![Place::new(MIB, 0, 1 << 40)], Vec::new()).unwrap();
-    let device = SimDevice::new(SimConfig::with_total(TOTAL));
-    let mut allocator = Allocator::with_plan(device, Settings::default(), &plan);
+    let mut allocator = planned_allocator(&plan);
     assert!(allocator.alloc(ask(MIB)).is_ok());
     assert_eq!(allocator.statistics().plan.unwrap().occupied, 1);
     assert_eq!(allocator.reserved(), 2 * MIB);
+}
+
+#[test]
+fn every_step_of_the_search_is_told() {
+    let mut allocator = allocator(Settings::default());
+    let kept = allocator.alloc(ask(TOTAL / 2)).unwrap();
+    assert!(allocator.alloc(ask(TOTAL)).is_err());
+    let rungs = std::mem::take(&mut allocator.observer_mut().rungs);
+    let first = [Rung::OtherStreams, Rung::Pages];
+    let all = [Rung::OtherStreams, Rung::Pages, Rung::Wait, Rung::Device];
+    assert_eq!(rungs, [&first[..], &all[..]].concat());
+    allocator.free(kept).unwrap();
+    allocator.alloc(ask(TOTAL / 2)).unwrap();
+    assert_eq!(allocator.observer().rungs, [], "a free block is no search");
 }

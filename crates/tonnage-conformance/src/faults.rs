@@ -5,12 +5,13 @@
 
 use tonnage_alloc::tonnage::{Allocator, Plan, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
-use tonnage_alloc::{DeviceAddr, DeviceError, Policy, PolicyError, Request, StreamId};
+use tonnage_alloc::{DeviceAddr, DeviceError, Policy, PolicyError, Request, StreamId, Tag};
 
 use crate::{Checked, TestDevice};
 
 const MIB: u64 = 1 << 20;
 const GRAPH: PoolId = PoolId(1, 0);
+const WEIGHTS: Tag = Tag(7);
 
 /// A block, and the byte that is in its first and last place.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,7 @@ struct Held {
     addr: DeviceAddr,
     size: u64,
     byte: u8,
+    tag: Tag,
 }
 
 /// A program in which every call is made until it succeeds.
@@ -26,6 +28,8 @@ struct Program<D> {
     held: Vec<Held>,
     failures: u64,
     made: u8,
+    /// What may have no memory now.
+    paused: Option<Tag>,
 }
 
 impl<D: TestDevice> Program<D> {
@@ -39,6 +43,7 @@ impl<D: TestDevice> Program<D> {
             held: Vec::new(),
             failures: 0,
             made: 0,
+            paused: None,
         }
     }
 
@@ -71,12 +76,22 @@ impl<D: TestDevice> Program<D> {
         let size = self.allocator.size_of(addr).unwrap_or(0);
         assert!(size >= request.bytes);
         self.made += 1;
-        let byte = self.made;
+        let held = Held {
+            addr,
+            size,
+            byte: self.made,
+            tag: request.tag,
+        };
+        self.write(held);
+        self.held.push(held);
+    }
+
+    fn write(&mut self, held: Held) {
         let device = self.allocator.device_mut();
-        for at in [addr, addr.offset(size - 1)] {
-            assert_eq!(device.write(at, &[byte]), Ok(()), "a block without memory");
+        for at in [held.addr, held.addr.offset(held.size - 1)] {
+            let written = device.write(at, &[held.byte]);
+            assert_eq!(written, Ok(()), "a block without memory");
         }
-        self.held.push(Held { addr, size, byte });
     }
 
     fn free(&mut self, number: usize) {
@@ -95,7 +110,8 @@ impl<D: TestDevice> Program<D> {
         let device = self.allocator.device();
         assert_eq!(device.problems(), &[] as &[String]);
         assert_eq!(self.allocator.reserved(), device.held(), "memory is lost");
-        for held in &self.held {
+        let readable = |held: &&Held| self.paused != Some(held.tag);
+        for held in self.held.iter().filter(readable) {
             for at in [held.addr, held.addr.offset(held.size - 1)] {
                 let mut byte = [held.byte];
                 let read = device.read(at, &mut byte);
@@ -103,6 +119,57 @@ impl<D: TestDevice> Program<D> {
                 assert_eq!(byte, [held.byte], "the bytes of {held:?} have changed");
             }
         }
+    }
+
+    /// Pauses blocks with a tag, frees one of them meanwhile, uses their memory for something else, and resumes the rest.
+    fn run_pausing(mut self) -> u64 {
+        let ask = |bytes| Request::new(bytes, StreamId(0));
+        for bytes in [5 * MIB, 3 * MIB, 4 * MIB + 512, 7 * MIB] {
+            self.alloc(ask(bytes).tagged(WEIGHTS));
+        }
+        self.alloc(ask(600));
+        let reserved = self.allocator.reserved();
+        let failed = self.failures;
+        // Either all of it has its memory and its bytes, or it is paused; where undoing failed, parts of it.
+        self.paused = Some(WEIGHTS);
+        let given = self.insist(true, |allocator| allocator.pause(WEIGHTS));
+        if self.failures == failed {
+            assert_eq!(
+                self.allocator.reserved(),
+                reserved - given,
+                "not all of it came back"
+            );
+        }
+        assert_eq!(self.allocator.statistics().paused, 18 * MIB);
+        if D::CHECKS_ACCESS {
+            let inside = self.held[0].addr.offset(2 * MIB);
+            assert!(self.allocator.device_mut().write(inside, &[1]).is_err());
+        }
+        self.alloc(ask(9 * MIB));
+        self.free(1);
+        self.insist(true, |allocator| allocator.resume(WEIGHTS));
+        assert_eq!(self.allocator.statistics().paused, 0);
+        // The bytes are nobody's business here.
+        for held in self.held.clone() {
+            self.write(held);
+        }
+        self.paused = None;
+        self.check();
+        self.paused = Some(WEIGHTS);
+        self.insist(false, |allocator| allocator.pause(WEIGHTS));
+        while let Some(last) = self.held.len().checked_sub(1) {
+            self.free(last);
+        }
+        assert_eq!(
+            self.allocator.statistics().paused,
+            0,
+            "nobody has it any more"
+        );
+        self.insist(false, Policy::close);
+        assert_eq!(self.allocator.device().left(), "");
+        assert_eq!(self.allocator.reserved(), 0);
+        // A pause does not fail because the device does not take memory back.
+        self.allocator.device().failed()
     }
 
     /// Fills the device, makes holes, and asks for more than any hole has.
@@ -168,13 +235,31 @@ pub fn every_call_fails_with<D: TestDevice>(
     plan: Option<&Plan>,
     times: u64,
 ) -> u64 {
+    in_turn(make, settings, plan, times, Program::run)
+}
+
+/// The same with a scenario in which blocks are paused and resumed.
+///
+/// # Panics
+/// If something is lost or not undone, or if a call fails again after the device works again.
+pub fn every_call_fails_while_pausing<D: TestDevice>(make: impl Fn() -> D, times: u64) -> u64 {
+    let settings = Settings::default();
+    in_turn(make, &settings, None, times, Program::run_pausing)
+}
+
+fn in_turn<D: TestDevice>(
+    make: impl Fn() -> D,
+    settings: &Settings,
+    plan: Option<&Plan>,
+    times: u64,
+    run: impl Fn(Program<D>) -> u64,
+) -> u64 {
     let mut after = 0;
     loop {
         let mut program = Program::new(make(), settings.clone(), plan);
         let device = program.allocator.device_mut();
         device.fail_times(after, times);
-        let failures = program.run();
-        if failures == 0 {
+        if run(program) == 0 {
             return after;
         }
         after += 1;

@@ -3,7 +3,9 @@
 
 use tonnage_alloc::tonnage::{Place, Plan, Settings};
 use tonnage_alloc::{SimConfig, SimDevice};
-use tonnage_conformance::{every_call_fails, every_call_fails_with};
+use tonnage_conformance::{
+    every_call_fails, every_call_fails_while_pausing, every_call_fails_with,
+};
 use tonnage_device_host::HostDevice;
 
 const TOTAL: u64 = 32 << 20;
@@ -73,5 +75,16 @@ fn with_a_plan_right_or_wrong() {
 fn with_a_plan_on_memory_of_the_host() {
     let host = || HostDevice::new(PLANNED_TOTAL).unwrap_or_else(|error| panic!("{error}"));
     let calls = every_call_fails_with(host, &Settings::default(), Some(&plan(2 << 20)), 1);
+    assert!(calls > 50, "{calls} calls");
+}
+
+#[test]
+fn while_blocks_are_paused() {
+    for times in [1, 2, 3] {
+        let calls = every_call_fails_while_pausing(simulated, times);
+        assert!(calls > 50, "{calls} calls");
+    }
+    let host = || HostDevice::new(TOTAL).unwrap_or_else(|error| panic!("{error}"));
+    let calls = every_call_fails_while_pausing(host, 1);
     assert!(calls > 50, "{calls} calls");
 }

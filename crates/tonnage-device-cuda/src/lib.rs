@@ -36,7 +36,7 @@ use std::path::Path;
 use table::{AllocationProperties, Handle, Status, Table};
 use thiserror::Error;
 use tonnage_alloc::{
-    Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId, round_up,
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId, round_up,
 };
 
 /// The name under which systems have the driver.
@@ -221,6 +221,22 @@ fn answered(call: &'static str, code: Status) -> Result<(), DeviceError> {
     match code {
         0 => Ok(()),
         code => Err(DeviceError::Driver { call, code }),
+    }
+}
+
+impl Contents for CudaDevice {
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        answered("cuCtxSynchronize", self.current(Table::synchronize)?)
+    }
+
+    fn download(&mut self, from: DeviceAddr, to: &mut [u8]) -> Result<(), DeviceError> {
+        let status = self.current(|table| table.download(to, from.0))?;
+        answered("cuMemcpyDtoH", status)
+    }
+
+    fn upload(&mut self, to: DeviceAddr, from: &[u8]) -> Result<(), DeviceError> {
+        let status = self.current(|table| table.upload(to.0, from))?;
+        answered("cuMemcpyHtoD", status)
     }
 }
 

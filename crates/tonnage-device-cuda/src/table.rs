@@ -84,6 +84,9 @@ table! {
     primary_release: c"cuDevicePrimaryCtxRelease_v2" (c_int);
     push_current: c"cuCtxPushCurrent_v2" (*mut c_void);
     pop_current: c"cuCtxPopCurrent_v2" (*mut *mut c_void);
+    synchronize: c"cuCtxSynchronize" ();
+    download: c"cuMemcpyDtoH_v2" (*mut c_void, c_ulonglong, usize);
+    upload: c"cuMemcpyHtoD_v2" (c_ulonglong, *const c_void, usize);
     memory_info: c"cuMemGetInfo_v2" (*mut usize, *mut usize);
     memory_alloc: c"cuMemAlloc_v2" (*mut c_ulonglong, usize);
     memory_free: c"cuMemFree_v2" (c_ulonglong);
@@ -173,6 +176,7 @@ macro_rules! plain {
 
 plain! {
     init(flags: u32 as flags);
+    synchronize();
     primary_release(device: i32 as device);
     push_current(context: Handle as pointer(context));
     memory_free(address: u64 as address);
@@ -234,6 +238,18 @@ impl Table {
         // SAFETY: the function writes two numbers to locals.
         let status = unsafe { (self.0.memory_info)(&raw mut free, &raw mut total) };
         (status, free, total)
+    }
+
+    /// Copies memory of the device to the host.
+    pub(crate) fn download(&self, to: &mut [u8], from: u64) -> Status {
+        // SAFETY: the function writes as many bytes as the slice has, and comes back when they are written.
+        unsafe { (self.0.download)(to.as_mut_ptr().cast(), from, to.len()) }
+    }
+
+    /// Copies memory of the host to the device.
+    pub(crate) fn upload(&self, to: u64, from: &[u8]) -> Status {
+        // SAFETY: the function reads as many bytes as the slice has, and has read them when it comes back.
+        unsafe { (self.0.upload)(to, from.as_ptr().cast(), from.len()) }
     }
 
     /// The smallest unit of memory of a device.

@@ -45,6 +45,7 @@ fn profile(total: u64) -> DeviceProfile {
         clock_khz: 1_980_000,
         memory_clock_khz: 2_619_000,
         bus_width: 5120,
+        nccl_channels: 24,
     }
 }
 
@@ -61,6 +62,8 @@ fn stage() -> MutexGuard<'static, ()> {
         let folder = tempfile::tempdir().unwrap().keep();
         let config = RunConfig {
             devices: vec![profile(128 * MIB + CONTEXT), profile(32 * MIB + CONTEXT)],
+            machines: 1,
+            absent_ranks: false,
             address_order: AddressOrderName::Descending,
             cuda_version: 13020,
             value_limit: 64 << 10,
@@ -156,22 +159,6 @@ impl Device for Driver {
 
 impl TestDevice for Driver {
     const CHECKS_ACCESS: bool = false;
-
-    fn write(&mut self, _addr: DeviceAddr, _bytes: &[u8]) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn read(&self, _addr: DeviceAddr, _bytes: &mut [u8]) -> Result<bool, DeviceError> {
-        Ok(false)
-    }
-
-    fn enqueue_fill(&mut self, _: StreamId, _: DeviceAddr, _: u64, _: u8) -> bool {
-        false
-    }
-
-    fn run_stream(&mut self, _stream: StreamId) -> Result<(), DeviceError> {
-        Ok(())
-    }
 }
 
 #[test]
@@ -198,6 +185,8 @@ fn every_call_of_the_driver_may_fail_once() {
     let _stage = stage();
     let free = device(1).free_bytes();
     let calls = tonnage_conformance::every_call_fails(Driver::small, &Settings::default(), 1);
+    assert!(calls > 50, "{calls} calls");
+    let calls = tonnage_conformance::every_call_fails_while_pausing(Driver::small, 1);
     assert!(calls > 50, "{calls} calls");
     assert_eq!(device(1).free_bytes(), free, "everything came back");
 }

@@ -43,8 +43,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use memory::{Extent, Memory};
 use tonnage_alloc::{
-    Access, AddressOrder, AddressSpace, Device, DeviceAddr, DeviceError, EventId, GRANULARITY,
-    PhysicalId, Reservations, StreamId, round_up, whole_pieces,
+    Access, AddressOrder, AddressSpace, Contents, Device, DeviceAddr, DeviceError, EventId,
+    GRANULARITY, PhysicalId, Reservations, StreamId, round_up, whole_pieces,
 };
 
 /// How many times its memory a device has addresses.
@@ -223,6 +223,20 @@ impl HostDevice {
     fn known(&self, event: EventId) -> Result<Option<(StreamId, u64)>, DeviceError> {
         let marked = self.events.get(&event).copied();
         marked.ok_or(DeviceError::Invalid("no such event"))
+    }
+}
+
+impl Contents for HostDevice {
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.run_all()
+    }
+
+    fn download(&mut self, from: DeviceAddr, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.read(from, to)
+    }
+
+    fn upload(&mut self, to: DeviceAddr, from: &[u8]) -> Result<(), DeviceError> {
+        self.write(to, from)
     }
 }
 

@@ -12,6 +12,7 @@
 //! needed that all share. Large blocks always go to the allocator, which joins
 //! them with their neighbours: keeping them by size would let blocks of the wrong
 //! sizes pile up. [`Tenant`]s share a device with a quota each.
+//! Blocks with a tag can give their memory back for a while ([`Runtime::pause`]).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -43,17 +44,20 @@
 #![forbid(unsafe_code)]
 
 mod front;
+mod pause;
 mod shelf;
 mod sync;
 mod tenant;
 
 pub use front::{Block, Front};
+pub use pause::Kept;
 pub use tenant::Tenant;
 
-use tonnage_alloc::tonnage::{Allocator, Plan, Settings, Statistics};
+use tonnage_alloc::tonnage::{Allocator, BlockInfo, Events, Plan, Ring, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId};
 
+use pause::Saved;
 use shelf::Shelf;
 use sync::{Arc, Mutex, MutexGuard};
 
@@ -67,17 +71,29 @@ pub struct Runtime<D> {
     kept: u64,
 }
 
+/// What there is and what happened last; made by [`Runtime::snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Every block that has memory or is paused, by address. What fronts keep is used.
+    pub blocks: Vec<BlockInfo>,
+    /// The last events; the last of them led to these blocks.
+    pub events: Events,
+}
+
 #[derive(Debug)]
 struct State<D> {
-    allocator: Allocator<D>,
+    allocator: Allocator<D, Ring>,
     /// How many captures and private pools are open.
     captures: u32,
+    /// What was in paused memory.
+    saved: Saved,
 }
 
 impl<D: Device> Runtime<D> {
     /// A runtime that holds nothing yet.
     pub fn new(device: D, settings: Settings) -> Self {
-        Self::around(Allocator::new(device, settings))
+        Self::keeping(device, settings, None, Ring::default())
     }
 
     /// The same with a plan to follow: `tonnage plan RECORDING --for-runtime -o FILE` makes one of a dry run.
@@ -100,10 +116,29 @@ impl<D: Device> Runtime<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
-        Self::around(Allocator::with_plan(device, settings, plan))
+        Self::keeping(device, settings, Some(plan), Ring::default())
     }
 
-    fn around(allocator: Allocator<D>) -> Self {
+    /// The same, with a plan or without, that keeps as many events as the ring has room for.
+    ///
+    /// ```
+    /// use tonnage_alloc::tonnage::{EventKind, Ring, Settings};
+    /// use tonnage_alloc::{PolicyError, Request, SimConfig, SimDevice, StreamId};
+    /// use tonnage_runtime::Runtime;
+    ///
+    /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
+    /// let runtime = Runtime::keeping(device, Settings::default(), None, Ring::new(2));
+    /// for _ in 0..10 {
+    ///     let block = runtime.alloc(Request::new(3000, StreamId(0)))?;
+    ///     runtime.free(block)?;
+    /// }
+    /// let last = runtime.events()?;
+    /// assert_eq!(last.events.iter().map(|event| event.kind).collect::<Vec<_>>(), [EventKind::Alloc, EventKind::Free]);
+    /// assert!(last.first > 18, "what was before them is counted");
+    /// # Ok::<(), PolicyError>(())
+    /// ```
+    pub fn keeping(device: D, settings: Settings, plan: Option<&Plan>, ring: Ring) -> Self {
+        let allocator = Allocator::observed(device, settings, plan, ring);
         let kept = (allocator.device().total() / shelf::SHARE).min(shelf::MOST);
         Self {
             kept,
@@ -111,6 +146,7 @@ impl<D: Device> Runtime<D> {
             state: Mutex::new(State {
                 allocator,
                 captures: 0,
+                saved: Saved::default(),
             }),
         }
     }
@@ -265,6 +301,26 @@ impl<D: Device> Runtime<D> {
             |_| Statistics::default(),
             |state| state.allocator.statistics(),
         )
+    }
+
+    /// The last events, of all threads. What a front serves from the blocks it keeps is no event.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn events(&self) -> Result<Events, PolicyError> {
+        Ok(self.lock()?.allocator.observer().read())
+    }
+
+    /// Every block and the last events, of the same moment.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn snapshot(&self) -> Result<Snapshot, PolicyError> {
+        let state = self.lock()?;
+        Ok(Snapshot {
+            blocks: state.allocator.blocks(),
+            events: state.allocator.observer().read(),
+        })
     }
 
     /// Begins the recent peaks of the statistics anew.

@@ -8,7 +8,12 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+use tonnage_alloc::Tag;
+use tonnage_alloc::tonnage::EventKind;
+use tonnage_runtime::Kept;
+
 use crate::served::{Failure, NAMES, NoPlan, Served, set_plan};
+use crate::tags;
 pub use crate::torch::StreamFilter;
 use crate::torch::{raise, raise_out_of_memory};
 
@@ -128,17 +133,87 @@ pub extern "C" fn tonnage_complete() {
 /// `text` points to `length` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tonnage_set_plan(text: *const u8, length: usize) -> i64 {
-    let bytes = if text.is_null() {
-        &[]
-    } else {
-        // SAFETY: promised by the caller.
-        unsafe { std::slice::from_raw_parts(text, length) }
-    };
-    match set_plan(&String::from_utf8_lossy(bytes)) {
+    // SAFETY: promised by the caller.
+    match set_plan(&unsafe { text_of(text, length) }) {
         Ok(()) => 0,
         Err(NoPlan::Unreadable(error)) => i64::try_from(error.line).unwrap_or(i64::MAX).max(1),
         Err(NoPlan::TooLate) => -1,
     }
+}
+
+/// What a text of C has.
+///
+/// # Safety
+/// `text` is null or points to `length` readable bytes.
+unsafe fn text_of<'a>(text: *const u8, length: usize) -> std::borrow::Cow<'a, str> {
+    if text.is_null() {
+        return "".into();
+    }
+    // SAFETY: promised by the caller.
+    String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text, length) })
+}
+
+/// The number of a tag, by its name: 0 if there are 65,535 others already.
+///
+/// # Safety
+/// `name` points to `length` readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_tag(name: *const u8, length: usize) -> u16 {
+    // SAFETY: promised by the caller.
+    let name = unsafe { text_of(name, length) };
+    tags::named(&name).unwrap_or_default().0
+}
+
+/// What this thread requests from now on has a tag, or none if it is 0. Returns the one before.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_set_tag(tag: u16) -> u16 {
+    tags::set_current(Tag(tag)).0
+}
+
+/// Writes why something failed, and gives a number for it.
+///
+/// # Safety
+/// `message` is null or points to room for `room` bytes.
+unsafe fn told(result: Result<u64, Failure>, message: *mut u8, room: usize) -> i64 {
+    let (code, text) = match result {
+        Ok(bytes) => return i64::try_from(bytes).unwrap_or(i64::MAX),
+        Err(Failure::OutOfMemory(text)) => (-2, text),
+        Err(Failure::Other(text)) => (-1, text),
+    };
+    if !message.is_null() && room > 0 {
+        let length = text.floor_char_boundary(room - 1);
+        // SAFETY: promised by the caller; the text and its zero are not more than the room.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), message, length);
+            message.add(length).write(0);
+        }
+    }
+    code
+}
+
+/// Gives the memory of a tag's blocks back, and keeps what is in them on the host if that is asked for. Returns how many
+/// bytes were given back, or a negative number, and then writes why it failed.
+///
+/// # Safety
+/// `message` is null or points to room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_pause(tag: u16, keep: bool, message: *mut u8, room: usize) -> i64 {
+    let kept = if keep { Kept::OnHost } else { Kept::Nothing };
+    let paused = Served::existing().map_or(Ok(0), |served| served.pause(Tag(tag), kept));
+    // SAFETY: promised by the caller.
+    unsafe { told(paused, message, room) }
+}
+
+/// Brings memory back to a tag's blocks. Returns how many bytes, or a negative number, -2 if there is not enough memory,
+/// and then writes why it failed.
+///
+/// # Safety
+/// `message` is null or points to room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_resume(tag: u16, message: *mut u8, room: usize) -> i64 {
+    let resumed = Served::existing().map_or(Ok(0), |served| served.resume(Tag(tag)));
+    // SAFETY: promised by the caller.
+    unsafe { told(resumed, message, room) }
 }
 
 /// The program begins a step of what it repeats.
@@ -156,6 +231,48 @@ pub extern "C" fn tonnage_reset_peaks() {
         // It fails only where nothing is served any more.
         let _ = served.reset_peaks();
     }
+}
+
+/// The number of the device that is served; 0 before the first request.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_device() -> c_int {
+    Served::existing().map_or(0, Served::device)
+}
+
+/// Says how many events are kept, which has to happen before the first request.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_keep_events(count: usize) {
+    crate::served::keep_events(count);
+}
+
+/// The names of the kinds of events, with spaces between them.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_event_names() -> *const c_char {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| EventKind::ALL.map(EventKind::name).join(" ") + "\0")
+        .as_ptr()
+        .cast()
+}
+
+/// Writes every block and the last events, of the same moment, and returns how many numbers that takes: nothing is
+/// written if there is not so much room, and none are needed before the first request. The first two numbers are how
+/// many blocks and how many events there are. Five numbers for each block follow: address, bytes, bytes asked for, 0 if
+/// it is used, 1 if it waits for a stream, 2 if it is free, and its stream; then five for each event, the oldest first:
+/// its number, its kind as the place of the name, address, bytes and stream.
+///
+/// # Safety
+/// `values` is null or points to `room` numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_snapshot(values: *mut u64, room: usize) -> usize {
+    let Some(served) = Served::existing() else {
+        return 0;
+    };
+    let numbers = served.snapshot();
+    if !values.is_null() && numbers.len() <= room {
+        // SAFETY: promised by the caller.
+        unsafe { std::ptr::copy_nonoverlapping(numbers.as_ptr(), values, numbers.len()) };
+    }
+    numbers.len()
 }
 
 /// The names of the statistics, with spaces between them.

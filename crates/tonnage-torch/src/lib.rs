@@ -22,5 +22,6 @@
 #[expect(unsafe_code, reason = "functions that C calls")]
 pub mod exports;
 mod served;
+mod tags;
 #[expect(unsafe_code, reason = "functions of C++ that are found by name")]
 mod torch;

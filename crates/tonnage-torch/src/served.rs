@@ -7,12 +7,13 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use tonnage_alloc::tonnage::{Allocator, Plan, PlanError, Settings};
+use tonnage_alloc::tonnage::{Allocator, BlockState, EventKind, Plan, PlanError, Ring, Settings};
 use tonnage_alloc::torch::PoolId;
-use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, round_up};
+use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::Runtime;
+use tonnage_runtime::{Kept, Runtime, Snapshot};
 
+use crate::tags;
 use crate::torch::{self, StreamFilter};
 
 /// Why a call of PyTorch's is not served.
@@ -43,6 +44,7 @@ pub(crate) struct Served {
     unknown_frees: AtomicU64,
     /// Whether a dry run was told of this allocator.
     told: Once,
+    told_of_pauses: Once,
     /// What may be reserved at most.
     limit: AtomicU64,
 }
@@ -59,6 +61,14 @@ static SERVED: OnceLock<Served> = OnceLock::new();
 
 /// The plan that the allocator is to follow.
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
+
+/// How many events are kept, if the program has said so.
+static EVENTS: Mutex<Option<usize>> = Mutex::new(None);
+
+/// Says how many events are kept, before the first request.
+pub(crate) fn keep_events(count: usize) {
+    *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
+}
 
 /// Why there is no plan.
 pub(crate) enum NoPlan {
@@ -124,10 +134,9 @@ impl Served {
         let cuda = CudaDevice::new(device).map_err(Failure::other)?;
         let (total, page) = (cuda.total(), cuda.granularity());
         let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let runtime = match plan {
-            Some(plan) => Runtime::with_plan(cuda, Settings::default(), &plan),
-            None => Runtime::new(cuda, Settings::default()),
-        };
+        let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = events.map_or_else(Ring::default, Ring::new);
+        let runtime = Runtime::keeping(cuda, Settings::default(), plan.as_ref(), ring);
         Ok(SERVED.get_or_init(|| Self {
             device,
             total,
@@ -137,8 +146,14 @@ impl Served {
             open: AtomicUsize::new(0),
             unknown_frees: AtomicU64::new(0),
             told: Once::new(),
+            told_of_pauses: Once::new(),
             limit: AtomicU64::new(u64::MAX),
         }))
+    }
+
+    /// The device that is served.
+    pub(crate) fn device(&self) -> i32 {
+        self.device
     }
 
     fn pools(&self) -> MutexGuard<'_, Pools> {
@@ -147,7 +162,7 @@ impl Served {
 
     /// The address of a block.
     pub(crate) fn malloc(&self, bytes: u64, stream: u64) -> Result<u64, Failure> {
-        let mut request = Request::new(bytes, StreamId(stream));
+        let mut request = Request::new(bytes, StreamId(stream)).tagged(tags::current());
         if self.open.load(Ordering::Acquire) > 0 {
             let pools = self.pools();
             let mut open = pools.open.iter().rev();
@@ -271,6 +286,32 @@ impl Served {
         }
     }
 
+    /// Gives the memory of a tag's blocks back; how many bytes.
+    pub(crate) fn pause(&self, tag: Tag, kept: Kept) -> Result<u64, Failure> {
+        self.told_of_pauses
+            .call_once(torch::tell_dry_run_of_a_pause);
+        self.runtime.pause(tag, kept).map_err(Failure::other)
+    }
+
+    /// Brings memory back to a tag's blocks; how many bytes.
+    pub(crate) fn resume(&self, tag: Tag) -> Result<u64, Failure> {
+        match self.runtime.resume(tag) {
+            Ok(bytes) => Ok(bytes),
+            Err(PolicyError::OutOfMemory { requested, free }) => {
+                Err(Failure::OutOfMemory(format!(
+                    "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
+                     stays paused.",
+                    tags::name(tag),
+                    readable(requested),
+                    readable(free),
+                    self.device,
+                    readable(requested.saturating_sub(free)),
+                )))
+            }
+            Err(error) => Err(Failure::other(error)),
+        }
+    }
+
     /// The program begins a step.
     pub(crate) fn begin_step(&self) {
         // It fails only where nothing is served any more.
@@ -293,6 +334,30 @@ impl Served {
         self.runtime.reset_peaks().map_err(Failure::other)
     }
 
+    /// Every block and the last events, as numbers; see `tonnage_snapshot`.
+    pub(crate) fn snapshot(&self) -> Vec<u64> {
+        // It fails only where nothing is served any more.
+        let Ok(Snapshot { blocks, events, .. }) = self.runtime.snapshot() else {
+            return vec![0, 0];
+        };
+        let kind = |kind| EventKind::ALL.iter().position(|known| *known == kind);
+        let mut numbers = vec![blocks.len() as u64, events.events.len() as u64];
+        for block in &blocks {
+            let state = match block.state {
+                BlockState::Used => 0,
+                BlockState::Pending => 1,
+                _ => 2,
+            };
+            let stream = block.stream.unwrap_or_default().0;
+            numbers.extend([block.addr.0, block.bytes, block.requested, state, stream]);
+        }
+        for (number, event) in (events.first..).zip(&events.events) {
+            let kind = kind(event.kind).unwrap_or(EventKind::ALL.len()) as u64;
+            numbers.extend([number, kind, event.addr.0, event.bytes, event.stream.0]);
+        }
+        numbers
+    }
+
     /// What [`NAMES`] names, in its order.
     pub(crate) fn statistics(&self) -> [u64; NAMES.len()] {
         let now = self.runtime.statistics();
@@ -307,6 +372,8 @@ impl Served {
             now.reserved.now,
             now.reserved.peak,
             now.reserved.recent_peak,
+            now.paused,
+            self.runtime.kept_on_host(),
             now.blocks,
             now.pending,
             now.served,
@@ -359,7 +426,7 @@ impl Served {
 }
 
 /// The statistics that a plug-in tells, in order.
-pub(crate) const NAMES: [&str; 26] = [
+pub(crate) const NAMES: [&str; 28] = [
     "requested_bytes.current",
     "requested_bytes.peak_ever",
     "requested_bytes.peak",
@@ -369,6 +436,8 @@ pub(crate) const NAMES: [&str; 26] = [
     "reserved_bytes.current",
     "reserved_bytes.peak_ever",
     "reserved_bytes.peak",
+    "paused_bytes",
+    "paused_bytes_kept_on_host",
     "blocks",
     "blocks_waiting_for_streams",
     "requests_served",

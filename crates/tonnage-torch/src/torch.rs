@@ -107,10 +107,18 @@ pub(crate) fn report_out_of_memory(
 
 /// Tells a dry run that this allocator takes the place of PyTorch's, and an address of it.
 pub(crate) fn tell_dry_run(address: u64) {
+    note(&format!("{{\"allocator\":{{\"address\":{address}}}}}"));
+}
+
+/// Tells a dry run that live blocks have no memory for a while.
+pub(crate) fn tell_dry_run_of_a_pause() {
+    note("{\"paused\":true}");
+}
+
+fn note(text: &str) {
     /// The tag of a note.
     const NOTE: u32 = 4;
     if let Some(found) = find(C10, c"tonnage_record") {
-        let text = format!("{{\"allocator\":{{\"address\":{address}}}}}");
         // SAFETY: the stand-in's function of this name has this type, and copies the text.
         unsafe {
             let record = std::mem::transmute::<*mut c_void, Record>(found);

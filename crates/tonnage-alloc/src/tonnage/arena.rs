@@ -19,9 +19,23 @@ use super::blocks::{Block, Blocks, NONE, State};
 use super::index::Index;
 use super::lists::Lists;
 use super::window::{PageRange, Window};
+use crate::Tag;
 
 /// The lane of blocks that no stream uses any more.
 pub(super) const SHARED: u32 = 0;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) lane: u32,
+    /// Bytes of the block.
+    pub(super) size: u64,
+    /// Bytes that the program asked for.
+    pub(super) requested: u64,
+    /// Whether a stream is captured, so that nothing may be asked, waited for or unmapped.
+    pub(super) capturing: bool,
+    pub(super) tag: Tag,
+}
 
 /// The free blocks of a stream within a pool.
 #[derive(Clone, Debug, Default)]
@@ -97,28 +111,29 @@ impl Arena {
 
     /// Hands out a block from free memory of the lane, or of all.
     #[inline]
-    pub(super) fn take(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
-        let found = self.search(lane, |lists, blocks| lists.find(blocks, size))?;
+    pub(super) fn take(&mut self, demand: &Demand) -> Option<u32> {
+        let found = self.search(demand.lane, |lists, blocks| lists.find(blocks, demand.size))?;
         let start = self.blocks[found].offset;
-        Some(self.hand_out(found, lane, start, size, requested))
+        Some(self.hand_out(found, start, demand))
     }
 
     /// The same, overlooking nothing.
-    pub(super) fn take_any(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
-        let found = self.search(lane, |lists, blocks| lists.find_any(blocks, size))?;
+    pub(super) fn take_any(&mut self, demand: &Demand) -> Option<u32> {
+        let find = |lists: &Lists, blocks: &Blocks| lists.find_any(blocks, demand.size);
+        let found = self.search(demand.lane, find)?;
         let start = self.blocks[found].offset;
-        Some(self.hand_out(found, lane, start, size, requested))
+        Some(self.hand_out(found, start, demand))
     }
 
     /// The same, from memory that is kept for the plan.
-    pub(super) fn take_planned(&mut self, lane: u32, size: u64, requested: u64) -> Option<u32> {
+    pub(super) fn take_planned(&mut self, demand: &Demand) -> Option<u32> {
         let find = |lane: u32| {
             let lists = &self.lanes[lane as usize].planned;
-            lists.find_any(&self.blocks, size)
+            lists.find_any(&self.blocks, demand.size)
         };
-        let found = find(lane).or_else(|| find(SHARED))?;
+        let found = find(demand.lane).or_else(|| find(SHARED))?;
         let start = self.blocks[found].offset;
-        Some(self.hand_out(found, lane, start, size, requested))
+        Some(self.hand_out(found, start, demand))
     }
 
     /// The tighter one of what is found in the lane and in what is shared.
@@ -138,24 +153,18 @@ impl Arena {
         }
     }
 
-    /// Makes `size` bytes from `start` on, which lie in a free block, a used block of the lane.
+    /// Makes what is asked for, from `start` on, which lies in a free block, a used block.
     #[inline]
-    pub(super) fn hand_out(
-        &mut self,
-        found: u32,
-        lane: u32,
-        start: u64,
-        size: u64,
-        requested: u64,
-    ) -> u32 {
-        let index = self.carve(found, start, start + size);
+    pub(super) fn hand_out(&mut self, found: u32, start: u64, demand: &Demand) -> u32 {
+        let index = self.carve(found, start, start + demand.size);
         let block = &mut self.blocks[index];
         block.state = State::Used;
-        block.lane = lane;
-        block.requested = requested;
+        block.lane = demand.lane;
+        block.requested = demand.requested;
         block.uses = NONE;
+        block.tag = demand.tag.0;
         self.index.insert(start, index);
-        self.lanes[lane as usize].live += 1;
+        self.lanes[demand.lane as usize].live += 1;
         index
     }
 
@@ -165,10 +174,16 @@ impl Arena {
         let block = &mut self.blocks[index];
         block.state = State::Free;
         block.epoch = epoch;
-        let (offset, lane) = (block.offset, block.lane);
+        self.forget(index);
+        self.attach(index);
+    }
+
+    /// A block is live no more.
+    #[inline]
+    pub(super) fn forget(&mut self, index: u32) {
+        let Block { offset, lane, .. } = self.blocks[index];
         self.index.remove(offset);
         self.lanes[lane as usize].live -= 1;
-        self.attach(index);
     }
 
     /// Takes a free block or a gap out of its list.
@@ -307,20 +322,13 @@ impl Arena {
         self.attach(index);
     }
 
-    /// Notes that a window has memory now, taken from elsewhere or new, and makes it a used block of a lane.
-    pub(super) fn occupy(
-        &mut self,
-        window: &Window,
-        taken: &[PageRange],
-        lane: u32,
-        requested: u64,
-    ) -> u32 {
+    /// Notes that a window has memory now, taken from elsewhere or new, and makes it a used block.
+    pub(super) fn occupy(&mut self, window: &Window, taken: &[PageRange], demand: &Demand) -> u32 {
         // The gaps they leave are joined at the end: until then the window's blocks stay as they are.
         let drained: Vec<u32> = taken.iter().map(|range| self.drain(range)).collect();
-        let joined = self.gather(window, lane);
+        let joined = self.gather(window, demand.lane);
         let found = self.attach(joined);
-        let size = window.end - window.start;
-        let block = self.hand_out(found, lane, window.start, size, requested);
+        let block = self.hand_out(found, window.start, demand);
         for (gap, range) in drained.into_iter().zip(taken) {
             self.settle(gap, range);
         }
@@ -460,6 +468,12 @@ impl Arena {
                         return Err(format!("gap {index} is not whole pages"));
                     }
                     gaps += 1;
+                }
+                State::Left => {
+                    let page = block.offset / self.page;
+                    if block.end() > (page + 1) * self.page || block.size == self.page {
+                        return Err(format!("what is left in {index} is not a part of a page"));
+                    }
                 }
                 State::Vacant => {}
             }

@@ -23,6 +23,8 @@ pub(super) enum State {
     Free,
     /// Addresses without memory, whole pages of them, in the list of gaps.
     Gap,
+    /// A part of a page without memory, which a block left that was freed meanwhile; in no list.
+    Left,
     /// An entry of the table that is no block.
     Vacant,
 }
@@ -48,6 +50,8 @@ pub(super) struct Block {
     /// The first of the streams that were named for it.
     pub(super) uses: u32,
     pub(super) state: State,
+    /// What the program calls it, while it is used or pending.
+    pub(super) tag: u16,
 }
 
 const _: () = assert!(size_of::<Block>() == 64, "a block fills one cache line");
@@ -105,6 +109,7 @@ impl Blocks {
             lane: NONE,
             uses: NONE,
             state: State::Gap,
+            tag: 0,
         };
         let mut blocks = Self {
             table: vec![whole],

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use super::arena::{Lane, SHARED};
 use super::blocks::NONE;
-use super::{Allocator, Device};
+use super::streams::Streams;
+use super::{Allocator, Device, Observer};
 use crate::torch::PoolId;
 use crate::{Request, StreamId};
 
@@ -50,12 +51,18 @@ impl Lanes {
         all.filter(move |&lane| streams[lane as usize] != NONE)
     }
 
+    /// The name of the stream of a lane; none of what is shared.
+    pub(super) fn name(&self, lane: u32, streams: &Streams) -> Option<StreamId> {
+        let stream = self.stream(lane);
+        (stream != NONE).then(|| streams.id(stream))
+    }
+
     fn forget_last(&mut self) {
         self.last.2 = NONE;
     }
 }
 
-impl<D: Device> Allocator<D> {
+impl<D: Device, O: Observer> Allocator<D, O> {
     /// The lane of a request, made if it is new.
     #[inline]
     pub(super) fn lane(&mut self, request: Request) -> u32 {

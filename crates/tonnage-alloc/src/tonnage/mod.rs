@@ -15,35 +15,47 @@
 //! The parts, from the bottom up: `class` and `lists` find free blocks by size,
 //! `blocks` and `index` by address; `arena` and `window` decide who gets which
 //! range and need no device; `pages` and `transfer` bring memory there, as
-//! transactions; `streams` and `lanes` know the order of work; `obtain` is what
-//! happens when no free block fits; `plan`, `follow` and `place` put blocks where
+//! transactions, and `pause` takes it away for a while; `streams` and `lanes` know
+//! the order of work; `obtain` is what
+//! happens when no free block fits; `event` is what is told of it, and `ring`
+//! keeps the last of that; `plan`, `follow` and `place` put blocks where
 //! a plan says, as long as nothing is there. The documentation has a page on the design
 //! (`docs/concepts/allocator-design.md`).
 
 mod arena;
 mod blocks;
 mod class;
+mod event;
 mod follow;
 mod index;
 mod lanes;
 mod lists;
 mod obtain;
 mod pages;
+mod pause;
 mod place;
 mod plan;
 mod policy;
+mod ring;
 mod settings;
+mod snapshot;
 mod statistics;
 mod streams;
 mod transfer;
 mod window;
 
+pub use event::{Event, EventKind, Observer, Rung};
 pub use follow::{Divergence, Followed};
+pub use pause::Range;
 pub use plan::{Place, Plan, PlanError};
+pub use ring::{Events, Ring};
 pub use settings::Settings;
+pub use snapshot::{BlockInfo, BlockState};
 pub use statistics::{Level, Statistics};
 
-use arena::Arena;
+use statistics::Counts;
+
+use arena::{Arena, Demand};
 use blocks::State;
 use class::GRANULE;
 use follow::Follower;
@@ -52,7 +64,8 @@ use pages::Pages;
 use streams::{Patience, Streams};
 use transfer::Mapper;
 
-use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, round_up};
+use crate::torch::PoolId;
+use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, Tag, round_up};
 
 /// The tonnage allocator on a device.
 ///
@@ -79,7 +92,7 @@ use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, rou
 /// # Ok::<(), PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Allocator<D> {
+pub struct Allocator<D, O = ()> {
     device: D,
     settings: Settings,
     /// First address; none before the first request.
@@ -97,28 +110,15 @@ pub struct Allocator<D> {
     pending: Vec<u32>,
     /// Whether a stream of the program is captured into a graph.
     capturing: bool,
-    counts: Statistics,
+    counts: Counts,
+    /// Who is told what happens.
+    observer: O,
 }
 
 impl<D: Device> Allocator<D> {
     /// An allocator that holds nothing yet.
     pub fn new(device: D, settings: Settings) -> Self {
-        let page = device.granularity();
-        Self {
-            device,
-            settings,
-            base: None,
-            arena: Arena::new(page, page, 0),
-            pages: Pages::default(),
-            lanes: Lanes::default(),
-            streams: Streams::new(),
-            doublings: 0,
-            moved_before: 0,
-            plan: None,
-            pending: Vec::new(),
-            capturing: false,
-            counts: Statistics::default(),
-        }
+        Self::observed(device, settings, None, ())
     }
 
     /// The same, with a plan to follow. A plan that is not the program's costs time, and nothing else.
@@ -138,24 +138,69 @@ impl<D: Device> Allocator<D> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
+        Self::observed(device, settings, Some(plan), ())
+    }
+}
+
+impl<D: Device, O: Observer> Allocator<D, O> {
+    /// The same, with a plan to follow if there is one, and somebody who is told of every event.
+    pub fn observed(device: D, settings: Settings, plan: Option<&Plan>, observer: O) -> Self {
+        let page = device.granularity();
         Self {
-            plan: Some(Box::new(Follower::new(plan))),
-            ..Self::new(device, settings)
+            device,
+            settings,
+            base: None,
+            arena: Arena::new(page, page, 0),
+            pages: Pages::default(),
+            lanes: Lanes::default(),
+            streams: Streams::new(),
+            doublings: 0,
+            moved_before: 0,
+            plan: plan.map(|plan| Box::new(Follower::new(plan))),
+            pending: Vec::new(),
+            capturing: false,
+            counts: Counts::default(),
+            observer,
         }
+    }
+
+    /// Who is told of events.
+    pub fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    /// Who is told of events.
+    pub fn observer_mut(&mut self) -> &mut O {
+        &mut self.observer
+    }
+
+    /// Tells of an event at an offset.
+    #[inline]
+    fn tell(&mut self, kind: EventKind, offset: u64, bytes: u64, stream: StreamId) {
+        let addr = self.base.map_or(DeviceAddr(0), |base| base.offset(offset));
+        self.observer.observe(Event::new(kind, addr, bytes, stream));
     }
 
     /// What it has and what it did.
     pub fn statistics(&self) -> Statistics {
+        let counts = &self.counts;
         Statistics {
+            requested: counts.requested.level(),
+            allocated: counts.allocated.level(),
+            reserved: counts.reserved.level(),
+            served: counts.served,
+            refused: counts.refused,
+            misses: counts.misses,
+            retries: counts.retries,
             blocks: self.arena.live() as u64,
             pending: self.pending.len() as u64,
+            paused: self.paused_bytes(),
             pages_created: self.pages.created,
             pages_released: self.pages.released,
             pages_moved: self.pages.moved,
             events_recorded: self.streams.events_recorded,
             waits: self.streams.waits,
             plan: self.plan.as_ref().map(|plan| plan.followed),
-            ..self.counts
         }
     }
 
@@ -172,20 +217,17 @@ impl<D: Device> Allocator<D> {
 
     /// Begins the peaks since the last reset anew. Those of all time, which decide when pages move, stay.
     pub fn reset_peaks(&mut self) {
+        self.note_in_memory();
         let counts = &mut self.counts;
-        for level in [
-            &mut counts.requested,
-            &mut counts.allocated,
-            &mut counts.reserved,
-        ] {
-            level.recent_peak = level.now;
-        }
+        counts.requested.reset();
+        counts.allocated.reset();
+        counts.reserved.reset();
     }
 
     /// Serves a request.
     #[inline]
     fn serve(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        let size = self.rounded(request.bytes)?;
+        let size = self.rounded(request)?;
         let base = match self.base {
             Some(base) => base,
             None => self.reserve()?,
@@ -194,35 +236,43 @@ impl<D: Device> Allocator<D> {
         if !self.pending.is_empty() && !capturing {
             self.complete_frees(Patience::Ask)?;
         }
-        let lane = self.lane(request);
+        let demand = Demand {
+            lane: self.lane(request),
+            size,
+            requested: request.bytes,
+            capturing,
+            // A graph uses its memory at any time.
+            tag: if request.pool == PoolId::DEFAULT {
+                request.tag
+            } else {
+                Tag::NONE
+            },
+        };
         let block = match self.plan {
-            None => self.find(lane, size, request.bytes, capturing)?,
-            Some(_) => self.find_planned(request, lane, size, capturing)?,
+            None => self.find(&demand)?,
+            Some(_) => self.find_planned(request, &demand)?,
         };
         self.counts.served += 1;
         self.counts.requested.add(request.bytes);
         self.counts.allocated.add(size);
-        Ok(base.offset(self.arena.blocks[block].offset))
+        let addr = base.offset(self.arena.blocks[block].offset);
+        let event = Event::new(EventKind::Alloc, addr, request.bytes, request.stream);
+        self.observer.observe(event);
+        Ok(addr)
     }
 
     /// Serves a request where there is room.
     #[inline]
-    fn find(
-        &mut self,
-        lane: u32,
-        size: u64,
-        requested: u64,
-        capturing: bool,
-    ) -> Result<u32, PolicyError> {
-        match self.arena.take(lane, size, requested) {
+    fn find(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
+        match self.arena.take(demand) {
             Some(block) => Ok(block),
-            None => self.obtain(lane, size, requested, capturing),
+            None => self.obtain(demand),
         }
     }
 
     /// What a request takes.
     #[inline]
-    fn rounded(&mut self, bytes: u64) -> Result<u64, PolicyError> {
+    fn rounded(&mut self, Request { bytes, stream, .. }: Request) -> Result<u64, PolicyError> {
         if bytes == 0 {
             let reason = "a request of zero bytes";
             return Err(PolicyError::Refused(reason.to_owned()));
@@ -230,17 +280,17 @@ impl<D: Device> Allocator<D> {
         // More than the device has can be told without looking.
         match round_up(bytes, GRANULE).filter(|&size| size <= self.device.total()) {
             Some(size) => Ok(size),
-            None => Err(self.out_of_memory(bytes)),
+            None => Err(self.out_of_memory(bytes, stream)),
         }
     }
 
     #[cold]
-    fn out_of_memory(&mut self, requested: u64) -> PolicyError {
+    fn out_of_memory(&mut self, requested: u64, stream: StreamId) -> PolicyError {
         self.counts.refused += 1;
-        PolicyError::OutOfMemory {
-            requested,
-            free: self.device.free_bytes(),
-        }
+        let free = self.device.free_bytes();
+        let event = Event::new(EventKind::Refused, DeviceAddr(free), requested, stream);
+        self.observer.observe(event);
+        PolicyError::OutOfMemory { requested, free }
     }
 
     /// Takes a block back.
@@ -252,19 +302,28 @@ impl<D: Device> Allocator<D> {
             self.streams.close(block.uses);
             self.arena.blocks[index].state = State::Pending;
             self.pending.push(index);
+            let stream = self.streams.id(self.lanes.stream(block.lane));
+            let kind = EventKind::FreeRequested;
+            self.tell(kind, block.offset, block.requested, stream);
             return Ok(());
         }
-        self.give(index);
+        self.give(index, EventKind::Free);
         Ok(())
     }
 
     /// Makes a used or pending block free.
     #[inline]
-    fn give(&mut self, index: u32) {
+    fn give(&mut self, index: u32, kind: EventKind) {
         let block = self.arena.blocks[index];
-        let epoch = self.streams.open(self.lanes.stream(block.lane));
+        let stream = self.lanes.stream(block.lane);
+        let epoch = self.streams.open(stream);
+        let stream = self.streams.id(stream);
         self.counts.requested.subtract(block.requested);
         self.counts.allocated.subtract(block.size);
+        self.tell(kind, block.offset, block.requested, stream);
+        if !self.pages.paused.is_empty() && self.is_paused(&block) {
+            return self.give_paused(index, epoch);
+        }
         self.arena.give(index, epoch);
     }
 
@@ -302,7 +361,7 @@ impl<D: Device> Allocator<D> {
                 Err(_) => Ok(false),
             };
             if over == Ok(true) {
-                self.give(index);
+                self.give(index, EventKind::FreeCompleted);
                 continue;
             }
             self.pending[kept] = index;
@@ -385,13 +444,27 @@ impl<D: Device> Allocator<D> {
                     }
                     continue;
                 }
-                State::Free => {}
+                State::Left => {
+                    if pages.any(|page| !self.pages.paused.contains_key(&page)) {
+                        return Err(format!(
+                            "block {index} left something on a page with memory"
+                        ));
+                    }
+                    continue;
+                }
+                State::Free => {
+                    if pages.clone().any(|page| self.pages.get(page).is_none()) {
+                        return Err(format!("free block {index} has no memory"));
+                    }
+                }
                 _ => {
                     requested += block.requested;
                     allocated += block.size;
                 }
             }
-            if pages.any(|page| self.pages.get(page).is_none()) {
+            let has =
+                |page| self.pages.get(page).is_some() || self.pages.paused.contains_key(&page);
+            if !pages.all(has) {
                 return Err(format!("block {index} has no memory"));
             }
         }

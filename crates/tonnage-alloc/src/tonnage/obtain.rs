@@ -5,13 +5,13 @@
 //! done is shared, then pages are obtained or moved, then all work is waited for.
 //! Only when that was done is a request refused.
 
-use super::arena::Arena;
+use super::arena::{Arena, Demand};
 use super::blocks::NONE;
 use super::streams::Patience;
-use super::transfer::Failed;
+use super::transfer::{Failed, neighbours};
 use super::window::{PageRange, Window};
-use super::{Allocator, Device};
-use crate::{DeviceError, PhysicalId, PolicyError};
+use super::{Allocator, Device, Event, EventKind, Observer, Rung};
+use crate::{DeviceAddr, DeviceError, PhysicalId, PolicyError, StreamId};
 
 /// How it is known how much memory the device has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,66 +26,74 @@ pub(super) enum Room {
 /// begun it stays below 1 %.
 const PLAN_SLACK: u64 = 125;
 
-/// Memory for the pages of a window.
+/// Memory for pages.
 #[derive(Debug)]
-struct Supply {
-    memory: Vec<PhysicalId>,
-    sources: Vec<PageRange>,
+pub(super) struct Supply {
+    pub(super) memory: Vec<PhysicalId>,
+    pub(super) sources: Vec<PageRange>,
 }
 
-impl<D: Device> Allocator<D> {
+impl<D: Device, O: Observer> Allocator<D, O> {
     /// Serves a request that no free block can serve at once.
     #[cold]
-    pub(super) fn obtain(
-        &mut self,
-        lane: u32,
-        size: u64,
-        requested: u64,
-        capturing: bool,
-    ) -> Result<u32, PolicyError> {
+    pub(super) fn obtain(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
         self.counts.misses += 1;
-        if !capturing {
-            self.share_done(lane, Patience::Ask)?;
+        if !demand.capturing {
+            self.climb(Rung::OtherStreams, demand);
+            self.share_done(demand.lane, Patience::Ask)?;
         }
-        if let Some(block) = self.arena.take_any(lane, size, requested) {
+        if let Some(block) = self.arena.take_any(demand) {
             return Ok(block);
         }
         if self.is_tight()
-            && let Some(block) = self.arena.take_planned(lane, size, requested)
+            && let Some(block) = self.arena.take_planned(demand)
         {
             return Ok(block);
         }
-        if let Some(block) = self.enlarge(lane, size, requested, capturing, Room::Told)? {
+        self.climb(Rung::Pages, demand);
+        if let Some(block) = self.enlarge(demand, Room::Told)? {
             return Ok(block);
         }
-        if capturing {
-            return self.last_resort(lane, size, requested, true);
+        if demand.capturing {
+            return self.last_resort(demand);
         }
         self.counts.retries += 1;
+        self.climb(Rung::Wait, demand);
         self.complete_frees(Patience::Wait)?;
-        self.share_done(lane, Patience::Wait)?;
-        if let Some(block) = self.arena.take_any(lane, size, requested) {
+        self.share_done(demand.lane, Patience::Wait)?;
+        if let Some(block) = self.arena.take_any(demand) {
             return Ok(block);
         }
-        if let Some(block) = self.enlarge(lane, size, requested, false, Room::Told)? {
+        if let Some(block) = self.enlarge(demand, Room::Told)? {
             return Ok(block);
         }
-        self.last_resort(lane, size, requested, false)
+        self.last_resort(demand)
     }
 
     /// What a plan keeps, and what the device gives although it said that it has not so much.
-    fn last_resort(
-        &mut self,
-        lane: u32,
-        size: u64,
-        requested: u64,
-        capturing: bool,
-    ) -> Result<u32, PolicyError> {
-        if let Some(block) = self.arena.take_planned(lane, size, requested) {
+    fn last_resort(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
+        if self.arena.planned_pages() > 0 {
+            self.climb(Rung::Planned, demand);
+        }
+        if let Some(block) = self.arena.take_planned(demand) {
             return Ok(block);
         }
-        let block = self.enlarge(lane, size, requested, capturing, Room::Asked)?;
-        block.ok_or_else(|| self.out_of_memory(requested))
+        self.climb(Rung::Device, demand);
+        let block = self.enlarge(demand, Room::Asked)?;
+        let stream = self.stream_of(demand.lane);
+        block.ok_or_else(|| self.out_of_memory(demand.requested, stream))
+    }
+
+    /// Tells of a step of the search.
+    fn climb(&mut self, rung: Rung, demand: &Demand) {
+        let stream = self.stream_of(demand.lane);
+        let kind = EventKind::Rung(rung);
+        self.observer
+            .observe(Event::new(kind, DeviceAddr(0), demand.requested, stream));
+    }
+
+    fn stream_of(&self, lane: u32) -> StreamId {
+        self.streams.id(self.lanes.stream(lane))
     }
 
     /// Shares the free blocks whose work is done, and forgets lanes without blocks, except one.
@@ -114,19 +122,12 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Brings memory to where a request then fits; `None` if there is not enough.
-    fn enlarge(
-        &mut self,
-        lane: u32,
-        size: u64,
-        requested: u64,
-        capturing: bool,
-        room: Room,
-    ) -> Result<Option<u32>, DeviceError> {
-        if !capturing {
+    fn enlarge(&mut self, demand: &Demand, room: Room) -> Result<Option<u32>, DeviceError> {
+        if !demand.capturing {
             self.mapper().unstick()?;
         }
-        match self.arena.window(lane, size) {
-            Some(window) => self.fill(&window, lane, requested, capturing, room),
+        match self.arena.window(demand.lane, demand.size) {
+            Some(window) => self.fill(&window, demand, room),
             None => Ok(None),
         }
     }
@@ -135,9 +136,7 @@ impl<D: Device> Allocator<D> {
     pub(super) fn fill(
         &mut self,
         window: &Window,
-        lane: u32,
-        requested: u64,
-        capturing: bool,
+        demand: &Demand,
         room: Room,
     ) -> Result<Option<u32>, DeviceError> {
         let targets = self.arena.missing_pages(window);
@@ -145,7 +144,7 @@ impl<D: Device> Allocator<D> {
         let stuck = self.pages.stuck.iter();
         let stuck = stuck.filter(|(page, _)| targets.binary_search(page).is_ok());
         let missing = window.missing - stuck.count() as u64;
-        let Some(supply) = self.supply(window, missing, capturing, room)? else {
+        let Some(supply) = self.supply(Some(window), missing, demand.capturing, room)? else {
             return Ok(None);
         };
         let Supply { memory, sources } = supply;
@@ -155,28 +154,46 @@ impl<D: Device> Allocator<D> {
             self.note_reserved();
             return Err(error);
         }
-        let block = self.arena.occupy(window, &sources, lane, requested);
+        let block = self.arena.occupy(window, &sources, demand);
         self.note_reserved();
+        self.tell_transfer(&targets, &sources, self.stream_of(demand.lane));
         self.note_moves();
         Ok(Some(block))
     }
 
-    /// Memory for pages that a window lacks: new memory while little of it is reserved, then pages from elsewhere,
-    /// and new memory for the rest. `None` if all of that is not enough.
-    fn supply(
+    /// Tells of memory that came to pages, some of it from elsewhere.
+    fn tell_transfer(&mut self, targets: &[u64], sources: &[PageRange], stream: StreamId) {
+        let page = self.arena.page;
+        for source in sources {
+            let bytes = (source.last - source.first) * page;
+            self.tell(EventKind::Unmap, source.first * page, bytes, stream);
+        }
+        for (first, last) in neighbours(targets) {
+            let bytes = (last - first) * page;
+            self.tell(EventKind::Map, first * page, bytes, stream);
+        }
+        if let Some(first) = targets.first().filter(|_| !sources.is_empty()) {
+            let bytes = count(sources) * page;
+            self.tell(EventKind::Move, first * page, bytes, stream);
+        }
+    }
+
+    /// Memory for pages that a window lacks, or that were paused: new memory while little of it is reserved, then pages
+    /// from elsewhere, and new memory for the rest. `None` if all of that is not enough.
+    pub(super) fn supply(
         &mut self,
-        window: &Window,
+        window: Option<&Window>,
         missing: u64,
         capturing: bool,
         room: Room,
     ) -> Result<Option<Supply>, DeviceError> {
-        let size = window.end - window.start;
+        let size = window.map_or(0, |window| window.end - window.start);
         let spare = self.pages.spare.len() as u64;
         let kept = spare.min(missing);
         let wanted = missing - kept;
         let empty = |arena: &Arena, most: u64| {
             let most = if capturing { 0 } else { most };
-            arena.empty_pages(most, Some(window))
+            arena.empty_pages(most, window)
         };
         let new = self.growth(size).min(wanted);
         let mut sources = empty(&self.arena, wanted - new);
@@ -220,11 +237,7 @@ impl<D: Device> Allocator<D> {
 
     /// Pages that may be obtained before any are moved for a request of `size` bytes.
     pub(super) fn growth(&self, size: u64) -> u64 {
-        let live = self
-            .counts
-            .allocated
-            .peak
-            .max(self.counts.allocated.now + size);
+        let live = self.most_in_memory().max(self.in_memory() + size);
         let pages = |live: u64, slack: u64| live.saturating_add(slack).div_ceil(self.arena.page);
         let wanted = pages(live, self.settings.slack_of(live, self.doublings));
         // A program that follows a plan will need what the plan needs.
@@ -239,6 +252,27 @@ impl<D: Device> Allocator<D> {
         wanted.saturating_sub(self.pages.held()).min(self.room())
     }
 
+    /// Bytes of live blocks that are not paused.
+    fn in_memory(&self) -> u64 {
+        self.counts
+            .allocated
+            .now
+            .saturating_sub(self.paused_bytes())
+    }
+
+    /// The most that was live and not paused.
+    fn most_in_memory(&self) -> u64 {
+        let since = self.counts.allocated.high();
+        let since = since.saturating_sub(self.paused_bytes());
+        self.counts.most_in_memory.max(since)
+    }
+
+    /// Puts the most that was live and not paused down, because what is paused changes or peaks begin anew.
+    pub(super) fn note_in_memory(&mut self) {
+        self.counts.most_in_memory = self.most_in_memory();
+        self.counts.allocated.fold();
+    }
+
     /// Pages that the limit leaves.
     fn limit(&self) -> u64 {
         let limit = self.settings.limit.unwrap_or(u64::MAX) / self.arena.page;
@@ -246,7 +280,7 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Allows more memory to a program that made every page move once: it would go on like that.
-    fn note_moves(&mut self) {
+    pub(super) fn note_moves(&mut self) {
         if self.pages.moved - self.moved_before >= self.pages.held() {
             self.moved_before = self.pages.moved;
             self.doublings += 1;
@@ -293,10 +327,13 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Notes that ranges have no memory any more.
-    fn drain_all(&mut self, ranges: &[PageRange]) {
+    pub(super) fn drain_all(&mut self, ranges: &[PageRange]) {
         for range in ranges {
             let gap = self.arena.drain(range);
             self.arena.settle(gap, range);
+            let page = self.arena.page;
+            let bytes = (range.last - range.first) * page;
+            self.tell(EventKind::Unmap, range.first * page, bytes, StreamId(0));
         }
     }
 
@@ -316,6 +353,6 @@ impl<D: Device> Allocator<D> {
 }
 
 /// How many pages there are in ranges.
-fn count(ranges: &[PageRange]) -> u64 {
+pub(super) fn count(ranges: &[PageRange]) -> u64 {
     ranges.iter().map(|range| range.last - range.first).sum()
 }

@@ -7,7 +7,9 @@
 //! be handles that are mapped nowhere (`spare`, the first to be used again) or
 //! still mapped where nothing may be (`stuck`).
 
-use crate::PhysicalId;
+use std::collections::BTreeMap;
+
+use crate::{PhysicalId, Tag};
 
 /// Pages of an address space, and the memory behind them.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +20,8 @@ pub(super) struct Pages {
     pub(super) spare: Vec<PhysicalId>,
     /// Mapped at pages that count as gaps; the device did not undo it.
     pub(super) stuck: Vec<(u64, PhysicalId)>,
+    /// Pages under blocks whose memory was given back for a while, and the tag of those blocks.
+    pub(super) paused: BTreeMap<u64, Tag>,
     /// Counts for the statistics.
     pub(super) created: u64,
     pub(super) released: u64,
@@ -91,6 +95,9 @@ impl Pages {
         }
         if count != self.held() {
             return Err(format!("{count} pieces of memory, {} counted", self.held()));
+        }
+        if self.paused.keys().any(|page| self.get(*page).is_some()) {
+            return Err("a paused page has memory".to_owned());
         }
         Ok(())
     }

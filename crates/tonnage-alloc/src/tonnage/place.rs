@@ -10,60 +10,59 @@
 //! gets no page for itself because the plan says so, and requests without a place
 //! use what is free among the places.
 
+use super::arena::Demand;
 use super::blocks::Block;
 use super::obtain::Room;
 use super::streams::Patience;
 use super::window::{Vacancy, Window};
-use super::{Allocator, Device};
+use super::{Allocator, Device, Observer};
 use crate::{DeviceError, PolicyError, Request};
 
-impl<D: Device> Allocator<D> {
+impl<D: Device, O: Observer> Allocator<D, O> {
     /// Serves a request at its place, or where there is room.
     pub(super) fn find_planned(
         &mut self,
         request: Request,
-        lane: u32,
-        size: u64,
-        capturing: bool,
+        demand: &Demand,
     ) -> Result<u32, PolicyError> {
         let Some(plan) = &mut self.plan else {
-            return self.find(lane, size, request.bytes, capturing);
+            return self.find(demand);
         };
-        let wanted = plan.look_up(request, size);
+        let wanted = plan.look_up(request, demand.size);
         let mut found = None;
         for (kind, start) in wanted.places() {
-            let Some(window) = self.vacate(lane, start, start + size, capturing)? else {
+            let Some(window) = self.vacate(demand, start)? else {
                 continue;
             };
-            if let Some(block) = self.place(&window, lane, request.bytes, capturing)? {
+            if let Some(block) = self.place(&window, demand)? {
                 found = Some((block, kind));
                 break;
             }
         }
         let block = match found {
             Some((block, _)) => block,
-            None => self.find(lane, size, request.bytes, capturing)?,
+            None => self.find(demand)?,
         };
         // A request that failed is asked again: only one that was served counts.
         if let Some(plan) = &mut self.plan {
-            plan.served(wanted, request.bytes, size, found.map(|(_, kind)| kind));
+            plan.served(
+                wanted,
+                request.bytes,
+                demand.size,
+                found.map(|(_, kind)| kind),
+            );
         }
         Ok(block)
     }
 
-    /// The range as a window, if nothing is in it. Other streams whose free blocks are there are asked how far they are.
-    fn vacate(
-        &mut self,
-        lane: u32,
-        start: u64,
-        end: u64,
-        capturing: bool,
-    ) -> Result<Option<Window>, DeviceError> {
+    /// The range from `start` on as a window, if nothing is in it. Other streams whose free blocks are there are asked
+    /// how far they are.
+    fn vacate(&mut self, demand: &Demand, start: u64) -> Result<Option<Window>, DeviceError> {
         self.streams.next_pass();
         loop {
-            match self.arena.vacancy(lane, start, end) {
+            match self.arena.vacancy(demand.lane, start, start + demand.size) {
                 Vacancy::Free(window) => return Ok(Some(window)),
-                Vacancy::OfOther(index) if !capturing => {
+                Vacancy::OfOther(index) if !demand.capturing => {
                     let Block { lane, epoch, .. } = self.arena.blocks[index];
                     let stream = self.lanes.stream(lane);
                     let device = &mut self.device;
@@ -78,40 +77,31 @@ impl<D: Device> Allocator<D> {
     }
 
     /// Makes a window a used block; `None` if there is no memory for it.
-    fn place(
-        &mut self,
-        window: &Window,
-        lane: u32,
-        requested: u64,
-        capturing: bool,
-    ) -> Result<Option<u32>, DeviceError> {
+    fn place(&mut self, window: &Window, demand: &Demand) -> Result<Option<u32>, DeviceError> {
         let &Window { start, end, .. } = window;
         let first = &self.arena.blocks[window.block];
         if window.missing == 0 && end <= first.end() {
-            let block = self
-                .arena
-                .hand_out(window.block, lane, start, end - start, requested);
-            return Ok(Some(block));
+            return Ok(Some(self.arena.hand_out(window.block, start, demand)));
         }
         if window.missing == 0 {
-            return Ok(Some(self.arena.occupy(window, &[], lane, requested)));
+            return Ok(Some(self.arena.occupy(window, &[], demand)));
         }
         if !self.affords(window) {
             return Ok(None);
         }
         let mut window = *window;
-        if !capturing {
+        if !demand.capturing {
             self.mapper().unstick()?;
             if self.growth(end - start) < window.missing {
                 // Pages come from elsewhere: whose work is done gives them.
-                self.share_done(lane, Patience::Ask)?;
-                let Vacancy::Free(same) = self.arena.vacancy(lane, start, end) else {
+                self.share_done(demand.lane, Patience::Ask)?;
+                let Vacancy::Free(same) = self.arena.vacancy(demand.lane, start, end) else {
                     return Ok(None);
                 };
                 window = same;
             }
         }
-        self.fill(&window, lane, requested, capturing, Room::Told)
+        self.fill(&window, demand, Room::Told)
     }
 
     /// Whether the pages that a window lacks may be used for it. A place that opens more pages than its bytes fill

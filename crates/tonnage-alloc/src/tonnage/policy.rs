@@ -3,11 +3,11 @@
 
 use super::class::GRANULE;
 use super::streams::Patience;
-use super::{Allocator, Device};
+use super::{Allocator, Device, Observer};
 use crate::torch::PoolId;
 use crate::{DeviceAddr, Policy, PolicyError, Request, StreamId};
 
-impl<D: Device> Policy for Allocator<D> {
+impl<D: Device, O: Observer> Policy for Allocator<D, O> {
     type Device = D;
 
     const ALIGNMENT: u64 = GRANULE;
@@ -88,7 +88,7 @@ impl<D: Device> Policy for Allocator<D> {
     }
 
     fn peak_allocated(&self) -> u64 {
-        self.counts.allocated.peak
+        self.counts.allocated.peak()
     }
 
     fn retries(&self) -> u64 {

@@ -15,12 +15,22 @@ pub struct Level {
     pub recent_peak: u64,
 }
 
-impl Level {
+/// A number of bytes that is being counted. Peaks are put together where somebody asks, so that counting is cheap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Gauge {
+    pub(super) now: u64,
+    /// The most since the last [`fold`](Self::fold).
+    high: u64,
+    /// The most before it, ever and since peaks were reset.
+    peak: u64,
+    recent_peak: u64,
+}
+
+impl Gauge {
     #[inline]
     pub(super) fn add(&mut self, bytes: u64) {
         self.now += bytes;
-        self.peak = self.peak.max(self.now);
-        self.recent_peak = self.recent_peak.max(self.now);
+        self.high = self.high.max(self.now);
     }
 
     #[inline]
@@ -30,9 +40,52 @@ impl Level {
 
     pub(super) fn set(&mut self, bytes: u64) {
         self.now = bytes;
-        self.peak = self.peak.max(bytes);
-        self.recent_peak = self.recent_peak.max(bytes);
+        self.high = self.high.max(bytes);
     }
+
+    /// The most since the last fold, which begins anew.
+    pub(super) fn fold(&mut self) -> u64 {
+        self.peak = self.peak();
+        self.recent_peak = self.recent_peak.max(self.high);
+        std::mem::replace(&mut self.high, self.now)
+    }
+
+    /// Begins the recent peak anew.
+    pub(super) fn reset(&mut self) {
+        self.fold();
+        self.recent_peak = self.now;
+    }
+
+    /// The most since the last fold.
+    pub(super) fn high(&self) -> u64 {
+        self.high
+    }
+
+    pub(super) fn peak(&self) -> u64 {
+        self.peak.max(self.high)
+    }
+
+    pub(super) fn level(&self) -> Level {
+        Level {
+            now: self.now,
+            peak: self.peak(),
+            recent_peak: self.recent_peak.max(self.high),
+        }
+    }
+}
+
+/// What is counted along the way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) requested: Gauge,
+    pub(super) allocated: Gauge,
+    pub(super) reserved: Gauge,
+    /// The most that live blocks had in memory, until something was last paused or resumed.
+    pub(super) most_in_memory: u64,
+    pub(super) served: u64,
+    pub(super) refused: u64,
+    pub(super) misses: u64,
+    pub(super) retries: u64,
 }
 
 /// What the allocator has and what it did so far. Every number is exact.
@@ -45,6 +98,8 @@ pub struct Statistics {
     pub allocated: Level,
     /// Bytes held from the device, all of it mapped.
     pub reserved: Level,
+    /// Bytes of live blocks that have no memory, because they are paused; they count as allocated.
+    pub paused: u64,
     /// Live blocks; those whose free waits count.
     pub blocks: u64,
     /// Blocks whose free waits for a stream.

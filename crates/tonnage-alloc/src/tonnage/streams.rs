@@ -195,6 +195,16 @@ impl Streams {
         }
     }
 
+    /// The streams that a chain of uses names.
+    pub(super) fn named(&self, uses: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut at = uses;
+        std::iter::from_fn(move || {
+            let one = (at != NONE).then(|| self.uses[at as usize])?;
+            at = one.next;
+            Some(one.stream)
+        })
+    }
+
     /// A block with these uses is freed now: what its streams were given so far has to be done first.
     pub(super) fn close(&mut self, uses: u32) {
         let mut at = uses;

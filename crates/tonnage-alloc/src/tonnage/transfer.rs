@@ -177,7 +177,7 @@ impl<D: Device> Mapper<'_, D> {
 }
 
 /// Ranges of pages that follow each other, as first and one past the last.
-fn neighbours(pages: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+pub(super) fn neighbours(pages: &[u64]) -> impl Iterator<Item = (u64, u64)> {
     pages
         .chunk_by(|before, after| before + 1 == *after)
         .filter_map(|run| Some((*run.first()?, run.last()? + 1)))

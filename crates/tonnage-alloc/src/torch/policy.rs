@@ -36,6 +36,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             bytes,
             stream,
             pool,
+            ..
         } = request;
         // Only a capture allocates from a graph's own pool, and during one
         // nothing cached is given back.

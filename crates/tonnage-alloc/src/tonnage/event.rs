@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What the allocator does, one event at a time, for whoever wants to keep it.
+//!
+//! The allocator tells and keeps nothing: who keeps events decides how many, and
+//! whether they have times. Events are told when what they say has happened, in
+//! that order, so the state of the allocator follows from them.
+
+use crate::{DeviceAddr, StreamId};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// A block was handed out.
+    Alloc,
+    /// A block was taken back, and its stream may use it again.
+    Free,
+    /// The program gave a block up that another stream may still use.
+    FreeRequested,
+    /// Such a block was taken back.
+    FreeCompleted,
+    /// Memory was mapped.
+    Map,
+    /// Memory was unmapped: it was needed elsewhere, or went back to the device.
+    Unmap,
+    /// So many bytes of what was just unmapped are what was just mapped; `addr` is where the first of it is now.
+    Move,
+    /// The memory of live blocks went back to the device, and their addresses stay. If they are freed meanwhile, an
+    /// `Unmap` follows.
+    Pause,
+    /// They have memory again.
+    Resume,
+    /// A step of the search for memory, for a request that no free block could serve.
+    Rung(Rung),
+    /// A request was not served, because there is no memory. `addr` is no address: the bytes that the device had free.
+    Refused,
+}
+
+/// A step of the search for memory, in the order in which they are taken. After each of them the search is repeated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Rung {
+    /// Blocks of other streams whose work is done were made anyone's.
+    OtherStreams,
+    /// Pages were obtained from the device or moved from where nobody used them.
+    Pages,
+    /// All work was waited for that delays a free or the use of a free block.
+    Wait,
+    /// What a plan keeps for its places was looked at.
+    Planned,
+    /// The device was asked for memory although it said that it has none.
+    Device,
+}
+
+impl EventKind {
+    /// All kinds. A place in this list is a number for the kind, where it has to be one.
+    pub const ALL: [Self; 15] = [
+        Self::Alloc,
+        Self::Free,
+        Self::FreeRequested,
+        Self::FreeCompleted,
+        Self::Map,
+        Self::Unmap,
+        Self::Move,
+        Self::Pause,
+        Self::Resume,
+        Self::Rung(Rung::OtherStreams),
+        Self::Rung(Rung::Pages),
+        Self::Rung(Rung::Wait),
+        Self::Rung(Rung::Planned),
+        Self::Rung(Rung::Device),
+        Self::Refused,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alloc => "alloc",
+            Self::Free => "free",
+            Self::FreeRequested => "free_requested",
+            Self::FreeCompleted => "free_completed",
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+            Self::Move => "move",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Rung(Rung::OtherStreams) => "search_other_streams",
+            Self::Rung(Rung::Pages) => "search_pages",
+            Self::Rung(Rung::Wait) => "search_wait",
+            Self::Rung(Rung::Planned) => "search_planned",
+            Self::Rung(Rung::Device) => "search_device",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// One event. It has no time: a policy knows no clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event {
+    /// The first byte it is about; 0 if it is about none.
+    pub addr: DeviceAddr,
+    /// Bytes: as asked for where it is about a block or a request, whole pages where it is about memory.
+    pub bytes: u64,
+    /// The stream that a block was requested for, or that memory was mapped for.
+    pub stream: StreamId,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+const _: () = assert!(size_of::<Event>() == 32, "two events fill a cache line");
+
+impl Event {
+    /// An event.
+    #[inline]
+    pub fn new(kind: EventKind, addr: DeviceAddr, bytes: u64, stream: StreamId) -> Self {
+        Self {
+            addr,
+            bytes,
+            stream,
+            kind,
+        }
+    }
+}
+
+/// Who is told of events. It is called in the middle of a request, and must be quick.
+///
+/// ```
+/// use tonnage_alloc::tonnage::{Allocator, Event, EventKind, Observer, Settings};
+/// use tonnage_alloc::{Policy, PolicyError, Request, SimConfig, SimDevice, StreamId};
+///
+/// #[derive(Default)]
+/// struct Kept(Vec<Event>);
+///
+/// impl Observer for Kept {
+///     fn observe(&mut self, event: Event) {
+///         self.0.push(event);
+///     }
+/// }
+///
+/// let device = SimDevice::new(SimConfig::with_total(64 << 20));
+/// let mut allocator = Allocator::observed(device, Settings::default(), None, Kept::default());
+/// let block = allocator.alloc(Request::new(3000, StreamId(0)))?;
+/// allocator.free(block)?;
+/// let kinds: Vec<EventKind> = allocator.observer().0.iter().map(|event| event.kind).collect();
+/// assert_eq!(kinds[kinds.len() - 3..], [EventKind::Map, EventKind::Alloc, EventKind::Free]);
+/// # Ok::<(), PolicyError>(())
+/// ```
+pub trait Observer {
+    /// Takes note of an event.
+    fn observe(&mut self, event: Event);
+}
+
+/// Nobody.
+impl Observer for () {
+    #[inline]
+    fn observe(&mut self, _event: Event) {}
+}
