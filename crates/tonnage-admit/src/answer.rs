@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The answer about a claim: said, written or refused.
+
+use serde_json::Value;
+use tonnage_forecast::admit::{Action, Mode, decide};
+use tonnage_forecast::{Fits, Forecast};
+
+use crate::claim::{self, Unreadable};
+use crate::devices::Gpus;
+use crate::forecasts::Forecasts;
+use crate::job::{FORECAST, Job};
+use crate::objects::ResourceClaim;
+
+/// The annotation of a claim that says what was decided.
+pub const MESSAGE: &str = "tonnage.dev/message";
+
+/// What an administrator has set.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What tonnage may do.
+    pub mode: Mode,
+    /// The driver of the GPUs: other devices have memory, too.
+    pub driver: String,
+    /// The device classes of the GPUs.
+    pub classes: Vec<String>,
+}
+
+/// What is known of the job for which a claim is made.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// It was read from its pod.
+    Job(Job),
+    /// Its pod does not tell it; in words, why.
+    Not(String),
+    /// Its pod could not be asked for, and may be later; in words, why.
+    NotNow(String),
+}
+
+/// What the API server is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Why the claim is refused.
+    pub refused: Option<String>,
+    /// What is worth saying of one that is not.
+    pub warning: Option<String>,
+    /// Changes to the claim, as JSON Patch.
+    pub patch: Vec<Value>,
+    /// The forecast that was used.
+    pub forecast: Option<String>,
+    /// Bytes of each GPU that were written.
+    pub written: Option<u64>,
+}
+
+impl Answer {
+    fn refuse(reason: String) -> Self {
+        Self {
+            refused: Some(reason),
+            ..Self::default()
+        }
+    }
+
+    fn warn(warning: String) -> Self {
+        Self {
+            warning: Some(warning),
+            ..Self::default()
+        }
+    }
+}
+
+/// Answers about a claim.
+pub fn answer(
+    claim: &ResourceClaim,
+    known: &Known,
+    forecasts: &Forecasts,
+    gpus: &Gpus,
+    settings: &Settings,
+) -> Answer {
+    let mode = settings.mode;
+    let requests = match claim::requests(claim, &settings.driver, &settings.classes) {
+        Ok(requests) => requests,
+        Err(Unreadable(reason)) if mode == Mode::Advise => return Answer::warn(reason),
+        Err(Unreadable(reason)) => return Answer::refuse(reason),
+    };
+    if requests.is_empty() {
+        return Answer::default();
+    }
+    let Some(largest) = gpus.largest else {
+        let reason = format!("no GPU of {} has told its memory yet", settings.driver);
+        return match mode {
+            Mode::Enforce => Answer::refuse(format!("{reason}, so no number can be given")),
+            Mode::Advise | Mode::Fill => Answer::warn(reason),
+        };
+    };
+    let (forecast, why_not) = match known {
+        Known::Job(job) => match choose(&forecasts.find(job), gpus, largest) {
+            Ok(forecast) => (Some(forecast), String::new()),
+            Err(reason) => (None, reason),
+        },
+        // A claim is written once: what is not known now would be a whole GPU for as long as the pod lives.
+        Known::NotNow(reason) if mode == Mode::Enforce => return Answer::refuse(reason.clone()),
+        Known::Not(reason) | Known::NotNow(reason) => (None, reason.clone()),
+    };
+    let mut messages: Vec<String> = Vec::new();
+    let mut answer = Answer {
+        forecast: forecast.map(|forecast| forecast.name.clone()),
+        ..Answer::default()
+    };
+    for request in &requests {
+        let decision = decide(forecast, request.asked, largest, mode);
+        if decision.action == Action::None {
+            continue;
+        }
+        let message = match why_not.as_str() {
+            "" => decision.message,
+            reason => format!("{} ({reason})", decision.message),
+        };
+        match decision.action {
+            Action::Refuse => return Answer::refuse(message),
+            Action::Fill => {
+                answer
+                    .patch
+                    .extend(decision.bytes.map(|bytes| request.write(bytes)));
+                answer.written = answer.written.max(decision.bytes);
+            }
+            Action::Advise | Action::None => {}
+        }
+        if !messages.contains(&message) {
+            messages.push(message);
+        }
+    }
+    if messages.is_empty() {
+        return answer;
+    }
+    if let Some(forecast) = forecast {
+        let others: Vec<&str> = gpus
+            .products
+            .iter()
+            .filter(|id| **id != forecast.key.gpu)
+            .map(String::as_str)
+            .collect();
+        if !others.is_empty() {
+            messages.push(format!(
+                "the forecast is for {}; here are also {}",
+                forecast.key.gpu,
+                others.join(", ")
+            ));
+        }
+    }
+    let message = messages.join("; ");
+    let mut annotations = vec![(MESSAGE, message.as_str())];
+    annotations.extend(answer.forecast.as_deref().map(|name| (FORECAST, name)));
+    answer.patch.extend(claim::annotate(claim, &annotations));
+    answer.warning = Some(message);
+    answer
+}
+
+/// The forecast that holds for whichever GPU the scheduler takes; or, in words, why there is none.
+fn choose<'a>(found: &[&'a Forecast], gpus: &Gpus, largest: u64) -> Result<&'a Forecast, String> {
+    if found.is_empty() {
+        return Err(String::new());
+    }
+    let here: Vec<&Forecast> = found
+        .iter()
+        .copied()
+        .filter(|one| gpus.products.contains(&one.key.gpu))
+        .collect();
+    // The one that asks for most: the scheduler may take any GPU that has so much.
+    let fitting = here.iter().copied().filter(|one| one.fits != Fits::No);
+    if let Some(most) = fitting.max_by_key(|one| one.request(one.fullest())) {
+        return Ok(most);
+    }
+    let covers_all = !here.is_empty()
+        && gpus
+            .products
+            .iter()
+            .all(|id| here.iter().any(|one| one.key.gpu == *id));
+    let least = |one: &&Forecast| one.fullest().peak;
+    match here.iter().copied().min_by_key(|one| least(one)) {
+        // No GPU here holds what it takes at least.
+        Some(one) if covers_all || least(&one) > largest => Ok(one),
+        _ => {
+            let names: Vec<&str> = found.iter().map(|one| one.key.gpu.as_str()).collect();
+            let here: Vec<&str> = gpus.products.iter().map(String::as_str).collect();
+            Err(format!(
+                "there is one for {}, GPUs here are {}",
+                names.join(", "),
+                here.join(", ")
+            ))
+        }
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Which GPUs a cluster has: how much memory, and which product of the catalogue.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use tonnage_forecast::kubernetes::quantity;
+use tonnage_gpus::Catalogue;
+
+use crate::claim::MEMORY;
+use crate::objects::{Device, ResourceSlice};
+
+/// The attribute in which a driver tells the product.
+const PRODUCT: &str = "productName";
+
+/// A kind of GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    memory: u64,
+    /// The driver's name of the product; empty if it tells none.
+    product: String,
+}
+
+/// The GPUs of a cluster, as its ResourceSlices tell them.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// By the name of the slice.
+    slices: HashMap<String, Vec<Kind>>,
+    /// How many there are of each.
+    kinds: BTreeMap<Kind, usize>,
+}
+
+/// What an answer needs to know of the GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpus {
+    /// Bytes of the largest; none if no GPU is known.
+    pub largest: Option<u64>,
+    /// Their names in the catalogue; a product that is not in it has the driver's name.
+    pub products: BTreeSet<String>,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Devices {
+    /// Takes a slice in place of what was known of it.
+    pub fn put(&mut self, slice: &ResourceSlice, driver: &str) {
+        let Some(name) = slice.metadata.name.clone() else {
+            return;
+        };
+        self.remove(&name);
+        if slice.spec.driver != driver {
+            return;
+        }
+        let devices = slice.spec.devices.iter().flatten();
+        let kinds: Vec<Kind> = devices.filter_map(|device| kind(device, driver)).collect();
+        for kind in &kinds {
+            *self.kinds.entry(kind.clone()).or_default() += 1;
+        }
+        self.slices.insert(name, kinds);
+    }
+
+    /// Forgets a slice.
+    pub fn remove(&mut self, name: &str) {
+        for kind in self.slices.remove(name).into_iter().flatten() {
+            if let Some(count) = self.kinds.get_mut(&kind) {
+                *count -= 1;
+                if *count == 0 {
+                    self.kinds.remove(&kind);
+                }
+            }
+        }
+    }
+
+    /// What an answer needs.
+    pub fn gpus(&self, catalogue: &Catalogue) -> Gpus {
+        let id = |kind: &Kind| match catalogue.find(&kind.product) {
+            Ok(gpu) => gpu.id.clone(),
+            Err(_) => kind.product.clone(),
+        };
+        Gpus {
+            largest: self.kinds.last_key_value().map(|(kind, _)| kind.memory),
+            products: self.kinds.keys().map(id).collect(),
+            count: self.kinds.values().sum(),
+        }
+    }
+}
+
+/// The kind of a device; none if it does not tell its memory.
+fn kind(device: &Device, driver: &str) -> Option<Kind> {
+    let qualified = |name: &str| format!("{driver}/{name}");
+    let capacity = device.capacity.as_ref()?;
+    let memory = capacity
+        .get(MEMORY)
+        .or_else(|| capacity.get(&qualified(MEMORY)))?;
+    let attributes = device.attributes.as_ref();
+    let product =
+        attributes.and_then(|all| all.get(PRODUCT).or_else(|| all.get(&qualified(PRODUCT))));
+    Some(Kind {
+        memory: quantity(&memory.value)?,
+        product: product
+            .and_then(|product| product.string.clone())
+            .unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(name: &str, driver: &str, memory: &[&str]) -> ResourceSlice {
+        let devices: Vec<_> = memory
+            .iter()
+            .map(|memory| {
+                json!({
+                    "name": "gpu-0", "capacity": { "memory": { "value": memory } },
+                    "attributes": { "productName": { "string": "NVIDIA H100 80GB HBM3" } },
+                })
+            })
+            .collect();
+        let pool = json!({ "name": name, "generation": 1, "resourceSliceCount": 1 });
+        let slice = json!({ "metadata": { "name": name }, "spec": { "driver": driver, "pool": pool, "devices": devices } });
+        serde_json::from_value(slice).expect("a slice")
+    }
+
+    #[test]
+    fn the_largest_gpu_is_known_whatever_comes_and_goes() {
+        let catalogue = Catalogue::embedded();
+        let mut devices = Devices::default();
+        let driver = "gpu.nvidia.com";
+        assert_eq!(devices.gpus(&catalogue), Gpus::default());
+        devices.put(&slice("a", driver, &["81559Mi", "81559Mi"]), driver);
+        devices.put(&slice("b", driver, &["143771Mi", "nonsense"]), driver);
+        devices.put(&slice("c", "memory.example.com", &["1Ti"]), driver);
+        let gpus = devices.gpus(&catalogue);
+        assert_eq!((gpus.largest, gpus.count), (Some(143_771 << 20), 3));
+        assert_eq!(gpus.products, BTreeSet::from(["h100-80gb".to_owned()]));
+        // The same slice again replaces what was known of it.
+        devices.put(&slice("b", driver, &["40Gi"]), driver);
+        assert_eq!(devices.gpus(&catalogue).largest, Some(81_559 << 20));
+        devices.remove("a");
+        devices.remove("a");
+        assert_eq!(devices.gpus(&catalogue).largest, Some(40 << 30));
+        devices.remove("b");
+        assert_eq!(devices.gpus(&catalogue), Gpus::default());
+    }
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a pod runs: the words, the image and the settings by which a forecast is found.
+
+use std::collections::BTreeMap;
+
+use tonnage_forecast::JobKey;
+use tonnage_forecast::slurm::allocator_settings;
+
+use crate::objects::{Container, Pod};
+
+/// The annotation of a pod that names the forecast to use.
+pub const FORECAST: &str = "tonnage.dev/forecast";
+/// Larger commands are no commands; a pod of 1.5 MB may have one.
+const MAX_WORDS: usize = 1000;
+const MAX_TEXT: usize = 64 << 10;
+
+/// What a pod's container runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The words, the image and the settings.
+    pub key: JobKey,
+    /// The forecast that the pod names.
+    pub named: Option<String>,
+}
+
+/// The jobs of a pod, by its names for the claims that they use; or, in words, why one is not known.
+pub type Jobs = BTreeMap<String, Result<Job, String>>;
+
+/// The jobs of a pod; empty if it uses no claims.
+pub fn jobs(pod: &Pod) -> Jobs {
+    let Some(spec) = &pod.spec else {
+        return Jobs::new();
+    };
+    let named = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(FORECAST))
+        .cloned();
+    let claims = spec.resource_claims.iter().flatten();
+    claims
+        .map(|claim| {
+            let containers = spec
+                .init_containers
+                .iter()
+                .flatten()
+                .chain(&spec.containers);
+            let using: Vec<&Container> = containers
+                .filter(|container| uses(container, &claim.name))
+                .collect();
+            let job = match using.as_slice() {
+                [] => Err("no container of the pod uses the claim".to_owned()),
+                [container] => key(container).map(|key| Job {
+                    key,
+                    named: named.clone(),
+                }),
+                several => Err(format!(
+                    "{} containers of the pod share the claim",
+                    several.len()
+                )),
+            };
+            (claim.name.clone(), job)
+        })
+        .collect()
+}
+
+fn uses(container: &Container, claim: &str) -> bool {
+    let resources = container.resources.as_ref();
+    let claims = resources.and_then(|resources| resources.claims.as_ref());
+    claims.into_iter().flatten().any(|one| one.name == claim)
+}
+
+fn key(container: &Container) -> Result<JobKey, String> {
+    let name = &container.name;
+    let Some(command) = container
+        .command
+        .as_ref()
+        .filter(|command| !command.is_empty())
+    else {
+        // It is in the image, which is not looked into.
+        return Err(format!(
+            "container {name} names no command: its image's own is not known"
+        ));
+    };
+    let variables: BTreeMap<&str, Option<&str>> = container
+        .env
+        .iter()
+        .flatten()
+        .map(|variable| {
+            let literal = variable.value.as_deref().unwrap_or_default();
+            // One that is made of others is left to the node.
+            let is_known = variable.value_from.is_none() && !literal.contains("$(");
+            let value = is_known.then_some(literal);
+            (variable.name.as_str(), value)
+        })
+        .collect();
+    let mut words = Vec::new();
+    let mut length = 0;
+    for word in command.iter().chain(container.args.iter().flatten()) {
+        let word = expanded(word, &variables).ok_or_else(|| {
+            format!("the command of container {name} has a variable that only the node knows")
+        })?;
+        length += word.len();
+        words.push(word);
+        if words.len() > MAX_WORDS || length > MAX_TEXT {
+            return Err(format!("the command of container {name} is too long"));
+        }
+    }
+    // What the words name lies in the image: no file of this machine is meant.
+    let mut key = JobKey::of_words(&words);
+    key.image.clone_from(&container.image);
+    key.allocator =
+        allocator_settings(|name| variables.get(name).copied().flatten().map(str::to_owned));
+    Ok(key)
+}
+
+/// A word with its `$(VARIABLES)`, as Kubernetes expands them: `$$` is a dollar, an unknown variable stays. None if the
+/// value of one is known only where the pod runs, or if the word becomes too long.
+fn expanded(word: &str, variables: &BTreeMap<&str, Option<&str>>) -> Option<String> {
+    let mut text = String::new();
+    let mut rest = word;
+    while let Some(at) = rest.find('$') {
+        text.push_str(&rest[..at]);
+        let after = &rest[at + 1..];
+        if let Some(after) = after.strip_prefix('$') {
+            text.push('$');
+            rest = after;
+        } else if let Some((name, after)) = after
+            .strip_prefix('(')
+            .and_then(|inner| inner.split_once(')'))
+        {
+            // What is not known stays as it is written.
+            let unknown = format!("$({name})");
+            let known = variables.get(name).copied();
+            text.push_str(known.unwrap_or(Some(&unknown))?);
+            rest = after;
+        } else {
+            text.push('$');
+            rest = after;
+        }
+        if text.len() > MAX_TEXT {
+            return None;
+        }
+    }
+    text.push_str(rest);
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(container: &Value) -> Pod {
+        let pod = json!({
+            "metadata": { "annotations": { FORECAST: "abc" } },
+            "spec": { "resourceClaims": [{ "name": "gpu" }], "containers": [container] },
+        });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn job(container: &Value) -> Result<Job, String> {
+        jobs(&pod(container)).remove("gpu").expect("an entry")
+    }
+
+    #[test]
+    fn a_job_is_the_words_the_image_and_the_settings_of_the_container_that_uses_the_claim() {
+        let job = job(&json!({
+            "name": "train", "image": "train:1", "resources": { "claims": [{ "name": "gpu" }] },
+            "command": ["/usr/bin/python3", "train.py"], "args": ["--lr=$(LR)", "$$(LR)", "$(NOBODY)", "$5"],
+            "env": [{ "name": "LR", "value": "0.1" }, { "name": "PYTORCH_CUDA_ALLOC_CONF", "value": "x:1" }],
+        }))
+        .expect("a job");
+        assert_eq!(
+            job.key.command,
+            ["python", "train.py", "--lr=0.1", "$(LR)", "$(NOBODY)", "$5"]
+        );
+        assert_eq!(job.key.image.as_deref(), Some("train:1"));
+        assert_eq!(job.key.allocator.as_deref(), Some("x:1"));
+        assert_eq!(job.named.as_deref(), Some("abc"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let uses = json!({ "claims": [{ "name": "gpu" }] });
+        let reason = |container: Value| job(&container).expect_err("no job");
+        assert!(reason(json!({ "name": "a", "resources": uses })).contains("names no command"));
+        assert!(reason(json!({ "name": "a", "command": ["x"] })).contains("no container"));
+        let from_node =
+            json!({ "name": "H", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } });
+        let text = reason(
+            json!({ "name": "a", "command": ["x", "$(H)"], "env": [from_node], "resources": uses }),
+        );
+        assert!(text.contains("only the node knows"), "{text}");
+        let many = vec!["x"; 5000];
+        assert!(
+            reason(json!({ "name": "a", "command": many, "resources": uses })).contains("too long")
+        );
+        // A variable that is said again and again must not fill memory.
+        let bomb = json!({ "name": "B", "value": "x".repeat(60_000) });
+        let word = "$(B)".repeat(60_000);
+        let text =
+            reason(json!({ "name": "a", "command": [word], "env": [bomb], "resources": uses }));
+        assert!(text.contains("container a"), "{text}");
+    }
+
+    #[test]
+    fn two_containers_with_one_claim_are_not_guessed() {
+        let one = json!({ "name": "a", "command": ["x"], "resources": { "claims": [{ "name": "gpu" }] } });
+        let both =
+            json!({ "spec": { "resourceClaims": [{ "name": "gpu" }], "containers": [one, one] } });
+        let pod: Pod = serde_json::from_value(both).expect("a pod");
+        assert!(
+            jobs(&pod)["gpu"]
+                .as_ref()
+                .expect_err("shared")
+                .contains("share")
+        );
+    }
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The program of the webhook.
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stderr,
+    reason = "a server writes what happens to its standard error"
+)]
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tonnage_admit::answer::Settings;
+use tonnage_admit::client::{Client, ClientError};
+use tonnage_admit::cluster::{Cache, Pods, follow_pods, follow_slices};
+use tonnage_admit::server::{Certificates, Event, Webhook, follow_store, serve};
+use tonnage_forecast::Store;
+use tonnage_forecast::admit::Mode;
+
+/// Write a job's GPU memory into its ResourceClaim
+///
+/// An admission webhook of Kubernetes. When a ResourceClaim is created for a pod,
+/// it looks for the forecast of the pod's command and image, and says, writes or
+/// refuses what the claim asks of each GPU. In a pod it finds the API server by
+/// itself.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The folder of forecasts, which `tonnage forecast make --store` fills.
+    #[arg(long, value_name = "DIR", env = "TONNAGE_STORE")]
+    store: PathBuf,
+    /// What is done to claims.
+    #[arg(long, value_enum, default_value = "advise", env = "TONNAGE_MODE")]
+    mode: ModeArgument,
+    /// The certificate of the webhook and those above it, as PEM; read again when it changes.
+    #[arg(long, value_name = "FILE", default_value = "/tls/tls.crt")]
+    certificate: PathBuf,
+    /// The key of the certificate, as PEM.
+    #[arg(long, value_name = "FILE", default_value = "/tls/tls.key")]
+    key: PathBuf,
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// The driver whose devices are the GPUs.
+    #[arg(long, value_name = "NAME", default_value = "gpu.nvidia.com")]
+    driver: String,
+    /// A device class of the GPUs; may be given again.
+    #[arg(long, value_name = "NAME", default_value = "gpu.nvidia.com")]
+    device_class: Vec<String>,
+    /// The API server, if this is not a pod: https://HOST:PORT.
+    #[arg(long, value_name = "URL", requires_all = ["server_ca", "token"])]
+    server: Option<String>,
+    /// The authority of the API server's certificate, as PEM.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    server_ca: Option<PathBuf>,
+    /// The file of the token with which the API server is asked.
+    #[arg(long, value_name = "FILE", requires = "server")]
+    token: Option<PathBuf>,
+    /// Seconds in which requests are still taken after the signal to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    shutdown_delay: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeArgument {
+    /// Say what is known; change nothing but annotations.
+    Advise,
+    /// Write the number where there is none; refuse what no GPU can hold.
+    Fill,
+    /// Also refuse numbers below the forecast, and give whole GPUs to jobs without one.
+    Enforce,
+}
+
+impl From<ModeArgument> for Mode {
+    fn from(mode: ModeArgument) -> Self {
+        match mode {
+            ModeArgument::Advise => Self::Advise,
+            ModeArgument::Fill => Self::Fill,
+            ModeArgument::Enforce => Self::Enforce,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("cannot start: {error}")),
+    };
+    match runtime.block_on(run(arguments)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => failed(&reason),
+    }
+}
+
+fn failed(reason: &str) -> ExitCode {
+    eprintln!("error: {reason}");
+    ExitCode::FAILURE
+}
+
+async fn run(arguments: Arguments) -> Result<(), String> {
+    let client = match (arguments.server, arguments.server_ca, arguments.token) {
+        (Some(server), Some(authority), Some(token)) => Client::new(&server, authority, token),
+        _ => Client::in_cluster(),
+    };
+    let client = client.map_err(|error| match error {
+        ClientError::Nowhere => {
+            format!("{error}\nhint: run it in a pod, or name the API server with --server")
+        }
+        error => error.to_string(),
+    })?;
+    let settings = Settings {
+        mode: arguments.mode.into(),
+        driver: arguments.driver.clone(),
+        classes: arguments.device_class,
+    };
+    let cache = Arc::new(Cache::new(&arguments.driver));
+    let pods = Pods::new(Arc::clone(&cache), Some(client.clone()));
+    let webhook = Arc::new(Webhook::new(
+        settings,
+        Arc::clone(&cache),
+        pods,
+        Box::new(write),
+    ));
+    let failed = |webhook: &Arc<Webhook>| {
+        let webhook = Arc::clone(webhook);
+        move |error: &ClientError| webhook.tell(Event::Watch(error))
+    };
+    tokio::spawn(follow_pods(
+        client.clone(),
+        Arc::clone(&cache),
+        failed(&webhook),
+    ));
+    tokio::spawn(follow_slices(client, cache, failed(&webhook)));
+    tokio::spawn(follow_store(
+        Arc::clone(&webhook),
+        Store::new(arguments.store),
+    ));
+    let files = Certificates {
+        chain: arguments.certificate,
+        key: arguments.key,
+    };
+    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+    let end = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let delay = Duration::from_secs(arguments.shutdown_delay);
+    serve(webhook, arguments.listen, files, end, delay)
+        .await
+        .map_err(|error| format!("cannot serve on {}: {error}", arguments.listen))
+}
+
+/// A line of JSON for each event.
+fn write(event: Event<'_>) {
+    let line = match event {
+        Event::Answered {
+            claim,
+            answer,
+            took,
+        } => {
+            let metadata = &claim.metadata;
+            let name = metadata.name.as_ref().or(metadata.generate_name.as_ref());
+            let said = answer.refused.as_ref().or(answer.warning.as_ref());
+            json!({
+                "event": if answer.refused.is_some() { "refused" } else { "allowed" },
+                "namespace": metadata.namespace, "claim": name, "forecast": answer.forecast,
+                "bytes_written": answer.written, "message": said, "microseconds": took.as_micros() as u64,
+            })
+        }
+        Event::Malformed(reason) => json!({ "event": "malformed review", "message": reason }),
+        Event::Forecasts { count, damaged } => {
+            let damaged: Vec<String> = damaged
+                .iter()
+                .take(10)
+                .map(|(path, reason)| format!("{}: {reason}", path.display()))
+                .collect();
+            json!({ "event": "forecasts read", "count": count, "damaged": damaged })
+        }
+        Event::NoForecasts(error) => {
+            json!({ "event": "forecasts not read", "message": error.to_string() })
+        }
+        Event::Certificates => json!({ "event": "certificates changed" }),
+        Event::BadCertificates(error) => {
+            json!({ "event": "certificates not changed", "message": error.to_string() })
+        }
+        Event::Watch(error) => json!({ "event": "watch failed", "message": error.to_string() }),
+        _ => return,
+    };
+    eprintln!("{line}");
+}

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! The webhook over TLS: what is asked, within limits, and how it starts and ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use axum_server::Handle;
+use axum_server::tls_rustls::RustlsConfig;
+use hyper::body::Body as _;
+use hyper_util::rt::TokioTimer;
+use tokio::sync::Semaphore;
+use tonnage_forecast::{Store, StoreError};
+
+use crate::answer::{Answer, Settings, answer};
+use crate::claim;
+use crate::client::ClientError;
+use crate::cluster::{Cache, Pods};
+use crate::forecasts::{Changed, Forecasts};
+use crate::objects::ResourceClaim;
+use crate::review::{self, Subject};
+
+/// Bytes of a review: an object of etcd has at most 1.5 MiB, and a review holds it once on creation.
+pub const MAX_BODY: usize = 4 << 20;
+/// Reviews that are read at a time: together they hold so many times [`MAX_BODY`].
+const REVIEWS: usize = 64;
+/// How long a review waits for its turn, and its bytes for theirs.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// After so many looks, forecasts are read again in any case: not every file system tells changes of a folder.
+const LOOKS: u32 = 30;
+/// Requests in flight are given so long when the program ends.
+const LAST_REQUESTS: Duration = Duration::from_secs(10);
+
+/// What happened, for whoever writes it down.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A claim was answered.
+    Answered {
+        /// The claim.
+        claim: &'a ResourceClaim,
+        /// What was said.
+        answer: &'a Answer,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A body was no review.
+    Malformed(String),
+    /// Forecasts were read: how many, and the files that are none.
+    Forecasts {
+        /// How many.
+        count: usize,
+        /// The files, and why.
+        damaged: &'a [(PathBuf, String)],
+    },
+    /// They could not be read; those of before hold.
+    NoForecasts(&'a StoreError),
+    /// The certificates have changed, and new connections get them.
+    Certificates,
+    /// They have changed and cannot be used; those of before hold.
+    BadCertificates(&'a io::Error),
+    /// The cluster could not be watched; it is tried again.
+    Watch(&'a ClientError),
+}
+
+/// Where events go.
+pub type Events = Box<dyn Fn(Event<'_>) + Send + Sync>;
+
+/// The webhook.
+pub struct Webhook {
+    settings: Settings,
+    cache: Arc<Cache>,
+    pods: Pods,
+    forecasts: RwLock<Option<Arc<Forecasts>>>,
+    is_ending: AtomicBool,
+    reviews: Semaphore,
+    events: Events,
+}
+
+impl Webhook {
+    /// A webhook that answers from these caches.
+    pub fn new(settings: Settings, cache: Arc<Cache>, pods: Pods, events: Events) -> Self {
+        Self {
+            settings,
+            cache,
+            pods,
+            forecasts: RwLock::new(None),
+            is_ending: AtomicBool::new(false),
+            reviews: Semaphore::new(REVIEWS),
+            events,
+        }
+    }
+
+    /// Tells what happened.
+    pub fn tell(&self, event: Event<'_>) {
+        (self.events)(event);
+    }
+
+    /// Takes these forecasts from now on.
+    pub fn set_forecasts(&self, forecasts: Forecasts) {
+        self.tell(Event::Forecasts {
+            count: forecasts.len(),
+            damaged: &forecasts.damaged,
+        });
+        *self
+            .forecasts
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(forecasts));
+    }
+
+    fn forecasts(&self) -> Option<Arc<Forecasts>> {
+        self.forecasts
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Whether everything is known that an answer needs.
+    pub fn is_ready(&self) -> bool {
+        self.cache.is_complete()
+            && self.forecasts().is_some()
+            && !self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Stops being ready: no new connections should come.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Answers a review.
+    async fn review(&self, request: Request) -> Response {
+        let started = Instant::now();
+        // Who announces too much is not waited for.
+        if request.body().size_hint().lower() > MAX_BODY as u64 {
+            self.tell(Event::Malformed("it is too large".to_owned()));
+            return (StatusCode::PAYLOAD_TOO_LARGE, "the review is too large\n").into_response();
+        }
+        let Ok(Ok(_permit)) = tokio::time::timeout(PATIENCE, self.reviews.acquire()).await else {
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many reviews at a time\n",
+            )
+                .into_response();
+        };
+        let body = match tokio::time::timeout(PATIENCE, Bytes::from_request(request, &())).await {
+            Ok(Ok(body)) => body,
+            // Too large, or cut off.
+            Ok(Err(rejection)) => {
+                self.tell(Event::Malformed(rejection.to_string()));
+                return rejection.into_response();
+            }
+            Err(_) => {
+                self.tell(Event::Malformed("it did not come in time".to_owned()));
+                return (
+                    StatusCode::REQUEST_TIMEOUT,
+                    "the review did not come in time\n",
+                )
+                    .into_response();
+            }
+        };
+        let request = match review::parse(&body) {
+            Ok(request) => request,
+            Err(error) => {
+                self.tell(Event::Malformed(error.to_string()));
+                // Not an answer: the failure policy of the webhook decides.
+                return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
+            }
+        };
+        let answer = match &request.subject {
+            Subject::Other => Answer::default(),
+            Subject::Claim(claim) => {
+                let Some(forecasts) = self.forecasts().filter(|_| self.cache.is_complete()) else {
+                    return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
+                };
+                let known = self.pods.known(claim::owner(claim).as_ref()).await;
+                let answer = answer(
+                    claim,
+                    &known,
+                    &forecasts,
+                    &self.cache.gpus(),
+                    &self.settings,
+                );
+                let took = started.elapsed();
+                self.tell(Event::Answered {
+                    claim,
+                    answer: &answer,
+                    took,
+                });
+                answer
+            }
+        };
+        let response = review::response(&request.uid, &answer);
+        (
+            [(header::CONTENT_TYPE, "application/json")],
+            response.to_string(),
+        )
+            .into_response()
+    }
+}
+
+/// The addresses of the webhook.
+pub fn router(webhook: Arc<Webhook>) -> Router {
+    let ready = |State(webhook): State<Arc<Webhook>>| async move {
+        if webhook.is_ready() {
+            (StatusCode::OK, "ready\n")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
+        }
+    };
+    let review = |State(webhook): State<Arc<Webhook>>, request: Request| async move {
+        webhook.review(request).await
+    };
+    Router::new()
+        .route("/claims", post(review))
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/readyz", get(ready))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(webhook)
+}
+
+/// Keeps the forecasts of a webhook as they are in a store; ends only with the program.
+pub async fn follow_store(webhook: Arc<Webhook>, store: Store) {
+    let mut seen = None;
+    let mut looks = 0;
+    loop {
+        let now = Changed::of(&store);
+        if seen != Some(now) || looks >= LOOKS {
+            let place = store.clone();
+            // Thousands of files may have to be read: other tasks go on.
+            match tokio::task::spawn_blocking(move || Forecasts::read(&place)).await {
+                Ok(Ok(forecasts)) => {
+                    webhook.set_forecasts(forecasts);
+                    seen = Some(now);
+                    looks = 0;
+                }
+                Ok(Err(error)) => webhook.tell(Event::NoForecasts(&error)),
+                Err(_) => return,
+            }
+        }
+        looks += 1;
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The files of a certificate and its key.
+#[derive(Clone, Debug)]
+pub struct Certificates {
+    /// The chain, the webhook's own first, as PEM.
+    pub chain: PathBuf,
+    /// Its key, as PEM.
+    pub key: PathBuf,
+}
+
+impl Certificates {
+    async fn read(&self) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        let read = async |path: &Path| {
+            let failed = |error: io::Error| {
+                io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+            };
+            tokio::fs::read(path).await.map_err(failed)
+        };
+        Ok((read(&self.chain).await?, read(&self.key).await?))
+    }
+}
+
+/// Gives new connections the certificates that are in the files now; ends only with the program.
+async fn follow_certificates(
+    webhook: &Webhook,
+    files: &Certificates,
+    config: &RustlsConfig,
+    first: (Vec<u8>, Vec<u8>),
+) {
+    let mut seen = first;
+    loop {
+        tokio::time::sleep(LOOK).await;
+        match files.read().await {
+            Ok(now) if now == seen => {}
+            Ok((chain, key)) => {
+                match config.reload_from_pem(chain.clone(), key.clone()).await {
+                    Ok(()) => webhook.tell(Event::Certificates),
+                    // Said once; a half of the pair may be written yet.
+                    Err(error) => webhook.tell(Event::BadCertificates(&error)),
+                }
+                seen = (chain, key);
+            }
+            // They are being changed; those of before hold.
+            Err(error) => webhook.tell(Event::BadCertificates(&error)),
+        }
+    }
+}
+
+/// Serves until `end` comes; then goes on for `delay`, so that the cluster sees that it is not ready, takes no more
+/// connections, and finishes the requests in flight.
+pub async fn serve(
+    webhook: Arc<Webhook>,
+    listen: SocketAddr,
+    files: Certificates,
+    end: impl Future<Output = ()>,
+    delay: Duration,
+) -> io::Result<()> {
+    // Another provider may have been installed by a test.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let first = files.read().await?;
+    let config = RustlsConfig::from_pem(first.0.clone(), first.1.clone()).await?;
+    let handle = Handle::new();
+    let mut server = axum_server::bind_rustls(listen, config.clone()).handle(handle.clone());
+    // Who opens a connection and says nothing is not waited for.
+    server
+        .http_builder()
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE);
+    let ending = async {
+        end.await;
+        webhook.end();
+        tokio::time::sleep(delay).await;
+        handle.graceful_shutdown(Some(LAST_REQUESTS));
+    };
+    let service = router(Arc::clone(&webhook)).into_make_service();
+    let beside = async {
+        tokio::join!(
+            ending,
+            follow_certificates(&webhook, &files, &config, first)
+        )
+    };
+    tokio::select! {
+        ended = server.serve(service) => ended,
+        _ = beside => Ok(()),
+    }
+}

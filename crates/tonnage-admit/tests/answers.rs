@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Answers about claims as Kubernetes 1.36.4 asks about them, and about hostile ones.
+//!
+//! `recorded/` was recorded from a real API server; the patches are applied here by a reader of its own.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::sync::{Arc, Mutex};
+
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tonnage_admit::answer::Settings;
+use tonnage_admit::cluster::{Cache, Pods};
+use tonnage_admit::forecasts::Forecasts;
+use tonnage_admit::server::{Event, MAX_BODY, Webhook, router};
+use tonnage_forecast::admit::Mode;
+use tonnage_forecast::{Evidence, Fits, Forecast, JobKey, Known, Role, SCHEMA_VERSION, Source};
+use tower_service::Service as _;
+
+const REVIEW: &str = include_str!("recorded/admission-review.json");
+const SLICE: &str = include_str!("recorded/resource-slice.json");
+const UID: &str = "5a0f95d5-ad3e-4dc1-ae91-94fbf8a34358";
+const MIB: u64 = 1 << 20;
+const COMMAND: [&str; 3] = ["python", "train.py", "--batch=8"];
+
+fn forecast(gpu: &str, bound: u64, fits: Fits) -> Forecast {
+    let mut key = JobKey::of_words(&COMMAND);
+    key.image = Some("train:1".to_owned());
+    key.sources.insert("train.py".to_owned(), "a".repeat(64));
+    gpu.clone_into(&mut key.gpu);
+    Forecast {
+        schema_version: SCHEMA_VERSION,
+        name: key.name(),
+        family: key.family(),
+        key,
+        gpu_memory: 81_000 * MIB,
+        fits,
+        roles: vec![Role {
+            name: "GPU 0".to_owned(),
+            gpus: 1,
+            peak: bound - MIB,
+            known: Known::Exact,
+            uncounted: MIB,
+            bound: Some(bound),
+            least: None,
+        }],
+        evidence: vec![Evidence {
+            source: Source::DryRun,
+            what: "a dry run".to_owned(),
+            complete: true,
+        }],
+        larger_gpus: Vec::new(),
+        unknown: Vec::new(),
+    }
+}
+
+fn pod(change: impl FnOnce(&mut Value)) -> Value {
+    let mut pod = json!({
+        "metadata": { "name": "fx", "namespace": "default", "uid": UID },
+        "spec": {
+            "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "one" }],
+            "containers": [{
+                "name": "train", "image": "train:1", "command": COMMAND,
+                "resources": { "claims": [{ "name": "gpu" }] },
+            }],
+        },
+    });
+    change(&mut pod);
+    pod
+}
+
+fn review(change: impl FnOnce(&mut Value)) -> Value {
+    let mut review: Value = serde_json::from_str(REVIEW).unwrap();
+    change(&mut review["request"]["object"]);
+    review
+}
+
+/// What the requests of a claim are changed to.
+fn ask(memory: &str) -> impl FnOnce(&mut Value) {
+    let memory = memory.to_owned();
+    move |claim| {
+        claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] =
+            json!({ "requests": { "memory": memory } });
+    }
+}
+
+struct World {
+    mode: Mode,
+    pod: Value,
+    forecasts: Vec<Forecast>,
+    has_gpus: bool,
+}
+
+impl World {
+    fn new(mode: Mode) -> Self {
+        Self {
+            mode,
+            pod: pod(|_| {}),
+            forecasts: vec![forecast("h100-80gb", 28_147 * MIB, Fits::Yes)],
+            has_gpus: true,
+        }
+    }
+
+    fn webhook(&self, events: &Arc<Mutex<Vec<String>>>) -> Arc<Webhook> {
+        let settings = Settings {
+            mode: self.mode,
+            driver: "gpu.nvidia.com".to_owned(),
+            classes: vec!["gpu.nvidia.com".to_owned()],
+        };
+        let cache = Arc::new(Cache::new("gpu.nvidia.com"));
+        cache.set_pods(&[serde_json::from_value(self.pod.clone()).unwrap()]);
+        let slices = if self.has_gpus {
+            vec![serde_json::from_str(SLICE).unwrap()]
+        } else {
+            Vec::new()
+        };
+        cache.set_slices(&slices);
+        let events = Arc::clone(events);
+        let write = move |event: Event<'_>| events.lock().unwrap().push(format!("{event:?}"));
+        let pods = Pods::new(Arc::clone(&cache), None);
+        let webhook = Arc::new(Webhook::new(settings, cache, pods, Box::new(write)));
+        webhook.set_forecasts(Forecasts::of(self.forecasts.clone()));
+        webhook
+    }
+
+    fn send(&self, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let webhook = self.webhook(&events);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let request = Request::post("/claims").body(body.into()).unwrap();
+            let response = router(webhook).call(request).await.unwrap();
+            let status = response.status();
+            let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
+                .await
+                .unwrap();
+            (status, bytes.to_vec())
+        })
+    }
+
+    /// The response to a review, and its claim with the patch applied.
+    fn answer(&self, review: &Value) -> (Value, Value) {
+        let (status, body) = self.send(review.to_string());
+        assert_eq!(status, StatusCode::OK, "{}", String::from_utf8_lossy(&body));
+        let answer: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+        assert_eq!(answer["kind"], "AdmissionReview");
+        let response = answer["response"].clone();
+        assert_eq!(response["uid"], review["request"]["uid"]);
+        let mut claim = review["request"]["object"].clone();
+        if let Some(patch) = response["patch"].as_str() {
+            assert_eq!(response["patchType"], "JSONPatch");
+            for change in serde_json::from_slice::<Vec<Value>>(&unpacked(patch)).unwrap() {
+                apply(&mut claim, &change);
+            }
+        }
+        (response, claim)
+    }
+}
+
+/// Base64, by the definition.
+fn unpacked(text: &str) -> Vec<u8> {
+    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.bytes().filter(|&letter| letter != b'=') {
+        let value = letters.iter().position(|&one| one == letter).unwrap();
+        bits = bits << 6 | u32::try_from(value).unwrap();
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    bytes
+}
+
+/// JSON Patch, `add` to an object: its parent must be there, as RFC 6902 demands.
+fn apply(claim: &mut Value, change: &Value) {
+    assert_eq!(change["op"], "add");
+    let (parent, name) = change["path"].as_str().unwrap().rsplit_once('/').unwrap();
+    let parent = claim
+        .pointer_mut(parent)
+        .expect("a parent")
+        .as_object_mut()
+        .expect("an object");
+    parent.insert(
+        name.replace("~1", "/").replace("~0", "~"),
+        change["value"].clone(),
+    );
+}
+
+fn memory(claim: &Value) -> Option<&str> {
+    claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["memory"].as_str()
+}
+
+#[test]
+fn advise_says_the_number_and_leaves_the_claim_as_it_is() {
+    let (response, claim) = World::new(Mode::Advise).answer(&review(|_| {}));
+    assert_eq!(response["allowed"], true);
+    assert_eq!(memory(&claim), None);
+    let message = claim["metadata"]["annotations"]["tonnage.dev/message"]
+        .as_str()
+        .unwrap();
+    assert!(
+        message.starts_with("the job needs 27.49 GiB of each GPU"),
+        "{message}"
+    );
+    assert_eq!(response["warnings"][0], format!("tonnage: {message}"));
+    // What stood there stays.
+    assert_eq!(
+        claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"],
+        "gpu"
+    );
+}
+
+#[test]
+fn fill_writes_the_number_where_there_is_none() {
+    let world = World::new(Mode::Fill);
+    let (response, claim) = world.answer(&review(|_| {}));
+    assert_eq!(response["allowed"], true);
+    assert_eq!(memory(&claim), Some("28147Mi"));
+    assert_eq!(
+        claim["metadata"]["annotations"]["tonnage.dev/forecast"],
+        world.forecasts[0].name
+    );
+    // Nothing else has changed.
+    let mut without = claim.clone();
+    without["spec"]["devices"]["requests"][0]["exactly"]
+        .as_object_mut()
+        .unwrap()
+        .remove("capacity");
+    assert_eq!(without["spec"], review(|_| {})["request"]["object"]["spec"]);
+}
+
+#[test]
+fn fill_keeps_other_capacities_and_comes_to_terms_with_halves() {
+    let world = World::new(Mode::Fill);
+    for capacity in [
+        json!({}),
+        json!({ "requests": {} }),
+        json!({ "requests": { "cores": "5" } }),
+    ] {
+        let (_, claim) = world.answer(&review(|claim| {
+            claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"] = capacity.clone();
+            claim["metadata"]
+                .as_object_mut()
+                .unwrap()
+                .remove("annotations");
+        }));
+        assert_eq!(memory(&claim), Some("28147Mi"), "{capacity}");
+        if capacity["requests"]["cores"].is_string() {
+            assert_eq!(
+                claim["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["cores"],
+                "5"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_number_of_the_user_is_never_changed() {
+    for (mode, allowed) in [
+        (Mode::Advise, true),
+        (Mode::Fill, true),
+        (Mode::Enforce, false),
+    ] {
+        let (response, claim) = World::new(mode).answer(&review(ask("10Gi")));
+        assert_eq!(response["allowed"], allowed, "{mode:?}");
+        assert_eq!(memory(&claim), Some("10Gi"));
+    }
+    let (response, _) = World::new(Mode::Enforce).answer(&review(ask("10Gi")));
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(
+        message
+            .starts_with("tonnage: the job asks for 10.00 GiB of each GPU and may take 27.49 GiB"),
+        "{message}"
+    );
+    assert!(response.get("patch").is_none());
+    let (response, claim) = World::new(Mode::Enforce).answer(&review(ask("28147Mi")));
+    assert_eq!(
+        (&response["allowed"], memory(&claim)),
+        (&json!(true), Some("28147Mi"))
+    );
+    assert!(response.get("warnings").is_none());
+}
+
+#[test]
+fn what_no_gpu_holds_is_refused_with_the_reason() {
+    let (response, _) = World::new(Mode::Fill).answer(&review(ask("96Gi")));
+    assert_eq!(response["allowed"], false);
+    assert_eq!(response["status"]["code"], 403);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("the largest has 79.65 GiB: it would never start"),
+        "{message}"
+    );
+    let (response, _) = World::new(Mode::Advise).answer(&review(ask("96Gi")));
+    assert_eq!(response["allowed"], true);
+
+    let mut world = World::new(Mode::Fill);
+    world.forecasts = vec![forecast("h100-80gb", 200_000 * MIB, Fits::No)];
+    let (response, _) = world.answer(&review(|_| {}));
+    assert_eq!(response["allowed"], false);
+    let message = response["status"]["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("tonnage: the job does not fit: it takes up to"),
+        "{message}"
+    );
+    // Of GPUs that are not here nothing follows, as long as it could fit on one that is.
+    world.forecasts = vec![forecast("a100-40gb", 50_000 * MIB, Fits::No)];
+    let (response, claim) = world.answer(&review(|_| {}));
+    assert_eq!((&response["allowed"], memory(&claim)), (&json!(true), None));
+}
+
+#[test]
+fn a_job_without_a_forecast_gets_a_whole_gpu_only_where_a_number_is_demanded() {
+    for (mode, expected) in [
+        (Mode::Advise, None),
+        (Mode::Fill, None),
+        (Mode::Enforce, Some("81559Mi")),
+    ] {
+        let mut world = World::new(mode);
+        world.forecasts.clear();
+        let (response, claim) = world.answer(&review(|_| {}));
+        assert_eq!(response["allowed"], true);
+        assert_eq!(memory(&claim), expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_forecast_is_of_the_same_words_image_and_settings() {
+    let container = |change: fn(&mut Value)| {
+        let mut world = World::new(Mode::Fill);
+        world.pod = pod(|pod| change(&mut pod["spec"]["containers"][0]));
+        let (_, claim) = world.answer(&review(|_| {}));
+        memory(&claim).is_some()
+    };
+    assert!(container(
+        |one| one["command"] = json!(["/usr/bin/python3.12", "train.py", "--batch=8"])
+    ));
+    assert!(container(|one| {
+        one["command"] = json!(["python"]);
+        one["args"] = json!(["train.py", "--batch=$(B)"]);
+        one["env"] = json!([{ "name": "B", "value": "8" }]);
+    }));
+    assert!(!container(|one| one["image"] = json!("train:2")));
+    assert!(!container(
+        |one| one["command"] = json!(["python", "train.py", "--batch=16"])
+    ));
+    assert!(!container(|one| one["command"] = Value::Null));
+    assert!(!container(
+        |one| one["env"] =
+            json!([{ "name": "PYTORCH_ALLOC_CONF", "value": "expandable_segments:True" }])
+    ));
+}
+
+#[test]
+fn a_pod_may_name_a_forecast_of_its_own_words_only() {
+    let mut world = World::new(Mode::Fill);
+    world.forecasts[0].key.image = None;
+    world.forecasts[0].name = world.forecasts[0].key.name();
+    let name = world.forecasts[0].name.clone();
+    let named = |command: &str| {
+        pod(|pod| {
+            pod["metadata"]["annotations"] = json!({ "tonnage.dev/forecast": name });
+            pod["spec"]["containers"][0]["command"][1] = json!(command);
+        })
+    };
+    world.pod = named("train.py");
+    assert_eq!(memory(&world.answer(&review(|_| {})).1), Some("28147Mi"));
+    // A small forecast of another job is no way around the account.
+    world.pod = named("larger.py");
+    assert_eq!(memory(&world.answer(&review(|_| {})).1), None);
+}
+
+#[test]
+fn of_several_gpus_the_forecast_that_asks_for_most_holds_and_the_others_are_named() {
+    let mut world = World::new(Mode::Fill);
+    world
+        .forecasts
+        .push(forecast("a100-80gb", 40_000 * MIB, Fits::Yes));
+    // There is no A100 here.
+    assert_eq!(memory(&world.answer(&review(|_| {})).1), Some("28147Mi"));
+}
+
+#[test]
+fn alternatives_are_filled_too_and_other_classes_left_alone() {
+    let world = World::new(Mode::Fill);
+    let (_, claim) = world.answer(&review(|claim| {
+        claim["spec"]["devices"]["requests"] = json!([
+            { "name": "any", "firstAvailable": [
+                { "name": "a", "deviceClassName": "gpu.nvidia.com" },
+                { "name": "b", "deviceClassName": "nic.example.com" },
+            ] },
+            { "name": "nic", "exactly": { "deviceClassName": "nic.example.com" } },
+            { "name": "watch", "exactly": { "deviceClassName": "gpu.nvidia.com", "adminAccess": true } },
+        ]);
+    }));
+    let requests = &claim["spec"]["devices"]["requests"];
+    assert_eq!(
+        requests[0]["firstAvailable"][0]["capacity"]["requests"]["memory"],
+        "28147Mi"
+    );
+    for other in [
+        &requests[0]["firstAvailable"][1],
+        &requests[1]["exactly"],
+        &requests[2]["exactly"],
+    ] {
+        assert!(other.get("capacity").is_none(), "{other}");
+    }
+}
+
+#[test]
+fn without_gpus_nothing_is_refused_but_where_a_number_is_demanded() {
+    for (mode, allowed) in [
+        (Mode::Advise, true),
+        (Mode::Fill, true),
+        (Mode::Enforce, false),
+    ] {
+        let mut world = World::new(mode);
+        world.has_gpus = false;
+        assert_eq!(world.answer(&review(ask("10Gi"))).0["allowed"], allowed);
+    }
+}
+
+#[test]
+fn a_pod_that_cannot_be_read_now_is_asked_for_later_where_a_number_is_demanded() {
+    for (mode, allowed) in [
+        (Mode::Advise, true),
+        (Mode::Fill, true),
+        (Mode::Enforce, false),
+    ] {
+        let mut world = World::new(mode);
+        world.pod["metadata"]["uid"] = json!("another");
+        let (response, claim) = world.answer(&review(|_| {}));
+        assert_eq!(response["allowed"], allowed);
+        assert_eq!(memory(&claim), None);
+    }
+}
+
+#[test]
+fn other_objects_and_operations_are_let_through() {
+    let world = World::new(Mode::Enforce);
+    for (place, value) in [
+        ("operation", json!("UPDATE")),
+        (
+            "kind",
+            json!({ "group": "", "version": "v1", "kind": "Pod" }),
+        ),
+    ] {
+        let mut review = review(|_| {});
+        review["request"][place] = value;
+        review["request"]["object"] = json!({ "anything": true });
+        assert_eq!(world.answer(&review).0["allowed"], true);
+    }
+}
+
+#[test]
+fn what_is_no_review_is_no_answer_but_a_bad_request() {
+    let world = World::new(Mode::Enforce);
+    let bad = |body: String| {
+        assert_eq!(
+            world.send(body.clone()).0,
+            StatusCode::BAD_REQUEST,
+            "{}",
+            &body[..body.len().min(80)]
+        );
+    };
+    bad(String::new());
+    bad("null".to_owned());
+    bad("[".repeat(100_000));
+    bad(REVIEW[..REVIEW.len() - 20].to_owned());
+    bad(json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview" }).to_string());
+    let mut other = review(|_| {});
+    other["apiVersion"] = json!("admission.k8s.io/v1beta1");
+    bad(other.to_string());
+    bad(review(|claim| claim["spec"] = json!(5)).to_string());
+    bad(review(|claim| claim["spec"]["devices"]["requests"] = json!({})).to_string());
+    let (status, _) = world.send(vec![b' '; MAX_BODY + 1]);
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[test]
+fn amounts_that_make_no_sense_are_refused() {
+    for amount in ["-5Gi", "lots", "1e400", "99999999999999999999Ei", ""] {
+        let (response, _) = World::new(Mode::Fill).answer(&review(ask(amount)));
+        assert_eq!(response["allowed"], false, "{amount}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever bytes come in place of some of a review, there is an answer or an error.
+    #[test]
+    fn damaged_reviews_are_answered(at in 0..REVIEW.len(), bytes in proptest::collection::vec(any::<u8>(), 0..20)) {
+        let mut body = REVIEW.as_bytes().to_vec();
+        let end = (at + bytes.len()).min(body.len());
+        body.splice(at..end, bytes);
+        let (status, answer) = World::new(Mode::Enforce).send(body);
+        prop_assert!(matches!(status, StatusCode::OK | StatusCode::BAD_REQUEST), "{status}");
+        if status == StatusCode::OK {
+            let answer: Value = serde_json::from_slice(&answer).unwrap();
+            prop_assert!(answer["response"]["allowed"].is_boolean());
+        }
+    }
+}

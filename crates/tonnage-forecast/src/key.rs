@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What a forecast was made from, so that it is found again for the same job and for no other.
+//!
+//! A key is computed from what is known before a job starts: its words, the container image, the files that the words
+//! name, the settings of PyTorch's allocator. Modules that the script imports are not part of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// Larger files are data, not code: they are not part of a key.
+const MAX_SOURCE: u64 = 4 << 20;
+/// How many characters of a digest name a forecast.
+const SHORT: usize = 16;
+/// Settings of PyTorch's allocator, which decide how much it takes; the newer name first.
+pub const ALLOCATOR_SETTINGS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+
+/// What a forecast was made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct JobKey {
+    /// The words of the command; its program without a folder.
+    pub command: Vec<String>,
+    /// The container image.
+    pub image: Option<String>,
+    /// The files that the words name, with their SHA-256.
+    pub sources: BTreeMap<String, String>,
+    /// Settings of PyTorch's allocator, if the environment has some.
+    pub allocator: Option<String>,
+    /// How many ranks the job has, where its words do not say so.
+    pub world_size: Option<u32>,
+    /// The version of PyTorch.
+    pub torch: String,
+    /// The catalogue's name of the GPU.
+    pub gpu: String,
+}
+
+impl JobKey {
+    /// The key of a command that is started in `folder`. PyTorch's version and the GPU are left empty.
+    pub fn of_command<W: AsRef<str>>(words: &[W], folder: &Path) -> Self {
+        let mut key = Self::of_words(words);
+        key.sources = sources(&key.command, folder);
+        key
+    }
+
+    /// The key of a command whose files are not here: they lie in an image, or on another machine.
+    pub fn of_words<W: AsRef<str>>(words: &[W]) -> Self {
+        let words = words.iter().map(AsRef::as_ref);
+        let command = words
+            .enumerate()
+            .map(|(at, word)| match at {
+                0 => program(word).to_owned(),
+                _ => word.to_owned(),
+            })
+            .collect();
+        Self {
+            command,
+            ..Self::default()
+        }
+    }
+
+    /// The name of a forecast with this key: the start of the SHA-256 of the key as JSON.
+    pub fn name(&self) -> String {
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        let mut digest = hex(&Sha256::digest(json));
+        digest.truncate(SHORT);
+        digest
+    }
+
+    /// Whether both are the same job, on whatever GPU and with whatever PyTorch.
+    pub fn is_same_job(&self, other: &Self) -> bool {
+        let sizes_differ =
+            |a: Option<u32>, b: Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
+        self.command == other.command
+            && self.image == other.image
+            && self.sources == other.sources
+            && self.allocator == other.allocator
+            && !sizes_differ(self.world_size, other.world_size)
+    }
+
+    /// The name under which jobs of one kind are added up: the script, or the module after `-m`, or the program.
+    pub fn family(&self) -> String {
+        let after_m = self.command.iter().skip_while(|word| *word != "-m").nth(1);
+        let is_script = |word: &&String| {
+            let path = Path::new(word.as_str());
+            path.extension()
+                .is_some_and(|extension| extension == "py" || extension == "sh")
+        };
+        let script = self.command.iter().find(is_script);
+        let named = match (script, after_m) {
+            (Some(script), _) => Path::new(script)
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+            (None, Some(module)) => Some(module.clone()),
+            (None, None) => self.command.first().cloned(),
+        };
+        named.unwrap_or_default()
+    }
+}
+
+/// A program without its folder; all Pythons are one.
+fn program(word: &str) -> &str {
+    let name = word.rsplit('/').next().unwrap_or(word);
+    let is_version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
+    match name.strip_prefix("python") {
+        Some(version) if is_version(version) => "python",
+        _ => name,
+    }
+}
+
+/// The files that words name, also as `--config=FILE`, with their digests.
+fn sources(words: &[String], folder: &Path) -> BTreeMap<String, String> {
+    let mut sources = BTreeMap::new();
+    for word in words {
+        let value = word
+            .split_once('=')
+            .map_or(word.as_str(), |(_, value)| value);
+        for name in [word.as_str(), value] {
+            if let Ok(Some(digest)) = digest(&folder.join(name)) {
+                sources.insert(name.to_owned(), digest);
+            }
+        }
+    }
+    sources
+}
+
+/// The digest of a file; none for what is no file, or too large to be code.
+fn digest(path: &Path) -> io::Result<Option<String>> {
+    // A pipe would be waited for.
+    if !path.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MAX_SOURCE + 1)
+        .read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= MAX_SOURCE).then(|| hex(&Sha256::digest(&bytes))))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_job_and_not_where_its_python_lies() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("train.py"), "print(1)").expect("written");
+        std::fs::write(folder.path().join("a.yaml"), "x: 1").expect("written");
+        let key = |words: &[&str]| JobKey::of_command(words, folder.path());
+        let first = key(&["/usr/bin/python3.11", "train.py", "--config=a.yaml"]);
+        assert_eq!(first.command[0], "python");
+        assert_eq!(
+            first.sources.keys().collect::<Vec<_>>(),
+            ["a.yaml", "train.py"]
+        );
+        assert_eq!(first.family(), "train.py");
+        assert!(first.is_same_job(&key(&["python", "train.py", "--config=a.yaml"])));
+        assert!(!first.is_same_job(&key(&["python", "train.py", "--config=a.yaml", "-v"])));
+        // Another text is another job.
+        std::fs::write(folder.path().join("a.yaml"), "x: 2").expect("written");
+        let second = key(&["python", "train.py", "--config=a.yaml"]);
+        assert!(!first.is_same_job(&second));
+        assert_ne!(first.name(), second.name());
+    }
+
+    #[test]
+    fn families_are_named_by_what_runs() {
+        let family = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            JobKey::of_command(&words, Path::new("/nowhere")).family()
+        };
+        assert_eq!(
+            family("python3 -m vllm.entrypoints.api --model x"),
+            "vllm.entrypoints.api"
+        );
+        assert_eq!(
+            family("torchrun --nproc-per-node 8 src/train.py"),
+            "train.py"
+        );
+        assert_eq!(family("vllm serve x"), "vllm");
+    }
+
+    #[test]
+    fn a_folder_or_a_device_is_no_source() {
+        let key = JobKey::of_command(&["python", ".", "/dev/zero"], Path::new("/"));
+        assert!(key.sources.is_empty());
+    }
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Forecasts against what jobs really took, and what was asked for against what was used.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::forecast::{Evidence, Fits, Forecast, ForecastError, MIB, Source};
+
+/// Version of the ledger's JSON and of an observation's.
+pub const SCHEMA_VERSION: u32 = 1;
+/// So many whole runs of the same job on the same GPU speak for themselves: what they took replaces what is not counted.
+const ENOUGH_RUNS: usize = 3;
+/// No device has more.
+const MAX_BYTES: u64 = 1 << 50;
+const MAX_TEXT: usize = 1024;
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// It ran to its end.
+    Completed,
+    /// It ran out of GPU memory.
+    OutOfMemory,
+    /// It ended otherwise, and may have taken more later.
+    Other,
+}
+
+/// What one job took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Observation {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The scheduler's name of the job.
+    pub job: String,
+    /// Whose it was.
+    pub team: Option<String>,
+    /// The name of the forecast it ran with, if it had one.
+    pub forecast: Option<String>,
+    /// The name under which jobs of one kind are added up.
+    pub family: String,
+    /// The catalogue's name of the GPU.
+    pub gpu: String,
+    /// Bytes it had asked for, of one GPU.
+    pub asked: Option<u64>,
+    /// The most it used, of one GPU.
+    pub used: u64,
+    /// How it ended.
+    pub ended: Ended,
+}
+
+impl Observation {
+    /// Reads one that anybody may have written.
+    pub fn parse(json: &[u8]) -> Result<Self, ForecastError> {
+        let observation: Self = serde_json::from_slice(json)
+            .map_err(|error| ForecastError::Invalid(error.to_string()))?;
+        let texts = [&observation.job, &observation.family, &observation.gpu];
+        let sound = observation.schema_version == SCHEMA_VERSION
+            && observation.used <= MAX_BYTES
+            && observation.asked.is_none_or(|asked| asked <= MAX_BYTES)
+            && texts.iter().all(|text| text.len() <= MAX_TEXT);
+        if !sound {
+            return Err(ForecastError::Invalid(
+                "no observation of this tonnage".to_owned(),
+            ));
+        }
+        Ok(observation)
+    }
+
+    /// The name of its file: that of the job, as far as it can be part of one, and of the forecast.
+    pub(crate) fn name(&self) -> String {
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || "-_.".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        };
+        let job: String = self.job.chars().map(plain).take(100).collect();
+        let forecast = self.forecast.as_deref().unwrap_or("unforecast");
+        format!(
+            "{}-{job}",
+            forecast.chars().map(plain).take(16).collect::<String>()
+        )
+    }
+
+    fn is_of(&self, forecast: &Forecast) -> bool {
+        self.forecast.as_deref() == Some(forecast.name.as_str()) && self.gpu == forecast.key.gpu
+    }
+}
+
+impl Forecast {
+    /// Takes what past runs of the same job on the same GPU took into the bound of its fullest role.
+    pub fn learn(&mut self, observed: &[Observation]) {
+        let runs: Vec<&Observation> = observed.iter().filter(|one| one.is_of(self)).collect();
+        let Some(most) = runs.iter().map(|one| one.used).max() else {
+            return;
+        };
+        let whole: Vec<_> = runs
+            .iter()
+            .filter(|one| one.ended == Ended::Completed)
+            .collect();
+        let oom = runs.iter().any(|one| one.ended == Ended::OutOfMemory);
+        let gpu_memory = self.gpu_memory;
+        let Some(role) = self.roles.first_mut() else {
+            return;
+        };
+        let enough = whole.len() >= ENOUGH_RUNS && !oom && self.fits != Fits::No;
+        role.bound = match role.bound {
+            // What was measured of the same job again and again counts everything; as far as runs differ, the next may
+            // take more by as much.
+            _ if enough => {
+                let spread = most - whole.iter().map(|one| one.used).min().unwrap_or(most);
+                let bound = most.saturating_add(spread).max(role.peak);
+                role.uncounted = bound - role.peak;
+                Some(bound)
+            }
+            Some(bound) => Some(bound.max(most)),
+            None => None,
+        };
+        if role.bound.is_some_and(|bound| bound > gpu_memory) && self.fits == Fits::Yes {
+            self.fits = Fits::Perhaps;
+        }
+        if enough && role.bound.is_some_and(|bound| bound <= gpu_memory) {
+            self.fits = Fits::Yes;
+        }
+        let plural = if runs.len() == 1 { "run" } else { "runs" };
+        let most = tonnage_analysis::format::bytes(most);
+        let mut what = format!("{} past {plural}, the fullest took {most}", runs.len());
+        if oom {
+            what.push_str("; at least one ran out of memory");
+        }
+        self.evidence.push(Evidence {
+            source: Source::PastRuns,
+            what,
+            complete: !whole.is_empty(),
+        });
+    }
+}
+
+/// How good the forecasts of jobs of one kind were.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Family {
+    /// Its name.
+    pub family: String,
+    /// The GPU.
+    pub gpu: String,
+    /// Jobs that ended.
+    pub jobs: u64,
+    /// Those of them that had a forecast and ran to their end: the errors are about these.
+    pub compared: u64,
+    /// The error in the middle: what was forecast (without what is not counted) minus what was used, over what was used.
+    pub median_error: Option<f64>,
+    /// The largest error by which more was used than forecast; negative.
+    pub worst_under: Option<f64>,
+    /// Jobs that used more than the bound.
+    pub over_bound: u64,
+    /// Jobs that ran out of memory.
+    pub ooms: u64,
+}
+
+/// What the jobs of one team asked for and used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Team {
+    /// Its name; none for jobs without one.
+    pub team: Option<String>,
+    /// Jobs that said what they asked for.
+    pub jobs: u64,
+    /// The mean of what they asked for, of one GPU.
+    pub asked: u64,
+    /// The mean of what they used.
+    pub used: u64,
+    /// The sum of what they asked for and did not use.
+    pub unused: u64,
+    /// Jobs that ran out of memory.
+    pub ooms: u64,
+}
+
+/// Forecasts and requests against use.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Ledger {
+    /// Version of this JSON: [`SCHEMA_VERSION`].
+    #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
+    pub schema_version: u32,
+    /// By kind of job and GPU.
+    pub families: Vec<Family>,
+    /// By team.
+    pub teams: Vec<Team>,
+    /// Files that could not be read.
+    pub damaged: u64,
+}
+
+/// Adds up what jobs were seen to take.
+pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
+    let by_name: BTreeMap<&str, &Forecast> = forecasts
+        .iter()
+        .map(|one| (one.name.as_str(), one))
+        .collect();
+    let mut families: BTreeMap<(&str, &str), Vec<&Observation>> = BTreeMap::new();
+    let mut teams: BTreeMap<Option<&str>, Vec<&Observation>> = BTreeMap::new();
+    for one in observed {
+        families
+            .entry((&one.family, &one.gpu))
+            .or_default()
+            .push(one);
+        teams.entry(one.team.as_deref()).or_default().push(one);
+    }
+    let forecast_of = |one: &Observation| {
+        let name = one.forecast.as_deref()?;
+        by_name
+            .get(name)
+            .copied()
+            .filter(|forecast| one.is_of(forecast))
+    };
+    let ooms = |jobs: &[&Observation]| {
+        jobs.iter()
+            .filter(|one| one.ended == Ended::OutOfMemory)
+            .count() as u64
+    };
+    let family = |((family, gpu), jobs): ((&str, &str), Vec<&Observation>)| {
+        let compared: Vec<(&Observation, &Forecast)> = jobs
+            .iter()
+            .filter(|one| one.ended == Ended::Completed && one.used > 0)
+            .filter_map(|one| Some((*one, forecast_of(one)?)))
+            .collect();
+        let error = |(one, forecast): &(&Observation, &Forecast)| {
+            (forecast.fullest().peak as f64 - one.used as f64) / one.used as f64
+        };
+        let mut errors: Vec<f64> = compared.iter().map(error).collect();
+        errors.sort_unstable_by(f64::total_cmp);
+        let is_over = |one: &&&Observation| {
+            let bound = forecast_of(one).and_then(|forecast| forecast.fullest().bound);
+            bound.is_some_and(|bound| one.used > bound)
+        };
+        Family {
+            family: family.to_owned(),
+            gpu: gpu.to_owned(),
+            jobs: jobs.len() as u64,
+            compared: compared.len() as u64,
+            median_error: errors.get(errors.len() / 2).copied(),
+            worst_under: errors.first().copied().filter(|&error| error < 0.0),
+            over_bound: jobs.iter().filter(is_over).count() as u64,
+            ooms: ooms(&jobs),
+        }
+    };
+    let team = |(team, jobs): (Option<&str>, Vec<&Observation>)| {
+        let asked: Vec<(u64, u64)> = jobs
+            .iter()
+            .filter_map(|one| Some((one.asked?, one.used)))
+            .collect();
+        let count = asked.len().max(1) as u64;
+        let sum =
+            |pick: fn(&(u64, u64)) -> u64| asked.iter().map(pick).fold(0_u64, u64::saturating_add);
+        Team {
+            team: team.map(str::to_owned),
+            jobs: asked.len() as u64,
+            asked: sum(|pair| pair.0) / count / MIB * MIB,
+            used: sum(|pair| pair.1) / count / MIB * MIB,
+            unused: sum(|pair| pair.0.saturating_sub(pair.1)),
+            ooms: ooms(&jobs),
+        }
+    };
+    Ledger {
+        schema_version: SCHEMA_VERSION,
+        families: families.into_iter().map(family).collect(),
+        teams: teams.into_iter().map(team).collect(),
+        damaged: 0,
+    }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How much GPU memory a job will take, for those who share GPUs among jobs.
+//!
+//! Schedulers keep an account of GPU memory and ask a person to declare each job's share. A [`Forecast`] is that number
+//! with what it rests on, made from the verdict of a dry run or of a recording. A [`Store`] keeps forecasts as files and
+//! finds that of a job before it starts, by its [`JobKey`]; [`emit`] writes the number as each scheduler takes it, and
+//! [`admit`] decides what happens to a job that asks for another one, or for none. [`ledger`] holds forecasts against what
+//! jobs really took.
+#![forbid(unsafe_code)]
+
+pub mod admit;
+pub mod emit;
+pub mod fleet;
+mod forecast;
+mod key;
+pub mod kubernetes;
+pub mod ledger;
+pub mod place;
+pub mod slurm;
+mod store;
+
+pub use forecast::{
+    Evidence, Fits, Forecast, ForecastError, Known, MIB, Role, SCHEMA_VERSION, Source,
+};
+pub use key::{ALLOCATOR_SETTINGS, JobKey};
+pub use store::{Store, StoreError};

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT OR Apache-2.0
+# A certificate for the webhook, signed by an authority that is made for it alone, and written into the cluster: the
+# secret tonnage-admit-tls, and the authority into the registration. Run it again before it expires: the webhook takes
+# new files while it runs. With cert-manager it is not needed.
+set -euo pipefail
+
+namespace=tonnage-system
+days=${1:-365}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+name="tonnage-admit.$namespace.svc"
+new=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
+openssl req -x509 "${new[@]}" -keyout ca.key -out ca.crt -days "$days" -subj /CN=tonnage-admit-authority
+openssl req "${new[@]}" -keyout tls.key -out tls.csr -subj "/CN=$name"
+printf 'subjectAltName=DNS:%s,DNS:%s.cluster.local\n' "$name" "$name" >extensions
+openssl x509 -req -in tls.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile extensions -days "$days" -out tls.crt
+configuration=mutatingwebhookconfiguration/tonnage-admit
+place=/webhooks/0/clientConfig/caBundle
+if kubectl get "$configuration" >/dev/null 2>&1; then
+    # The authority of before stays trusted until every replica has the new certificate.
+    kubectl get "$configuration" -o jsonpath='{.webhooks[0].clientConfig.caBundle}' | base64 -d >before.crt
+    openssl x509 -in before.crt >>ca.crt 2>/dev/null || true
+    bundle=$(base64 -w0 ca.crt)
+    kubectl patch "$configuration" --type=json -p "[{\"op\":\"add\",\"path\":\"$place\",\"value\":\"$bundle\"}]"
+fi
+kubectl -n "$namespace" create secret tls tonnage-admit-tls --cert=tls.crt --key=tls.key --dry-run=client -o yaml |
+    kubectl apply -f -

@@ -1,0 +1,179 @@
+-- SPDX-License-Identifier: MIT OR Apache-2.0
+--
+-- What cli_filter.lua and job_submit.lua have in common: they ask `tonnage fleet slurm` about a job and do what it says.
+-- Nothing is decided here but how the answer is written into a job; docs/guides/slurm.md tells of settings and modes.
+--
+-- A job is never lost because of these files. If the command is missing, fails or takes too long, the job goes on as it
+-- was asked for, with a line to the user. Only settings with `mode = "enforce"` refuse it then.
+
+local tonnage = {}
+
+-- The cluster's settings and the program. The environment is the user's in cli_filter and slurmctld's in job_submit.
+local SETTINGS = os.getenv("TONNAGE_SLURM_SETTINGS") or "/etc/slurm/tonnage.toml"
+local PROGRAM = os.getenv("TONNAGE_SLURM_PROGRAM") or "tonnage"
+
+-- Linux starts no shell with a command of more than 128 KiB.
+local MOST_COMMAND = 120000
+-- An answer has a few lines.
+local MOST_ANSWER = 65536
+-- A reason is one line.
+local MOST_REASON = 500
+-- What PyTorch's allocator reads, so that a forecast depends on it.
+local ALLOCATOR = { "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF" }
+
+-- A word that the shell reads back unchanged, whatever is in it.
+local function quoted(word)
+	return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+-- One line without control characters, which could draw anything on a terminal.
+local function one_line(text)
+	return (text:gsub("%c+", " "):gsub("^ +", ""):gsub(" +$", ""))
+end
+
+-- Whether the settings say that no job may go on unchecked. It must be known when the command cannot be asked.
+function tonnage.enforces()
+	local file = io.open(SETTINGS)
+	if not file then
+		return false
+	end
+	local text = "\n" .. (file:read(MOST_ANSWER) or "")
+	file:close()
+	return text:match("\n[ \t]*mode[ \t]*=[ \t]*[\"'](%a+)[\"']") == "enforce"
+end
+
+-- What a shell command printed, and its exit code.
+local function run(command)
+	if #command > MOST_COMMAND then
+		return "", nil, "the words of the job are too long to be passed on"
+	end
+	-- Lua 5.1 does not tell how a command ended, so it is printed at the end.
+	local pipe, problem = io.popen(command .. "; printf '\\nexit=%s\\n' $?", "r")
+	if not pipe then
+		return "", nil, problem
+	end
+	local printed = pipe:read(MOST_ANSWER) or ""
+	pipe:close()
+	local text, code = printed:match("^(.*)\nexit=(%d+)\n$")
+	if not code then
+		return "", nil, "it printed too much"
+	end
+	return text, tonumber(code)
+end
+
+-- What is to be done if there is no answer.
+local function failed(reason)
+	reason = "it could not be asked: " .. one_line(reason):sub(1, MOST_REASON)
+	if tonnage.enforces() then
+		return { action = "refuse", message = reason .. "; no job is accepted here without its answer" }
+	end
+	return { action = "advise", message = reason .. "; the job goes on as it was asked for" }
+end
+
+-- Asks about a job, which has these fields:
+--
+--   script       the path of a batch script
+--   words        the words of a command, or the arguments of the script
+--   folder       where it starts
+--   tasks        how many tasks were asked for, if somebody did
+--   asked        what was asked for of gres and TRES: { option = value }
+--   environment  a function that tells what a variable is in the job; without it, the job has this environment
+--
+-- The answer has `action` (none, advise, fill or refuse) and, as far as they are known, `message`, `forecast`, `tasks`
+-- and `shards` (of each task). It takes at most `seconds`, and one more if the command must be killed.
+function tonnage.ask(job, seconds)
+	local command = {}
+	local function add(text)
+		command[#command + 1] = text
+	end
+	-- The words of a job name its files from its folder.
+	if job.folder then
+		add("{ CDPATH= cd -- " .. quoted(job.folder) .. " 2>/dev/null || cd /; };")
+	end
+	for _, name in ipairs(ALLOCATOR) do
+		local value = job.environment and job.environment(name)
+		if value then
+			add(name .. "=" .. quoted(value))
+		end
+	end
+	add(string.format("timeout -k 1 %d", seconds))
+	add(quoted(PROGRAM) .. " fleet slurm --settings=" .. quoted(SETTINGS))
+	if job.script then
+		add("--script=" .. quoted(job.script))
+	end
+	if job.tasks then
+		add(string.format("--tasks=%d", job.tasks))
+	end
+	local names = {}
+	for name in pairs(job.asked) do
+		names[#names + 1] = name
+	end
+	table.sort(names)
+	for _, name in ipairs(names) do
+		add("--asked=" .. quoted(name .. "=" .. job.asked[name]))
+	end
+	add("--")
+	for _, word in ipairs(job.words or {}) do
+		add(quoted(word))
+	end
+	add("</dev/null 2>&1")
+
+	local began = os.time()
+	local text, code, problem = run(table.concat(command, " "))
+	-- 124 is of `timeout`; 137 is what had to be killed for it, or was killed by others.
+	if code == 124 or code == 137 and os.time() - began >= seconds then
+		return failed(string.format("no answer within %d s", seconds))
+	elseif code ~= 0 and code ~= 1 then
+		return failed(one_line(text) ~= "" and text or problem or string.format("it ended with code %d", code))
+	end
+	local answer = {}
+	for name, value in text:gmatch("(%l+)=([^\n]*)") do
+		answer[name] = one_line(value)
+	end
+	answer.tasks, answer.shards = tonumber(answer.tasks), tonumber(answer.shards)
+	if code == 1 then
+		answer.action = "refuse"
+	end
+	if answer.action == "fill" and not (answer.tasks and answer.shards) or not answer.action then
+		return failed("the answer is not understood: " .. text)
+	end
+	return answer
+end
+
+-- A list of an option with one more. What was not given reads as nothing or, of some options, as "unset".
+function tonnage.joined(list, one)
+	return list and list ~= "" and list ~= "unset" and list .. "," .. one or one
+end
+
+-- Calls `use` with the path of a file that holds `text`, as long as the call takes.
+function tonnage.with_script(text, use)
+	local path = os.tmpname()
+	local file, problem = io.open(path, "w")
+	if not file then
+		return failed(problem)
+	end
+	file:write(text)
+	file:close()
+	local answer = use(path)
+	os.remove(path)
+	return answer
+end
+
+-- The client leaves a mark at the end of the job's comment, and the controller moves it to the administrator's comment.
+-- Anyone can write one: it says that the user has been told, and nothing is allowed because of it.
+function tonnage.marked(comment, answer)
+	local words = { "tonnage", answer.action }
+	if answer.action == "fill" then
+		words[#words + 1] = string.format("%dx%d", answer.tasks, answer.shards)
+	end
+	words[#words + 1] = answer.forecast
+	return (comment or "") .. "[" .. table.concat(words, " ") .. "]"
+end
+
+-- The comment without the mark, and the mark.
+function tonnage.unmarked(comment)
+	local rest, mark = (comment or ""):match("^(.*)%[(tonnage %l+[%w ]*)%]$")
+	return rest, mark
+end
+
+return tonnage

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The webhook as a process, and certificates for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def wait(what: str, is_so: Callable[[], Any], seconds: float = 60) -> Any:
+    """Waits until something is so, and gives it back."""
+    end = time.monotonic() + seconds
+    while True:
+        found = is_so()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds} s: not {what}")
+        time.sleep(0.1)
+
+
+class Authority:
+    """A certificate authority in a folder, and what it signs."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.certificate, self.key = folder / "ca.crt", folder / "ca.key"
+        new = f"-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {self.key} -out {self.certificate}"
+        openssl(f"req -x509 {new} -days 2 -subj /CN={name}")
+
+    def sign(self, name: str) -> tuple[Path, Path]:
+        """A certificate for this machine, and its key."""
+        certificate, key, request = (self.folder / f"{name}.{end}" for end in ("crt", "key", "csr"))
+        extensions = self.folder / "extensions"
+        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        new = f"-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {key} -out {request}"
+        openssl(f"req {new} -subj /CN={name}")
+        by = f"-CA {self.certificate} -CAkey {self.key} -CAcreateserial -extfile {extensions}"
+        openssl(f"x509 -req -in {request} {by} -days 2 -out {certificate}")
+        return certificate, key
+
+
+def openssl(arguments: str) -> None:
+    """Runs openssl."""
+    subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)
+
+
+class Webhook:
+    """tonnage's webhook as a process, and its registration."""
+
+    def __init__(self, cluster: Any, program: Path, store: Path) -> None:
+        self.cluster, self.program, self.store = cluster, program, store
+        self.port = free_port()
+        self.authority = Authority(cluster.folder / "webhook", "webhook")
+        self.certificate, self.key = self.authority.sign("webhook")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, mode: str, seconds: float = 30) -> None:
+        """Starts it, and waits until it is ready."""
+        command = [str(self.program), "--mode", mode, "--store", str(self.store)]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--shutdown-delay", "0"]
+        command += ["--certificate", str(self.certificate), "--key", str(self.key)]
+        token = self.cluster.folder / "webhook.token"
+        token.write_text(self.cluster.tokens["webhook"])
+        command += ["--server", f"https://127.0.0.1:{self.cluster.port}", "--token", str(token)]
+        command += ["--server-ca", str(self.cluster.authority.certificate)]
+        self.process = self.cluster.run("webhook", command)
+        wait("ready: the webhook", lambda: self.get("/readyz") == 200, seconds)
+
+    def get(self, path: str) -> int | None:
+        """The status of an address; none if nobody answers."""
+        assert self.process is not None
+        assert self.process.poll() is None, self.cluster.log("webhook")[-3000:]
+        context = ssl.create_default_context(cafile=str(self.authority.certificate))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=5)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except OSError:
+            return None
+        finally:
+            connection.close()
+
+    def lines(self) -> Iterator[Any]:
+        """What it has written."""
+        for line in self.cluster.log("webhook").splitlines():
+            if line.startswith("{"):
+                yield json.loads(line)
+
+    def kill(self) -> None:
+        """Ends it without a word."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ends it as Kubernetes does."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
