@@ -22,8 +22,8 @@ LAYERS = (
     | {"tonnage-export", "tonnage-import", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},
     {"tonnage-report", "tonnage-run"},
-    {"tonnage-fit"},
-    {"tonnage-cli"},
+    {"tonnage-fit", "tonnage-forecast"},
+    {"tonnage-admit", "tonnage-cli"},
     {"tonnage-py", "tonnage-reference"},
 )
 # Put together here so that this file does not hold what it looks for.
@@ -60,7 +60,7 @@ def main():
                 problems.append(f"{name}: the first line is not the licence")
             if len(lines) < 2 or not lines[1].startswith("//! "):
                 problems.append(f"{name}: the second line does not say what the file is for")
-        if name.endswith(".py") and "scripts/" not in name and not any(SPDX in line for line in lines[:2]):
+        if name.endswith((".py", ".lua")) and "scripts/" not in name and not any(SPDX in line for line in lines[:2]):
             problems.append(f"{name}: no licence in the first lines")
         if name.endswith("src/lib.rs") and name.startswith("crates/"):
             crate = name.split("/")[1]

@@ -20,7 +20,9 @@ def dry_run(
     command: PathLike | Sequence[PathLike],
     *,
     gpu: str = "h100-80gb",
-    gpus: int = 1,
+    gpus: int | None = None,
+    world_size: int | None = None,
+    ranks: Sequence[int] | None = None,
     capacity: Size | None = None,
     context: Size | None = None,
     output: PathLike | None = None,
@@ -39,7 +41,8 @@ def dry_run(
 
     `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
     and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
-    temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. A job
+    temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. With
+    `world_size` only the `ranks` of a job of so many run, `[0]` by default, and the others are answered. A job
     that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
     Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` says
     how much an unknown mask selects. `stop_after="3steps"` or `"90s"` ends the job early.
@@ -56,6 +59,8 @@ def dry_run(
     options = flags(
         gpu=gpu,
         gpus=gpus,
+        world_size=world_size,
+        ranks=None if ranks is None else ",".join(map(str, ranks)),
         capacity=capacity,
         context=context,
         output=path,

@@ -18,14 +18,20 @@ PACKAGES = {
                "torchao", "diffusers", "ultralytics", "openai-whisper", "torch-geometric", "sentence-transformers",
                "liger-kernel", "datasets", "einops", "cupy-cuda13x", "kornia", "monai", "open_clip_torch",
                "gpytorch", "torchdiffeq", "x-transformers", "einx", "vector-quantize-pytorch", "stable-baselines3",
-               "segmentation-models-pytorch", "scipy"],
+               "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
 }  # fmt: skip
+# Packages that bring a torch of their own. vLLM 0.32 wants cuda-python, which writes over files of cuda-bindings.
+OWN = {"vllm-0.32.0": (["vllm==0.32.0"], ["cuda-bindings==13.5.0"])}
 
 
-def make(folder, version):
-    """The environment `torch-VERSION` below a folder, with the Python that runs this."""
-    environment = folder / f"torch-{version}"
+def make(folder, name):
+    """The environment `torch-VERSION` below a folder, or one of a package with its own torch, with the Python that runs
+    this."""
+    environment = folder / (name if name in OWN else f"torch-{name}")
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, f"torch=={version}", *PACKAGES[version]], check=True)
-    print(f"{environment} holds torch {version}")
+    wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])
+    subprocess.run([*pip, *wanted], check=True)
+    if again:
+        subprocess.run([*pip, "--force-reinstall", "--no-deps", *again], check=True)
+    print(f"{environment} is there")

@@ -19,6 +19,8 @@ class Row:
     # A file of programs/, or arguments of Python.
     program: str
     arguments: tuple = ()
+    # How ranks are started: a module of Python and its options, which the program follows.
+    launch: tuple = ()
     gpu: str = "rtx4090"
     torch: str = "2.15.0"
     # Further options of `tonnage run`.
@@ -34,6 +36,8 @@ class Row:
     ci: bool = False
     # Why a row that fails does, as it was found out.
     cause: str = ""
+    # The folder of the environment, where a package brings its own torch.
+    environment: str = ""
 
 
 HF, T = ("transformers",), ("torch",)
@@ -478,6 +482,108 @@ ROWS = [
         "xformers_attention.py",
         gpu="a100-40gb",
         torch="2.9.1",
+    ),
+]
+# Programs on several GPUs, or as one rank of many. Every rank that runs says that it is done.
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node")
+ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes")
+
+
+def on_ranks(name, packages, model, setting, program, *arguments, ranks=2, of=None, launch=TORCHRUN, **more):
+    """A row of so many live ranks, or of rank 0 of a job of `of`."""
+    which, size, options = (range(ranks), ranks, ("--gpus", str(ranks)))
+    if of:
+        which, size, options = (range(1), of, ("--world-size", str(of), "--ranks", "0"))
+    prints = "".join(rf"(?=[\s\S]*^done, rank {rank} of {size}\b)" for rank in which)
+    # The verdict names the rank of each.
+    says = rf'"rank": "{which[-1]}"'
+    launch = (*launch, str(ranks)) if launch else ()
+    row = Row(name, packages, model, setting, program, arguments, launch, "h100-80gb", "2.15.0", options)
+    return replace(row, prints=prints, says=says, seconds=600, **more)
+
+
+SMALL, TRAIN, ZERO, DEEPSPEED = "transformer, 17 M", "ranks_train.py", "deepspeed_zero.py", ("deepspeed",)
+OWN, MEGATRON = ("ddp", "--start"), (("megatron-core",), "GPT, 17 M")
+ROWS += [
+    on_ranks("objects", T, "none", "2 ranks: objects, operators, messages", "ranks_objects.py", ci=True),
+    on_ranks("objects_3", T, "none", "3 ranks: objects, operators, messages", "ranks_objects.py", ranks=3),
+    on_ranks("objects_8", T, "none", "8 ranks: objects, operators, messages", "ranks_objects.py", ranks=8),
+    on_ranks("ddp", T, SMALL, "DDP on 2 GPUs, torchrun", TRAIN, "ddp"),
+    on_ranks("ddp_spawn", T, SMALL, "DDP on 2 GPUs, mp.spawn", TRAIN, *OWN, "spawn", launch=(), ci=True),
+    on_ranks("ddp_fork", T, SMALL, "DDP on 2 GPUs, forked ranks", TRAIN, *OWN, "fork", launch=(), ci=True),
+    on_ranks("fsdp1", T, SMALL, "FSDP1 on 2 GPUs, bf16", TRAIN, "fsdp1"),
+    on_ranks("fsdp2", T, SMALL, "FSDP2 on 2 GPUs, bf16", TRAIN, "fsdp2"),
+    on_ranks("fsdp2_of_128", T, SMALL, "FSDP2, rank 0 of 128", TRAIN, "fsdp2", ranks=8, of=128),
+    on_ranks("fsdp2_checkpoint", T, SMALL, "FSDP2 on 2 GPUs, DCP save and load", TRAIN, "checkpoint", ci=True),
+    on_ranks("hsdp", T, SMALL, "HSDP on 2 × 2 GPUs", TRAIN, "hsdp", ranks=4),
+    on_ranks("tp", T, SMALL, "tensor parallel on 2 GPUs", TRAIN, "tp"),
+    on_ranks("tp_fsdp", T, SMALL, "tensor parallel × FSDP2 on 2 × 2 GPUs", TRAIN, "tp_fsdp", ranks=4),
+    on_ranks("tp_fsdp_of_128", T, SMALL, "tensor parallel × FSDP2, rank 0 of 128", TRAIN, "tp_fsdp", ranks=8, of=128),
+    on_ranks("pipeline", T, SMALL, "1F1B on 2 GPUs, shapes inferred", TRAIN, "pipeline", ci=True),
+    on_ranks("context_parallel", T, SMALL, "context parallel on 2 GPUs", TRAIN, "context"),
+    on_ranks("experts", T, "router and experts", "expert parallel on 2 GPUs, all_to_all", TRAIN, "experts", ci=True),
+    on_ranks(
+        "accelerate_ranks",
+        ("accelerate",),
+        "MLP",
+        "accelerate launch on 2 GPUs, gather_for_metrics",
+        "accelerate_ranks.py",
+        launch=ACCELERATE,
+        ci=True,
+    ),
+    on_ranks("trainer_ddp", HF, "Llama, 17 M", "Trainer on 2 GPUs, evaluation", "hf_ranks.py", "ddp"),
+    on_ranks("trainer_fsdp", HF, "Llama, 17 M", "Trainer on 2 GPUs, FSDP, evaluation", "hf_ranks.py", "fsdp", ci=True),
+    on_ranks("trainer_zero3", DEEPSPEED + HF, "Llama, 17 M", "Trainer on 2 GPUs, ZeRO-3", "hf_ranks.py", "zero3"),
+    on_ranks("zero1", DEEPSPEED, SMALL, "ZeRO-1 on 2 GPUs, checkpoint", ZERO, "--stage", "1"),
+    on_ranks("zero2", DEEPSPEED, SMALL, "ZeRO-2 on 2 GPUs, checkpoint", ZERO, "--stage", "2"),
+    on_ranks("zero3", DEEPSPEED, SMALL, "ZeRO-3 on 2 GPUs, checkpoint", ZERO, "--stage", "3"),
+    on_ranks("zero2_offload", DEEPSPEED, SMALL, "ZeRO-2, optimizer on the CPU", ZERO, "--stage", "2", "--offload"),
+    on_ranks("zero3_offload", DEEPSPEED, SMALL, "ZeRO-3, all on the CPU", ZERO, "--stage", "3", "--offload"),
+    on_ranks("megatron_tp", *MEGATRON, "tensor parallel on 2 GPUs", "megatron_gpt.py", "--tp", "2"),
+    on_ranks("megatron_pp", *MEGATRON, "1F1B on 2 GPUs", "megatron_gpt.py", "--pp", "2"),
+    on_ranks(
+        "megatron_of_64",
+        *MEGATRON,
+        "tensor parallel 4 × data parallel 16, rank 0",
+        "megatron_gpt.py",
+        *("--tp", "4"),
+        ranks=8,
+        of=64,
+    ),
+]
+VLLM = {"program": "vllm_llama.py", "gpu": "h100-80gb", "torch": "2.13.0", "environment": "vllm-0.32.0"}
+VLLM["seconds"] = 1500
+# vLLM's processes write between the lines of the program.
+SERVED = r"(?s)^5 tokens in, 8 out: length\n.*^100 tokens in, 8 out: length\n.*^done"
+ROWS += [
+    Row(
+        "vllm_eager",
+        ("vllm",),
+        "Llama 3 8B",
+        "generate(), without graphs",
+        arguments=("--eager",),
+        prints=SERVED,
+        **VLLM,
+    ),
+    Row("vllm_graphs", ("vllm",), "Llama 3 8B", "generate(), torch.compile, CUDA graphs", prints=SERVED, **VLLM),
+    Row(
+        "vllm_serve",
+        ("vllm",),
+        "Llama, 4 layers",
+        "`vllm serve`, one completion, SIGTERM",
+        arguments=("--serve", "--eager", "--layers", "4"),
+        prints=r"(?s)^5 tokens in, 4 out\n.*^server ended with 0\n.*^done",
+        **VLLM,
+    ),
+    Row(
+        "vllm_tensor_parallel",
+        ("vllm",),
+        "Llama 3 8B",
+        "tensor parallel on 2 GPUs, without graphs",
+        arguments=("--tensor-parallel", "2", "--eager"),
+        options=("--gpus", "2"),
+        prints=SERVED,
+        **VLLM,
     ),
 ]
 # Programs of torch and transformers alone, with other torches.

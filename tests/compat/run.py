@@ -9,8 +9,9 @@
     python3 tests/compat/run.py --environment 2.6.0 makes the environment of a torch
 
 Results are appended to results.jsonl one by one, so it can be ended at any time and started again. A result counts for
-as long as its program and its row stay as they are. Environments are folders `torch-VERSION` below
-~/.cache/tonnage-compat, or elsewhere with `--environments`; a version that has none is left out, and said.
+as long as its program and its row stay as they are. Environments are folders `torch-VERSION`, or that of a package with
+its own torch, below ~/.cache/tonnage-compat, or elsewhere with `--environments`; a row without one is left out,
+and said.
 """
 
 import argparse
@@ -27,7 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from environments import PACKAGES, make
+from environments import OWN, PACKAGES, make
 from rows import ROWS
 
 HERE = Path(__file__).parent
@@ -69,6 +70,7 @@ HOST_LIMIT = 14 * GIB
 def digest(row):
     """Changes with the program and with everything of the row that decides what is run."""
     parts = [row.program, row.arguments, row.gpu, row.torch, row.options, row.outcome, row.prints, row.says]
+    parts += [row.launch] if row.launch else []
     program = (HERE / "programs" / row.program).read_text()
     return hashlib.sha256(f"{parts} {program}".encode()).hexdigest()[:16]
 
@@ -103,7 +105,7 @@ def run(row, tonnage, python):
     with tempfile.TemporaryDirectory(prefix="compat-") as folder:
         program = shutil.copy(HERE / "programs" / row.program, folder)
         line = [tonnage, "run", "--json", "--no-progress", "--gpu", row.gpu, *row.options, "-o", "out.tonnage", "--"]
-        line += [str(python), Path(program).name, *row.arguments]
+        line += [str(python), *row.launch, Path(program).name, *row.arguments]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTORCH_", "CUDA_", "TORCH"))}
         variables = {**kept, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
         # Nothing compiled before: the time is that of a first run.
@@ -264,7 +266,7 @@ def main():
     parser.add_argument("--ci", action="store_true")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--environment", metavar="VERSION", choices=list(PACKAGES))
+    parser.add_argument("--environment", metavar="VERSION", choices=[*PACKAGES, *OWN])
     parser.add_argument("--environments", type=Path, default=Path("~/.cache/tonnage-compat").expanduser())
     parser.add_argument("--python", type=Path, help="this Python, whatever the row's torch")
     parser.add_argument("--tonnage", default=os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage")))
@@ -297,9 +299,10 @@ def main():
             continue
         if done >= arguments.at_most:
             break
-        python = arguments.python or arguments.environments / f"torch-{row.torch}" / "bin" / "python"
+        environment = row.environment or f"torch-{row.torch}"
+        python = arguments.python or arguments.environments / environment / "bin" / "python"
         if not python.exists():
-            missing.add(row.torch)
+            missing.add(environment)
             continue
         result, printed = judge(row, arguments.tonnage, python)
         done += 1
@@ -312,7 +315,7 @@ def main():
             with open(RESULTS, "a") as file:
                 file.write(json.dumps(result) + "\n")
     if missing:
-        print(f"left out, without an environment: torch {', '.join(sorted(missing))}")
+        print(f"left out, without an environment: {', '.join(sorted(missing))}")
     print(f"{done - len(wrong)} passed, {len(wrong)} failed")
     if not arguments.ci and done:
         PAGE.write_text(page(results()))

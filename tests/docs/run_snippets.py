@@ -337,7 +337,9 @@ def run_block(page: Page, folder: Folder, block: Block, below: Block | None) -> 
     if file:
         target = folder.path / file["name"]
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text("\n".join(block.lines) + "\n", encoding="utf-8")
+        # JSON has no comments: the line with the name is for the reader alone.
+        lines = block.lines[1:] if target.suffix == ".json" else block.lines
+        target.write_text("\n".join(lines) + "\n", encoding="utf-8")
     elif block.hidden:
         code, printed = folder.shell(block.lines[0])
         if code != 0:

@@ -42,4 +42,5 @@ CAUSES = [
     ("whitefox attention 128", HARNESS),
     ("whitefox transposed", HARNESS),
     ("wedsonlin training", ADDRESSES),
+    ("torchtitan", "unknown; the published run had a nightly build of 2024-12-23, the dry run torch 2.6.0"),
 ]

@@ -136,9 +136,10 @@ def wedsonlin_sharded(context, mode):
             "--steps",
             1,
             "--output",
-            "out.json",
+            context.folder / "out.json",
         ),
         options=("--gpus", "2"),
+        seconds=1500,
         PYTHONPATH=f"{context.source / 'cs336-basics'}:{context.source}",
     )
     real, dry = (
@@ -152,6 +153,27 @@ def wedsonlin_sharded(context, mode):
         for phase, values in one["phases"].items()
         for name in ("allocated_gib", "phase_peak_gib")
     ]  # fmt: skip
+
+
+# Many GPUs, of which rank 0 is run: what torchtitan logs after each step is what PyTorch reserved.
+
+
+def torchtitan(context, ranks, steps, real, options):
+    """`real` has the published figures by the step from which on they hold."""
+    config = next(context.source.glob("**/train_configs/llama3_8b.toml"))
+    text = context.run(
+        *(context.drivers / "torchtitan_run.py", context.source, "--job.config_file", config),
+        *("--training.steps", steps, "--metrics.log_freq", 1, "--profiling.profile_freq", 1000),
+        # A seed of more than 63 bits, which is drawn otherwise, cannot be read through a mode of torch 2.6.
+        *("--training.seed", 1, *options),
+        options=("--world-size", str(ranks), "--ranks", "0", "--capacity", "95GiB"),
+        seconds=1500,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+    )
+    logged = {int(step): float(size) for step, size in re.findall(r"step: +(\d+) .*memory: +([\d.]+)GiB", text)}
+    assert len(logged) == steps, logged
+    what = f"Llama 3.1 8B, rank 0 of {ranks}{', compiled' if '--training.compile' in options else ''}"
+    return [figure(f"{what}, step {step}: reserved", "GiB", size, logged[step]) for step, size in real.items()]
 
 
 def charan_snapshot(context):
@@ -281,11 +303,18 @@ for tokens, autocast in ((1024, "true"), (512, "true"), (256, "false"), (128, "f
 for tokens, autocast in ((1024, "false"), (512, "true"), (256, "false"), (128, "false")):
     JOBS.append(Job(f"wedsonlin inference {tokens}", "wedsonlin", "2.11.0", "a100-80gb", wedsonlin_snapshot,
                     (tokens, "forward-only", autocast)))  # fmt: skip
+TITAN = (
+    "The published runs had a nightly build of 2024-12-23. Data and tokenizer are those of drivers/torchtitan_run.py."
+)
 JOBS += [
     Job("wedsonlin attention", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_attention, ("pytorch_attention",)),
     Job("wedsonlin compiled attention", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_attention, ("torch_compile",)),
     Job("wedsonlin sharded optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("sharded",)),
     Job("wedsonlin baseline optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("baseline",)),
+    Job("torchtitan 8", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
+        (8, 4, {4: 82.4}, ("--training.batch_size", 2)), TITAN),
+    Job("torchtitan 128", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
+        (128, 4, {4: 67.0}, ("--training.batch_size", 2)), TITAN),
     Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),

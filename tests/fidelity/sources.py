@@ -17,6 +17,8 @@ SOURCES = {
     "litgpt": ("Lightning-AI/litgpt", "8641822b3249", "Lightning AI"),
     "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
     "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
+    "torchtitan-202412": ("pytorch/torchtitan", "9dec370ad26b", "torchtitan (Meta)"),
+    "torchtitan-202503": ("pytorch/torchtitan", "9a2f5784c381", "torchtitan (Meta)"),
     "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
     "ptrblck": ("pytorch/pytorch/issues/107667", None, "ptrblck"),
     "peft": ("huggingface/peft", "5d602fdbff04", "peft (Hugging Face)"),

@@ -6,9 +6,14 @@ import os
 import types
 from pathlib import Path
 
+import pytest
 from conftest import PYTHON
 
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")
+
 SCRIPT = """
+import os
+
 import torch
 import triton
 import triton.language as tl
@@ -37,13 +42,15 @@ model(torch.randn(256, 512, device="cuda")).sum().backward()
 torch.backends.cudnn.benchmark = True
 nn.Conv2d(3, 8, 3).cuda()(torch.randn(2, 3, 32, 32, device="cuda"))
 print("went on:", True)
+# vLLM is not here; where it would keep what it compiles.
+os.makedirs(os.environ["VLLM_CACHE_ROOT"], exist_ok=True)
 """
 
 
 def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path):
     path = tmp_path / "tuned.py"
     path.write_text(SCRIPT)
-    own = {name: str(tmp_path / "own" / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
+    own = {name: str(tmp_path / "own" / name) for name in CACHES}
     kept = tmp_path / "kept"
     run = tonnage(None, command=[PYTHON, str(path)], XDG_CACHE_HOME=str(kept), **own)
     assert run.code == 0, run.err
@@ -52,7 +59,7 @@ def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path)
     assert any("which kernels an autotuner takes" in text for text in run.verdict["unknown"])
     assert any("which plan of a convolution" in text for text in run.verdict["unknown"])
     assert not (tmp_path / "own").exists(), "the user's own caches"
-    assert {"inductor", "triton"} <= set(os.listdir(kept / "tonnage"))
+    assert {"inductor", "triton", "vllm"} <= set(os.listdir(kept / "tonnage"))
 
 
 def test_inductor_before_torch_2_7_compiles_one_candidate_too():
@@ -73,9 +80,46 @@ def test_inductor_before_torch_2_7_compiles_one_candidate_too():
                     raise RuntimeError("out of resources")
                 self.launchers.append(config)
 
-    compilers = hook.Compilers()
+    compilers = hook.Compilers(lambda **facts: None)
     compilers._change_kernels(types.SimpleNamespace(CachingAutotuner=CachingAutotuner))
     tuner = CachingAutotuner("too large", "first", "second")
     tuner.precompile()
     assert tuner.launchers == ["first"]
     assert compilers.chose
+
+
+# A package of the same shape as FlashInfer's, on a machine without nvcc.
+SPEC = """
+class JitSpec:
+    name = "sampling"
+
+    def build_and_load(self):
+        raise RuntimeError("Could not find nvcc")
+"""
+SAMPLED = """
+import os
+
+import torch
+import vllm.envs
+from flashinfer.jit.core import JitSpec
+
+samples = torch.empty(4, dtype=torch.int32, device="cuda")
+JitSpec().build_and_load().sampling_from_probs(torch.rand(4, 8, device="cuda"), samples)
+print("sampled:", tuple(samples.shape))
+print("vLLM takes FlashInfer:", os.environ.get("VLLM_HAS_FLASHINFER_CUBIN"))
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/usr/local/cuda/bin/nvcc"), reason="there is an nvcc")
+def test_flashinfer_needs_no_nvcc_and_the_verdict_says_so(tonnage, tmp_path):
+    for name, text in (("flashinfer/jit/core.py", SPEC), ("vllm/envs.py", "")):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    script = tmp_path / "sampled.py"
+    script.write_text(SAMPLED)
+    run = tonnage(None, command=[PYTHON, str(script)], PATH="/usr/bin:/bin")
+    assert run.code == 0, run.err
+    assert "sampled: (4,)" in run.err
+    assert "vLLM takes FlashInfer: 1" in run.err
+    assert any("FlashInfer's compiled code allocates itself (sampling)" in text for text in run.verdict["unknown"])

@@ -5,7 +5,7 @@ import json
 import subprocess
 
 import pytest
-from conftest import TONNAGE, environment
+from conftest import PYTHON, TONNAGE, environment
 from test_run import printed
 
 
@@ -39,3 +39,37 @@ def test_totals_are_those_of_the_shapes_to_the_byte(tonnage, script, arguments, 
     # And all categories together are what torch's counter says.
     parts = sum(part["block_bytes"] for part in told["categories"])
     assert parts == told["on_device"]["allocated"] == printed(run.err, "peak allocated")
+
+
+CACHES = """
+import torch
+
+
+class Server(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1 << 20, device="cuda"), requires_grad=False)
+        self.kv_cache = torch.zeros(8 << 20, dtype=torch.uint8, device="cuda")
+        # Tables that are kept for reuse are no keys and values.
+        self.register_buffer("cos_sin_cache", torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"))
+        self.register_buffer("freqs_cache", torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+with torch.inference_mode():
+    Server()(torch.ones(1 << 20, device="cuda"))
+"""
+
+
+def test_a_cache_of_keys_and_values_is_not_any_cache(tonnage, tmp_path):
+    path = tmp_path / "caches.py"
+    path.write_text(CACHES)
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    totals = {part["category"]: part["exact_bytes"] for part in told["categories"]}
+    assert totals["kv_cache"] == 8 << 20
+    assert totals["buffers"] == 2 << 20
+    assert totals["weights"] == 4 << 20

@@ -92,6 +92,9 @@ with torch.no_grad():
         other.copy_(one)
         one.copy_(other).mul_(1.5).clamp_(-1, 1)
 print("to and fro", digest(one), digest(other))
+for fill in (nn.init.trunc_normal_, nn.init.kaiming_uniform_, nn.init.kaiming_normal_, nn.init.xavier_normal_):
+    loose, weight = fill(torch.empty(1024, 1024)), nn.Parameter(fill(torch.empty(1024, 1024)))
+    print("loose", digest(torch.get_rng_state()), loose.sum().item(), digest(weight))
 lazy = nn.LazyLinear(1024)
 lazy(torch.ones(1, 1024))
 print("lazy", digest(lazy.weight))
@@ -128,7 +131,13 @@ def peak():
 
 
 before = peak()
-model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(12)])
+if {by_hand}:
+    model = nn.Module()
+    for at in range(12):
+        fill = (nn.init.xavier_normal_, nn.init.kaiming_uniform_)[at % 2]
+        setattr(model, str(at), nn.Parameter(fill(torch.empty(4096, 4096))))
+else:
+    model = nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(12)])
 half = model.to(torch.bfloat16) if {half} else model
 half.to("cuda")
 assert peak() - before < 400, peak() - before
@@ -179,10 +188,10 @@ def test_a_checkpoint_is_cast_on_the_host_without_memory(tonnage, tmp_path):
     assert f"read:  {[float(number) for number in range(8)]}" in run.err
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_a_model_built_on_the_host_costs_no_memory_there(tonnage, tmp_path, half):
+@pytest.mark.parametrize(("half", "by_hand"), [(False, False), (True, False), (False, True)])
+def test_a_model_built_on_the_host_costs_no_memory_there(tonnage, tmp_path, half, by_hand):
     path = tmp_path / "moved.py"
-    path.write_text(MOVED.format(half=half))
+    path.write_text(MOVED.format(half=half, by_hand=by_hand))
     run = tonnage(None, command=[PYTHON, str(path)])
     assert run.code == 0, run.err
     saved = (tmp_path / "checkpoint.pt").stat()

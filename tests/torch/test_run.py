@@ -173,6 +173,25 @@ def test_a_history_of_the_scripts_own(tonnage, tmp_path):
     assert sizes == [1 << 20] + [3 << 20] * 5 + [7 << 20]
 
 
+@pytest.mark.parametrize("ending", ["os._exit(0)", "ctypes.CDLL(None)._exit(0)", "ctypes.PyDLL(None)._Exit(0)"])
+def test_a_process_that_ends_at_once_hands_over_its_history(tonnage, tmp_path, ending):
+    script = tmp_path / "ending.py"
+    script.write_text(f"import ctypes, os, torch\nheld = torch.zeros(1 << 26, device='cuda')\n{ending}\n")
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    (device,) = run.verdict["devices"]
+    assert device["reserved_known"] and device["hooked"]
+    assert device["holders"][0]["place"]["line"] == 2
+
+
+def test_a_process_that_is_killed_is_not_said_to_lack_the_hook(tonnage, tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text("import os, torch\nheld = torch.zeros(1 << 26, device='cuda')\nos.kill(os.getpid(), 9)\n")
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert "the process ended before it handed over PyTorch's history" in run.out
+    assert "tonnage's hook" not in run.out
+
+
 INTERRUPTED = """
 import time
 import torch
@@ -310,7 +329,8 @@ def test_what_nccl_takes_is_named_without_a_rank_in_the_environment(tonnage, tmp
         "comm.broadcast(torch.ones(1 << 20, device='cuda:0'), [0, 1])\n"
     )
     run = tonnage(None, options=["--gpus", "2"], command=[PYTHON, str(script)])
-    assert [part["what"] for part in run.verdict["margin"]["uncounted"]][-1] == "buffers of NCCL"
+    # Both ranks are in one process; each has a device of its own.
+    assert [part["what"] for part in run.verdict["margin"]["uncounted"]][-1] == "buffers of NCCL, 1 communicator"
 
 
 def test_out_of_memory_in_the_backward_pass(tonnage, tmp_path):

@@ -254,3 +254,26 @@ def test_a_parameter_with_attributes_of_its_own_is_a_plain_tensor(tonnage, tmp_p
     run = tonnage(None, command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "sum 15.0 Packed" in run.err
+
+
+KILLED_WORKER = """
+import os
+import signal
+import torch
+
+x = torch.randn(2048, 2048, device="cuda") @ torch.randn(2048, 2048, device="cuda")
+for row in range(5):
+    if x[row, 0].item() > 100:
+        print("large")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_is_killed_has_told_what_it_decided_by(tonnage, tmp_path):
+    (tmp_path / "worker.py").write_text(KILLED_WORKER)
+    path = tmp_path / "server.py"
+    path.write_text("import subprocess, sys\nprint('ended by:', subprocess.call([sys.executable, 'worker.py']))")
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert "ended by: -9" in run.err, run.err
+    # Told when there are 1, 2 and 4 of them.
+    assert run.verdict["unknown_values"]["decisions"] == 4

@@ -41,6 +41,9 @@ pub struct Summary {
     /// Blocks at the peak by file, function, module and category: the lines there and their bytes.
     #[serde(default)]
     pub lines: BTreeMap<String, Vec<(u64, u64)>>,
+    /// Largest sum of blocks of each rank, where there are several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ranks: BTreeMap<u32, u64>,
 }
 
 impl Summary {
@@ -87,8 +90,24 @@ impl Summary {
             let peak = peak.or_default();
             *peak = (*peak).max(bytes);
         }
+        summary.ranks = ranks(recording);
         Some(summary)
     }
+}
+
+/// The peaks of ranks, where there are several.
+fn ranks(recording: &Recording) -> BTreeMap<u32, u64> {
+    let mut ranks: BTreeMap<u32, u64> = BTreeMap::new();
+    for track in recording.tracks.iter().filter(|track| track.is_shown()) {
+        if let Some(rank) = recording.rank(track.process) {
+            let peak = ranks.entry(rank).or_default();
+            *peak = (*peak).max(track.peak_allocated);
+        }
+    }
+    if ranks.len() < 2 {
+        ranks.clear();
+    }
+    ranks
 }
 
 /// Bytes that stay behind with each step, on average from the end of the second step on; nothing
@@ -140,6 +159,8 @@ pub struct Diff {
     pub phases: Vec<Change>,
     /// By line.
     pub lines: Vec<Change>,
+    /// The peaks of ranks that both have.
+    pub ranks: Vec<Change>,
 }
 
 impl Diff {
@@ -192,6 +213,7 @@ impl Diff {
             categories: changes(&before.categories, &after.categories),
             phases: changes(&before.phases, &after.phases),
             lines,
+            ranks: changes(&of_ranks(before, after), &of_ranks(after, before)),
         }
     }
 
@@ -201,7 +223,17 @@ impl Diff {
             && self.categories.is_empty()
             && self.phases.is_empty()
             && self.lines.is_empty()
+            && self.ranks.is_empty()
     }
+}
+
+/// The peaks of the ranks of one recording that are in the other as well.
+fn of_ranks(one: &Summary, other: &Summary) -> Sums {
+    let both = |(rank, _): &(&u32, &u64)| other.ranks.contains_key(rank);
+    let shared = one.ranks.iter().filter(both);
+    shared
+        .map(|(rank, bytes)| (format!("rank {rank}"), *bytes))
+        .collect()
 }
 
 /// Lines of a function that are compared one by one; more are compared by their sum alone.
@@ -310,6 +342,19 @@ mod tests {
         assert_eq!(diff.totals[0].delta(), 31);
         assert!(!diff.is_empty());
         assert!(Diff::of(&before, &before).is_empty());
+    }
+
+    #[test]
+    fn ranks_are_compared_where_both_have_them() {
+        let with = |ranks: &[(u32, u64)]| Summary {
+            ranks: ranks.iter().copied().collect(),
+            ..Summary::default()
+        };
+        let diff = Diff::of(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 9)]));
+        let told: Vec<_> = diff.ranks.iter().map(|c| (&*c.what, c.delta())).collect();
+        assert_eq!(told, [("rank 1", 2)]);
+        // A lock file from before ranks were kept says nothing of them.
+        assert!(Diff::of(&with(&[]), &with(&[(0, 5), (1, 9)])).is_empty());
     }
 
     #[test]

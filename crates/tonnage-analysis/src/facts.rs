@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The facts a dry run writes into its recording, beside those of `tonnage_trace::meta`.
 
+use serde::{Deserialize, Serialize};
 use tonnage_trace::meta::{self, Meta};
 
 /// Facts about the whole run stand under this process.
@@ -21,6 +22,12 @@ pub const GPU_CONTEXT_KNOWN: &str = "gpu.context.known";
 pub const ADDRESS_ORDER: &str = "driver.address_order";
 /// How the command ended: `exit 0`, `exit 1`, `signal 9`.
 pub const ENDING: &str = "run.ending";
+/// How many ranks the job has of which only some were run.
+pub const WORLD_SIZE: &str = "run.world_size";
+/// The beginning of the name of a fact: a rank that does something else than the process that says so.
+pub const DIFFERING_RANK: &str = "process.differing_rank.";
+/// The ranks that were run, as numbers with commas.
+pub const RANKS: &str = "run.ranks";
 /// Why the command was ended before its own end, if it was.
 pub const STOPPED: &str = "run.stopped";
 /// How long, in whole seconds, an interrupted run had gone on without a new peak.
@@ -35,14 +42,18 @@ pub const VALUES: &str = "process.values";
 pub const COSTS: &str = "process.costs";
 /// How many ranks the first communicator of NCCL has that a process made.
 pub const COMMUNICATOR: &str = "process.communicator";
+/// How much the buffers of the communicators take that a process used, as JSON of [`NcclBuffers`].
+pub const NCCL_BUFFERS: &str = "process.nccl_buffers";
 /// A change that was to be made to the program, and what became of it, as JSON; one fact for each.
 pub const CHANGE: &str = "process.change";
 /// When a process was stopped before its end, as was asked for.
 pub const ENDED_EARLY: &str = "process.ended_early";
+/// What a rank waits for that does not come, as JSON.
+pub const DEADLOCK: &str = "process.deadlock";
 /// A user of a device that a dry run cannot follow, as JSON; one fact for each.
 pub const FOREIGN: &str = "run.foreign";
 /// The allocator that took the place of PyTorch's own in a process: [`TONNAGE`], or [`PLUGGED`].
-pub const ALLOCATOR: &str = "process.allocator";
+pub const ALLOCATOR: &str = meta::ALLOCATOR;
 /// tonnage's.
 pub const TONNAGE: &str = "tonnage";
 /// One that is not known.
@@ -60,6 +71,17 @@ pub const CUDA_VERSION: &str = "cuda.version";
 /// From where on rows are missing, and why.
 pub const INCOMPLETE: &str = "recording.incomplete";
 
+/// What NCCL's own buffers take in a process, by the communicators that it used.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct NcclBuffers {
+    /// How many there were at once, at most.
+    pub communicators: u64,
+    /// The least that they take, in bytes.
+    pub low: u64,
+    /// The most.
+    pub high: u64,
+}
+
 /// Why the run, or one of its processes, was ended before its own end.
 pub fn why_stopped(facts: &[Meta]) -> Option<String> {
     let run = meta::find(facts, RUN, STOPPED).map(str::to_owned);
@@ -68,6 +90,11 @@ pub fn why_stopped(facts: &[Meta]) -> Option<String> {
         Some(format!("it was to stop {}", found.text))
     };
     run.or_else(asked_for)
+}
+
+/// The name of the fact that a rank does something else.
+pub fn differing_rank(rank: u32) -> String {
+    format!("{DIFFERING_RANK}{rank}")
 }
 
 /// The most that all processes together had in use on a device, kept beside the rows.

@@ -50,6 +50,29 @@ pub fn plural(number: u64, noun: &str) -> String {
         .to_owned()
 }
 
+/// `rank 3`, or `ranks 0–2, 5 and 7`.
+pub fn ranks_named(ranks: &[u32]) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => ranges.push((rank, rank)),
+        }
+    }
+    let name = |&(first, last): &(u32, u32)| match last - first {
+        0 => vec![first.to_string()],
+        1 => vec![first.to_string(), last.to_string()],
+        _ => vec![format!("{first}–{last}")],
+    };
+    let names: Vec<String> = ranges.iter().flat_map(name).collect();
+    match names.split_last() {
+        Some((last, [])) if ranks.len() == 1 => format!("rank {last}"),
+        Some((last, [])) => format!("ranks {last}"),
+        Some((last, rest)) => format!("ranks {} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,5 +85,14 @@ mod tests {
         assert_eq!(bytes(1 << 50), "1024.00 TiB");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
+    }
+
+    #[test]
+    fn ranks_are_named_by_ranges() {
+        assert_eq!(ranks_named(&[7]), "rank 7");
+        assert_eq!(ranks_named(&[0, 1]), "ranks 0 and 1");
+        assert_eq!(ranks_named(&[0, 7]), "ranks 0 and 7");
+        assert_eq!(ranks_named(&[0, 1, 2, 3, 5, 8, 9]), "ranks 0–3, 5, 8 and 9");
+        assert_eq!(ranks_named(&[0, 1, 2]), "ranks 0–2");
     }
 }

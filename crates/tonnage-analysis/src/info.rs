@@ -272,6 +272,12 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
     let incomplete = facts.any(facts::INCOMPLETE);
     let stops_early = ending.is_truncated() || incomplete.is_some();
     let mut origin = Origin::of(facts.run(meta::SOURCE).as_deref(), stops_early);
+    let settings = facts.any(meta::ALLOCATOR_SETTINGS);
+    let settings = settings.and_then(|text| serde_json::from_str::<serde_json::Value>(&text).ok());
+    if settings.is_some_and(|settings| settings["paused"] == true) {
+        let how = "tensors that were paused count as if they had their memory";
+        origin.best = (Known::AtMost, how);
+    }
     if facts.run(facts::GPU_CAPACITY_KNOWN).as_deref() == Some(facts::MEASURED) {
         let how = "readings of the device, and PyTorch's segments between two of them";
         origin.charged = (Known::Computed, how);

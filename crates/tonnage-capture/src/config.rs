@@ -19,6 +19,10 @@ pub enum AddressOrderName {
 pub struct RunConfig {
     /// The devices, by their number.
     pub devices: Vec<DeviceProfile>,
+    /// How many machines have them, each the same number and one after the other; a process sees those of its own.
+    pub machines: usize,
+    /// Ranks of the job are not there: whoever talks to them is answered.
+    pub absent_ranks: bool,
     /// The order of addresses on all of them.
     pub address_order: AddressOrderName,
     /// CUDA's version as torch was built for it, e.g. 13020; what the runtime
@@ -68,4 +72,7 @@ pub struct DeviceProfile {
     pub memory_clock_khz: i32,
     /// Bits of the memory bus.
     pub bus_width: i32,
+    /// How many channels NCCL opens to its like; 0 without NVLink.
+    #[serde(default)]
+    pub nccl_channels: u64,
 }

@@ -26,7 +26,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"tonnage\x02");
 /// Processes that fit at one time.
 pub const PROCESSES: usize = 512;
 /// Devices that fit.
-pub const DEVICES: usize = 16;
+pub const DEVICES: usize = 64;
 
 const HEADER_WORDS: usize = 8;
 const SHARED_WORDS: usize = 8;

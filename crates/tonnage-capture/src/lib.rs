@@ -32,6 +32,9 @@ pub const RUN_VARIABLE: &str = "TONNAGE_RUN";
 /// Names source files for which the job reads other text: each file on a line, and on the next its copy.
 pub const SOURCES_VARIABLE: &str = "TONNAGE_SOURCES";
 
+/// Which of the run's machines a process is on, where there are several; see [`RunConfig::machines`].
+pub const MACHINE_VARIABLE: &str = "TONNAGE_MACHINE";
+
 /// The name of the [`RunConfig`] file inside the folder.
 pub const CONFIG_FILE: &str = "run.json";
 

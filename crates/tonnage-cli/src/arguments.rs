@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What can be typed: commands, options, and their help.
 
+mod fleet;
+
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use tonnage_run::StopAfter;
+
+pub(crate) use self::fleet::{
+    ChosenForecast, CompareForecasts, EmitForecast, Ending, Engine, FindForecast, FleetCommand,
+    FleetOptions, FleetReport, ForecastCommand, ForecastFrom, ForecastOptions, ForecastStore,
+    JobNames, LearnOptions, LedgerOptions, MakeForecast, ShowForecast, SlurmOptions,
+};
 
 /// What a job does to GPU memory, without a GPU.
 #[derive(Debug, Parser)]
@@ -52,6 +60,8 @@ pub(crate) enum Command {
     Replay(ReplayOptions),
     Plan(PlanOptions),
     Check(CheckOptions),
+    Forecast(ForecastOptions),
+    Fleet(FleetOptions),
     Info(InfoOptions),
     Import(ImportOptions),
     Export(ExportOptions),
@@ -61,7 +71,7 @@ pub(crate) enum Command {
 }
 
 /// The commands as the help groups them.
-pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
+pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Ask what a job does",
         &["run", "record", "verify", "explain", "report", "diff"],
@@ -70,6 +80,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 3] = [
         "Decide what to change",
         &["fit", "tune", "replay", "plan", "check"],
     ),
+    ("Share GPUs", &["forecast", "fleet"]),
     (
         "Files",
         &[
@@ -129,6 +140,8 @@ impl Command {
             Self::Explain(options) => options.json,
             Self::Diff(options) => options.json,
             Self::Report(options) => options.json,
+            Self::Forecast(options) => options.what.wants_json(),
+            Self::Fleet(options) => options.what.wants_json(),
             // They write files, or have formats of their own.
             Self::Import(_)
             | Self::Export(_)
@@ -177,6 +190,7 @@ Examples:
   tonnage run train.py
   tonnage run --gpu a100-80gb python train.py --batch-size 8
   tonnage run --gpu h100 --gpus 2 torchrun --nproc-per-node 2 train.py
+  tonnage run --gpu h100 --world-size 512 --ranks 0,511 torchrun --nproc-per-node 8 train.py
   tonnage run --capacity 24GiB --json -- python -m my.training > verdict.json")]
 #[expect(
     clippy::struct_excessive_bools,
@@ -186,10 +200,17 @@ pub(crate) struct RunOptions {
     /// The GPU to simulate; `tonnage gpus` lists them.
     #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
     pub(crate) gpu: String,
-    /// How many of them the machine has.
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub(crate) gpus: u8,
+    /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) gpus: Option<u8>,
+    /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as torchrun
+    /// would start it. A torchrun in front of the command is taken off.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub(crate) world_size: Option<u32>,
+    /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 tells; without
+    /// a pipeline the first and the last [default: 0].
+    #[arg(long, value_name = "LIST", requires = "world_size", value_parser = parse_ranks)]
+    pub(crate) ranks: Option<Ranks>,
     /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
     pub(crate) capacity: Option<u64>,
@@ -298,6 +319,38 @@ pub(crate) enum Values {
     On,
     /// Nothing is computed: what was not copied to the device reads as zero.
     Off,
+}
+
+/// Ranks as they are typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ranks {
+    /// These.
+    These(Vec<u32>),
+    /// Those that can differ.
+    Auto,
+}
+
+/// `0,7` or `0-3,511` or `auto`.
+fn parse_ranks(text: &str) -> Result<Ranks, String> {
+    const MOST: usize = 4096;
+    if text == "auto" {
+        return Ok(Ranks::Auto);
+    }
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>();
+        match (number(first), number(last)) {
+            (Ok(first), Ok(last)) if first <= last && (last - first) < MOST as u32 => {
+                ranks.extend(first..=last);
+            }
+            _ => return Err("write ranks with commas, for example 0,7 or 0-3, or auto".to_owned()),
+        }
+        if ranks.len() > MOST {
+            return Err(format!("at most {MOST} ranks can be named"));
+        }
+    }
+    Ok(Ranks::These(ranks))
 }
 
 /// `mask=30%`.
@@ -666,6 +719,9 @@ pub(crate) struct ExplainOptions {
     /// The recording, a PyTorch snapshot, `-` for standard input, the code of a finding or the name of a change.
     #[arg(value_name = "FILE|CODE|CHANGE")]
     pub(crate) what: PathBuf,
+    /// Which rank of a job of several to explain [default: the one that failed, or with the largest peak].
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -687,6 +743,9 @@ pub(crate) struct DiffOptions {
     /// The recording after.
     #[arg(value_name = "AFTER")]
     pub(crate) after: PathBuf,
+    /// Compare this rank of both, instead of the process with the largest peak.
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
     /// Write a page with both recordings side by side; `-` is stdout.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

@@ -154,6 +154,8 @@ fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Re
         Command::Explain(options) => commands::explain::run(options, form, surroundings),
         Command::Diff(options) => commands::diff::run(options, form),
         Command::Check(options) => commands::check::run(options, form, surroundings),
+        Command::Forecast(options) => commands::forecast::run(options, form, surroundings),
+        Command::Fleet(options) => commands::fleet::run(options, form),
         Command::Report(options) => commands::report::run(options, form),
         Command::Mcp(options) => commands::mcp::run(options, form),
         Command::Completions(options) => Ok(commands::completions::run(options)),

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-pub(crate) use tonnage_analysis::format::{bytes, count, plural};
+pub(crate) use tonnage_analysis::format::{bytes, count, plural, ranks_named};
 use tonnage_run::RunError;
 
 /// What a command answers; the number is the exit code.

@@ -41,6 +41,22 @@ pub fn schemas() -> Vec<Described> {
         of::<commands::explain::ChangePage>("change", "tonnage explain --json CHANGE"),
         of::<diff::Diff>("diff", "tonnage diff --json BEFORE AFTER"),
         of::<commands::check::All<'_>>("check", "tonnage check --json"),
+        of::<tonnage_forecast::Forecast>("forecast", "tonnage forecast make --json -- COMMAND"),
+        of::<commands::forecast::Comparison>(
+            "forecast-compare",
+            "tonnage forecast compare --json BEFORE AFTER",
+        ),
+        of::<tonnage_forecast::emit::Emitted>(
+            "forecast-emit",
+            "tonnage forecast emit --json --for ENGINE FORECAST",
+        ),
+        of::<commands::forecast::Found>("forecast-find", "tonnage forecast find --json -- COMMAND"),
+        of::<tonnage_forecast::ledger::Observation>(
+            "forecast-learn",
+            "tonnage forecast learn --json --job ID FILE",
+        ),
+        of::<tonnage_forecast::fleet::Report>("fleet-report", "tonnage fleet report --json FILE"),
+        of::<tonnage_forecast::ledger::Ledger>("forecast-ledger", "tonnage forecast ledger --json"),
         of::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),
     ]
 }

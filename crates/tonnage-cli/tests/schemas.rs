@@ -30,6 +30,18 @@ const SNAPSHOT: &str = r#"{"segments": [{"device": 0, "address": 1048576, "total
   {"action": "free_requested", "addr": 1048576, "size": 6000000, "stream": 0, "time_us": 13, "frames": []},
   {"action": "free_completed", "addr": 1048576, "size": 6000000, "stream": 0, "time_us": 14, "frames": []}]]}"#;
 
+/// Three jobs on two GPUs, of which the last waits, and would not have to.
+const ACCOUNT: &str = r#"{"kind": "List", "items": [
+  {"kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n", "pool": {"name": "n"},
+    "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": "80Gi"}}}, {"name": "gpu-1", "capacity": {"memory": {"value": "80Gi"}}}]}},
+  {"kind": "ResourceClaim", "metadata": {"name": "a", "namespace": "a"}, "status": {"allocation": {"devices": {"results": [
+    {"driver": "d", "pool": "n", "device": "gpu-0", "consumedCapacity": {"memory": "39Gi"}},
+    {"driver": "d", "pool": "n", "device": "gpu-1", "consumedCapacity": {"memory": "49Gi"}}]}}}},
+  {"kind": "ResourceClaim", "metadata": {"name": "b", "namespace": "b"}, "spec": {"devices": {"requests": [
+    {"exactly": {"capacity": {"requests": {"memory": "30Gi"}}}}]}}},
+  {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "b"}, "spec": {"devices": {"requests": [
+    {"exactly": {"capacity": {"requests": {"memory": "39Gi"}}}}]}}}]}"#;
+
 /// Whether a value is as a schema says, and nothing else.
 struct Checker<'a> {
     root: &'a Value,
@@ -284,6 +296,7 @@ fn folder() -> TempDir {
     }
     put("real.tonnage", &real.write(Vec::new()).unwrap());
     put("snapshot.json", SNAPSHOT.as_bytes());
+    put("account.json", ACCOUNT.as_bytes());
     put("buffers.csv", b"id,lower,upper,size\na,0,5,100\nb,2,9,50\n");
     put(
         "tonnage.toml",
@@ -295,9 +308,47 @@ fn folder() -> TempDir {
 #[test]
 fn what_commands_print_is_as_the_schemas_say() {
     let folder = folder();
+    let forecast = printed(
+        folder.path(),
+        "forecast from --json --store st train.tonnage",
+    );
+    let forecast = forecast["name"].as_str().unwrap();
     let mut seen = BTreeSet::new();
     let mut faults = Vec::new();
-    for (name, call) in [
+    let of_forecasts = [
+        (
+            "forecast",
+            format!("forecast show --json --store st {forecast}"),
+        ),
+        ("forecast", "forecast from --json after.tonnage".to_owned()),
+        (
+            "forecast-compare",
+            format!("forecast compare --json --store st {forecast} st/forecasts/{forecast}.json"),
+        ),
+        (
+            "forecast-emit",
+            format!("forecast emit --json --for dra --store st {forecast}"),
+        ),
+        (
+            "forecast-find",
+            "forecast find --json --store st -- python train.py".to_owned(),
+        ),
+        (
+            "forecast-learn",
+            format!(
+                "forecast learn --json --store st --job 1 --team a --asked 1GiB --used 600MiB --forecast {forecast}"
+            ),
+        ),
+        (
+            "fleet-report",
+            "fleet report --json --store st account.json".to_owned(),
+        ),
+        (
+            "forecast-ledger",
+            "forecast ledger --json --store st".to_owned(),
+        ),
+    ];
+    let others = [
         ("run", "run --json -o run.tonnage -- true"),
         ("run", "run --json --force -o run.tonnage -- false"),
         (
@@ -340,9 +391,11 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("check", "check --json"),
         ("report", "report --json train.tonnage"),
         ("report", "report --json --text oom.tonnage"),
-    ] {
+    ];
+    let others = others.map(|(name, call)| (name, call.to_owned()));
+    for (name, call) in others.into_iter().chain(of_forecasts) {
         seen.insert(format!("{name}.json"));
-        let value = printed(folder.path(), call);
+        let value = printed(folder.path(), &call);
         faults.extend(fault(name, &value).map(|fault| format!("tonnage {call}: {fault}")));
     }
     assert!(faults.is_empty(), "{faults:#?}");

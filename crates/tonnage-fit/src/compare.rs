@@ -5,7 +5,8 @@
 //! what it kept in a table by address, as autocast does with its cast weights, the order of the frees follows the
 //! addresses that the system gave to the process. Frees that follow each other leave the same memory free in any order,
 //! so their order is not compared. What a process frees as the last thing it does may be missing from the other: a fork
-//! does not take apart everything when it ends. Everything else is compared.
+//! does not take apart everything when it ends. Pinned memory of the host is not the GPU's, and threads of data loaders
+//! take it when the scheduler lets them; it is left out. Everything else is compared.
 
 use std::io::Read;
 use std::iter::Peekable;
@@ -17,56 +18,75 @@ pub(crate) fn first_difference(
     fresh: impl Read,
     fork: impl Read,
 ) -> Result<Option<u64>, ReadError> {
-    let mut one = Reader::new(fresh)?.peekable();
-    let mut other = Reader::new(fork)?.peekable();
-    let mut row = 0;
+    let mut one = rows(Reader::new(fresh)?).peekable();
+    let mut other = rows(Reader::new(fork)?).peekable();
     loop {
         let (left, right) = (next(&mut one)?, next(&mut other)?);
-        if left != right {
+        let events = |rows: &[Row]| rows.iter().map(|row| row.event).collect::<Vec<_>>();
+        let (was, is) = (events(&left), events(&right));
+        if was != is {
             let is_end = one.peek().is_none() && other.peek().is_none();
-            if is_end && left.iter().all(is_free) && right.iter().all(|event| left.contains(event))
-            {
+            if is_end && was.iter().all(is_free) && is.iter().all(|event| was.contains(event)) {
                 return Ok(None);
             }
-            let same = left
-                .iter()
-                .zip(&right)
-                .take_while(|(one, other)| one == other);
-            return Ok(Some(row + same.count() as u64));
+            let same = was.iter().zip(&is).take_while(|(was, is)| was == is);
+            let same = same.count();
+            return Ok([&left, &right]
+                .into_iter()
+                .find_map(|rows| rows.get(same))
+                .map(|row| row.number));
         }
         if left.is_empty() {
             return Ok(None);
         }
-        row += left.len() as u64;
     }
+}
+
+/// An event, and which row of its recording it is.
+struct Row {
+    number: u64,
+    event: Event,
+}
+
+fn rows(
+    events: impl Iterator<Item = Result<Event, ReadError>>,
+) -> impl Iterator<Item = Result<Row, ReadError>> {
+    let compared = events.zip(0..).filter(|(event, _)| is_of_device(event));
+    compared.map(|(event, number)| {
+        let event = Event {
+            time: None,
+            ..event?
+        };
+        Ok(Row { number, event })
+    })
 }
 
 /// The next event, or all frees that follow each other, by address; empty at the end.
 fn next(
-    events: &mut Peekable<impl Iterator<Item = Result<Event, ReadError>>>,
-) -> Result<Vec<Event>, ReadError> {
-    let Some(first) = events.next().transpose()? else {
+    rows: &mut Peekable<impl Iterator<Item = Result<Row, ReadError>>>,
+) -> Result<Vec<Row>, ReadError> {
+    let Some(first) = rows.next().transpose()? else {
         return Ok(vec![]);
     };
-    let mut taken = vec![timeless(first)];
-    if is_free(&first) {
-        while let Some(event) = events.next_if(|event| event.as_ref().is_ok_and(is_free)) {
-            taken.push(timeless(event?));
+    let frees = is_free(&first.event);
+    let mut taken = vec![first];
+    if frees {
+        while let Some(row) = rows.next_if(|row| row.as_ref().is_ok_and(|row| is_free(&row.event)))
+        {
+            taken.push(row?);
         }
-        taken.sort_by_key(|event| (event.device, event.address, event.kind as u8));
+        taken.sort_by_key(|row| (row.event.device, row.event.address, row.event.kind as u8));
     }
     Ok(taken)
 }
 
-fn is_free(event: &Event) -> bool {
-    matches!(event.kind, Kind::FreeRequested | Kind::FreeCompleted)
+fn is_of_device(event: &Result<Event, ReadError>) -> bool {
+    let kind = event.as_ref().map(|event| event.kind);
+    !kind.is_ok_and(|kind| matches!(kind, Kind::HostAlloc | Kind::HostFree))
 }
 
-fn timeless(event: Event) -> Event {
-    Event {
-        time: None,
-        ..event
-    }
+fn is_free(event: &Event) -> bool {
+    matches!(event.kind, Kind::FreeRequested | Kind::FreeCompleted)
 }
 
 #[cfg(test)]
@@ -89,7 +109,7 @@ mod tests {
         first_difference(recording(one).as_slice(), recording(other).as_slice()).unwrap()
     }
 
-    use Kind::{Alloc, FreeCompleted, FreeRequested};
+    use Kind::{Alloc, FreeCompleted, FreeRequested, HostAlloc, HostFree};
 
     #[test]
     fn the_order_of_frees_does_not_matter() {
@@ -105,6 +125,18 @@ mod tests {
         other.swap(2, 4);
         other.swap(3, 5);
         assert_eq!(difference(&one, &other), None);
+    }
+
+    #[test]
+    fn pinned_memory_of_the_host_may_come_at_another_moment() {
+        let one = [(HostAlloc, 0), (Alloc, 512), (Alloc, 1024)];
+        let other = [(Alloc, 512), (Alloc, 1024), (HostAlloc, 0), (HostFree, 0)];
+        assert_eq!(difference(&one, &other), None);
+        assert_eq!(
+            difference(&one, &other[..1]),
+            Some(2),
+            "rows are counted with them"
+        );
     }
 
     #[test]

@@ -461,8 +461,8 @@ fn judge(
         constants: variant.constants.clone(),
         outcome: verdict.outcome,
         // A job that ran out and went on is not what was asked for.
-        fits: verdict.outcome == Outcome::Fits && holds && handled_ooms(verdict) == 0,
-        handled_ooms: handled_ooms(verdict),
+        fits: verdict.outcome == Outcome::Fits && holds && verdict.handled_ooms() == 0,
+        handled_ooms: verdict.handled_ooms(),
         need,
         evidence,
         expandable: verdict.need.as_ref().and_then(|need| need.expandable),
@@ -520,7 +520,7 @@ fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
         let bytes = (need.known != "unknown").then_some(need.bytes);
         return (bytes, evidence);
     }
-    if verdict.outcome == Outcome::DoesNotFit || handled_ooms(verdict) > 0 {
+    if verdict.outcome == Outcome::DoesNotFit || verdict.handled_ooms() > 0 {
         return (None, Evidence::AtLeast);
     }
     let smallest = verdict.margin.as_ref().and_then(|margin| margin.smallest);
@@ -529,14 +529,6 @@ fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
     }
     let most = verdict.devices_total.iter().map(|it| it.most_in_use).max();
     (most, Evidence::AtMost)
-}
-
-/// How often a job that ran to its end had run out of memory.
-fn handled_ooms(verdict: &Verdict) -> u64 {
-    match verdict.outcome {
-        Outcome::Fits => verdict.devices.iter().map(|device| device.ooms).sum(),
-        _ => 0,
-    }
 }
 
 fn peak_allocated(verdict: &Verdict) -> u64 {

@@ -132,6 +132,8 @@ pub struct Gpu {
     /// Bytes a process loses to its bare CUDA context, before it loads a kernel or a library
     /// (CUDA 12 and 13, lazy loading).
     pub context: Figure<u64>,
+    /// How many channels NCCL opens between GPUs of one machine that NVLink connects; none without NVLink.
+    pub nccl_channels: Option<Figure<u64>>,
     /// Multiprocessors (`multiProcessorCount`).
     pub sm_count: Figure<u32>,
     /// Bytes of L2 cache (`l2CacheSize`).

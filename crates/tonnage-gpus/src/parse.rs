@@ -89,6 +89,7 @@ struct RawGpu {
     arch: String,
     total_memory: RawFigure,
     context: RawFigure,
+    nccl_channels: Option<RawFigure>,
     device: Vec<RawDevice>,
     #[serde(default)]
     peak: Vec<RawPeak>,
@@ -246,6 +247,8 @@ fn slice(whole: &Gpu, raw: &RawSlice) -> Gpu {
             source: format!("{}/8 of the whole {}", raw.memory_eighths, whole.id),
             known: Known::Assumed,
         },
+        // NCCL does not connect parts.
+        nccl_channels: None,
         // Nothing is published of a part.
         peak: Peak::default(),
         ..whole.clone()
@@ -279,6 +282,7 @@ fn gpu(raw: RawGpu, archs: &BTreeMap<String, RawArch>) -> Result<Gpu, CatalogueE
         compute_capability,
         total_memory: figure(&raw.total_memory),
         context: figure(&raw.context),
+        nccl_channels: raw.nccl_channels.as_ref().map(figure),
         id: raw.id,
         aliases: raw.aliases,
         name: raw.name,

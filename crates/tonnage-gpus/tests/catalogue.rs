@@ -23,7 +23,7 @@ fn figures(gpu: &Gpu) -> Vec<(&'static str, String, Known)> {
         (key, figure.source.clone(), figure.known)
     }
     let limits = &gpu.limits;
-    vec![
+    let mut all = vec![
         one("total_memory", &gpu.total_memory),
         one("context", &gpu.context),
         one("sm_count", &gpu.sm_count),
@@ -42,7 +42,13 @@ fn figures(gpu: &Gpu) -> Vec<(&'static str, String, Known)> {
         one("registers_per_block", &limits.registers_per_block),
         one("threads_per_sm", &limits.threads_per_sm),
         one("blocks_per_sm", &limits.blocks_per_sm),
-    ]
+    ];
+    all.extend(
+        gpu.nccl_channels
+            .as_ref()
+            .map(|channels| one("nccl_channels", channels)),
+    );
+    all
 }
 
 #[test]

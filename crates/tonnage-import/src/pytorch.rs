@@ -136,6 +136,14 @@ impl Settings {
         }
     }
 
+    /// The version of PyTorch, which only `tonnage.torch.snapshot()` tells.
+    pub fn torch_version(&self) -> Option<&str> {
+        match self.get("torch_version") {
+            Some(Setting::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
     /// One flat JSON object.
     pub fn to_json(&self) -> String {
         let mut text = String::from("{");
@@ -395,7 +403,8 @@ impl Parsed {
             || format!(">=2.{from}"),
             |to| format!(">=2.{from},<=2.{to}"),
         );
-        writer.meta(process, meta::TORCH_VERSION, &versions)?;
+        let told = self.settings.as_ref().and_then(Settings::torch_version);
+        writer.meta(process, meta::TORCH_VERSION, told.unwrap_or(&versions))?;
         self.write_settings(process, writer)?;
         for (index, note) in self.notes.iter().enumerate() {
             writer.meta(process, &format!("{}.{index}", meta::UNKNOWN), note)?;
@@ -411,6 +420,10 @@ impl Parsed {
         if let Some(settings) = &self.settings {
             if let Some(conf) = settings.conf() {
                 writer.meta(process, meta::ALLOCATOR_CONF, conf)?;
+            }
+            // `tonnage.torch.snapshot()` names the allocator there, which PyTorch's own never does.
+            if let Some(Setting::Text(name)) = settings.get("allocator") {
+                writer.meta(process, meta::ALLOCATOR, name)?;
             }
             writer.meta(process, meta::ALLOCATOR_SETTINGS, &settings.to_json())?;
         }
@@ -678,6 +691,13 @@ fn annotations_of(values: &mut Values<'_>, list: Value) -> Result<Vec<Event>, Im
 
 /// Narrows down the version from the keys that are there (specification 13.3).
 fn versions_of(values: &Values<'_>, top: &Top, settings: Option<&Settings>) -> Versions {
+    let told = settings.and_then(Settings::torch_version);
+    let minor =
+        told.and_then(|version| version.strip_prefix("2.")?.split('.').next()?.parse().ok());
+    if let Some(minor) = minor {
+        let (from, to) = (minor, Some(minor));
+        return Versions { from, to };
+    }
     let events = !values.entries.is_empty();
     let setting = |name: &str| settings.map(|settings| settings.get(name).is_some());
     // Each key, the minor version that brought it, and whether its absence can be told from this file.

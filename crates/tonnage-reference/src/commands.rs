@@ -47,7 +47,7 @@ pub(crate) fn page() -> String {
         let _ = writeln!(text, "| {} | {meaning} |", answer as u8);
     }
     for subcommand in subcommands(&command) {
-        one(&mut text, subcommand);
+        one(&mut text, "tonnage", subcommand);
     }
     text
 }
@@ -58,8 +58,11 @@ fn subcommands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(shown)
 }
 
-fn one(text: &mut String, command: &Command) {
-    let _ = writeln!(text, "\n## tonnage {}\n", command.get_name());
+/// A command of `parent`, and below it those that it has itself.
+fn one(text: &mut String, parent: &str, command: &Command) {
+    let name = format!("{parent} {}", command.get_name());
+    let level = if parent.contains(' ') { "###" } else { "##" };
+    let _ = writeln!(text, "\n{level} {name}\n");
     let about = command.get_about().map(plain).unwrap_or_default();
     let _ = writeln!(text, "{about}.\n");
     let long = command.get_long_about().map(plain).unwrap_or_default();
@@ -94,6 +97,9 @@ fn one(text: &mut String, command: &Command) {
             .filter(|line| !line.is_empty());
         let lines: Vec<&str> = lines.collect();
         let _ = writeln!(text, "Examples:\n\n```sh\n{}\n```", lines.join("\n"));
+    }
+    for subcommand in subcommands(command) {
+        one(text, &name, subcommand);
     }
 }
 
@@ -171,6 +177,10 @@ pub(crate) fn man_pages() -> Result<Files> {
     };
     for subcommand in subcommands(&command) {
         let name = format!("tonnage-{}", subcommand.get_name());
+        for nested in subcommands(subcommand) {
+            let name = format!("{name}-{}", nested.get_name());
+            put(name.clone(), nested.clone().display_name(name))?;
+        }
         // `man tonnage-run` shows `tonnage run`, as it is typed.
         put(name.clone(), subcommand.clone().display_name(name))?;
     }

@@ -18,7 +18,8 @@ use tonnage_analysis::plan::{Arena, Packing, Place};
 use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_report::{
     AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
-    MomentKind, Options, Pane, Picture, Planned, Proposal, Story, Subject, Tone, Words, write,
+    MomentKind, Options, Pane, Picture, Planned, Proposal, Rank, Ranks, Story, Subject, Tone,
+    Words, write,
 };
 use tonnage_trace::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 
@@ -547,8 +548,33 @@ fn story(run: &Training, peak: u32) -> Story {
                 pins: false,
             },
         ],
+        ranks: Some(ranks()),
         comparison: None,
         producer: concat!("tonnage ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+/// Four ranks of eight, the last of which takes more and is not shown.
+fn ranks() -> Ranks {
+    let rank = |rank: u32, used: u64, allocated: u64, pane: Option<usize>| Rank {
+        rank,
+        used: used << 30,
+        allocated: allocated << 30,
+        capacity: Some(79 << 30),
+        pane,
+    };
+    Ranks {
+        world_size: 8,
+        run: vec![
+            rank(0, 64, 61, Some(0)),
+            rank(1, 64, 61, Some(1)),
+            rank(2, 64, 61, None),
+            rank(7, 78, 70, None),
+        ],
+        lines: vec![
+            fact("rank 7", "78.00 GiB used at most, 70.00 GiB allocated"),
+            fact("ranks 0–2", "64.00 GiB used at most, 61.00 GiB allocated"),
+        ],
     }
 }
 
@@ -566,6 +592,7 @@ fn compared() -> Story {
     Story {
         title: "before.tonnage → after.tonnage".to_owned(),
         verdict: "The peak is 10.00 GiB lower.".to_owned(),
+        ranks: None,
         comparison: Some(Comparison {
             groups: vec![
                 group(

@@ -84,10 +84,38 @@ pub struct Story {
     pub facts: Vec<Fact>,
     /// What was found, the cause first.
     pub findings: Vec<Finding>,
+    /// The ranks of the job, where it has several.
+    pub ranks: Option<Ranks>,
     /// What two recordings differ in, where the page compares two.
     pub comparison: Option<Comparison>,
     /// The program that wrote the page.
     pub producer: String,
+}
+
+/// The ranks of a job beside each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ranks {
+    /// How many ranks the job has.
+    pub world_size: u32,
+    /// Those that were run, in order.
+    pub run: Vec<Rank>,
+    /// A line for each group of equal ranks.
+    pub lines: Vec<Fact>,
+}
+
+/// What a rank took.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Rank {
+    /// Its number.
+    pub rank: u32,
+    /// Most bytes of its device that were in use.
+    pub used: u64,
+    /// Most bytes in blocks.
+    pub allocated: u64,
+    /// Bytes of its device.
+    pub capacity: Option<u64>,
+    /// The pane that shows it, if one does.
+    pub pane: Option<usize>,
 }
 
 /// Why, what it needs and what helps, in the words of `tonnage explain`.

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use thiserror::Error;
-use tonnage_analysis::facts;
+use tonnage_analysis::facts::{self, NcclBuffers};
 use tonnage_analysis::format::{count, plural};
 use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
@@ -98,14 +98,28 @@ struct Note {
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
+    /// Which rank the process is, as torch.distributed says.
+    rank: Option<u32>,
     /// How many ranks the first communicator of NCCL has.
     communicator: Option<u64>,
+    /// How much NCCL's own buffers take by now.
+    nccl: Option<NcclBuffers>,
+    /// Ranks that do something else than this process, as a mesh or a missing sender tells.
+    #[serde(default)]
+    differing_ranks: Vec<u32>,
+    /// What a rank waits for that does not come.
+    deadlock: Option<serde_json::Value>,
     /// Whether an allocator took the place of PyTorch's own, which then has no history.
     plugged: Option<bool>,
     allocator: Option<OwnAllocator>,
+    /// Whether tonnage's allocator took the memory of live blocks away for a while.
+    paused: Option<bool>,
     /// Whether an autotuner chose among kernels, which goes by time on a GPU.
     #[serde(default)]
     autotuned: bool,
+    /// Modules of FlashInfer that were not compiled, because nvcc is not here.
+    #[serde(default)]
+    undone_modules: Vec<String>,
     /// Whether cuDNN was to measure which plan of a convolution is the fastest.
     #[serde(default)]
     benchmarked: bool,
@@ -342,12 +356,18 @@ struct Process<'a, W> {
     ended: bool,
     /// What NVML was asked for that a simulated GPU does not have.
     made_up: Vec<String>,
+    /// The most that NCCL's own buffers took.
+    nccl: Option<NcclBuffers>,
     /// What the process had the GPU do, after steps and at the end.
     costs: Vec<ToldCosts>,
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, serde_json::Value)>,
+    values: Option<ToldValues>,
+    undone_modules: Vec<String>,
     /// Whether an allocator took the place of PyTorch's own.
     plugged: bool,
+    /// Whether it took the memory of live blocks away for a while.
+    paused: bool,
     /// The addresses of tonnage's allocator, where it did.
     own_addresses: std::ops::Range<u64>,
     /// What it has just mapped.
@@ -375,9 +395,13 @@ impl<'a, W: Write> Process<'a, W> {
             measured: None,
             ended: false,
             made_up: Vec::new(),
+            nccl: None,
             costs: Vec::new(),
             changes: Vec::new(),
+            values: None,
+            undone_modules: Vec::new(),
             plugged: false,
+            paused: false,
             own_addresses: 0..0,
             mapped: None,
             unknown: 0,
@@ -434,7 +458,18 @@ impl<'a, W: Write> Process<'a, W> {
                 }
             })?;
         }
+        if self.paused {
+            self.gap(
+                "when tensors were paused: replays, and what is said of live memory, count them all the time",
+            )?;
+        }
+        self.values()?;
+        self.undone_modules()?;
         self.incomplete()?;
+        if let Some(nccl) = self.nccl {
+            let text = serde_json::to_string(&nccl).unwrap_or_default();
+            self.fact(facts::NCCL_BUFFERS, &text)?;
+        }
         if !self.made_up.is_empty() {
             let what = self.made_up.join(", ");
             self.gap(&format!(
@@ -623,8 +658,12 @@ impl<'a, W: Write> Process<'a, W> {
             let text = serde_json::to_string(&settings).unwrap_or_default();
             self.fact(facts::ENVIRONMENT, &text)?;
         }
+        // What the launcher said comes first.
         if let Some(rank) = note.environment.get("RANK") {
             self.fact(meta::PROCESS_RANK, rank)?;
+        }
+        if let Some(rank) = note.rank {
+            self.fact(meta::PROCESS_RANK, &rank.to_string())?;
         }
         if let Some(lost) = note.lost {
             self.gap(&format!("the stacks of {lost} allocations and frees"))?;
@@ -652,8 +691,12 @@ impl<'a, W: Write> Process<'a, W> {
         if let Some(exception) = note.exception {
             self.fact(facts::EXCEPTION, &exception.to_string())?;
         }
-        if let Some(values) = note.values {
-            self.values(values)?;
+        // Told anew as there are more of them: the process may be killed at any time.
+        self.values = note.values.or(self.values.take());
+        for name in note.undone_modules {
+            if !self.undone_modules.contains(&name) {
+                self.undone_modules.push(name);
+            }
         }
         if note.autotuned {
             self.gap(
@@ -676,6 +719,7 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         self.plugged |= note.plugged.unwrap_or(false);
+        self.paused |= note.paused.unwrap_or(false);
         if let Some(OwnAllocator { address }) = note.allocator {
             self.plugged = true;
             let around = |call: &&DriverCall| {
@@ -690,8 +734,19 @@ impl<'a, W: Write> Process<'a, W> {
         if let Some(what) = note.made_up {
             self.made_up.push(what);
         }
+        if let Some(told) = note.nccl {
+            let most = self.nccl.get_or_insert(told);
+            most.communicators = most.communicators.max(told.communicators);
+            (most.low, most.high) = (most.low.max(told.low), most.high.max(told.high));
+        }
         if let Some(ranks) = note.communicator {
             self.fact(facts::COMMUNICATOR, &ranks.to_string())?;
+        }
+        for rank in note.differing_ranks {
+            self.fact(&facts::differing_rank(rank), "yes")?;
+        }
+        if let Some(deadlock) = note.deadlock {
+            self.fact(facts::DEADLOCK, &deadlock.to_string())?;
         }
         if let Some(stopped) = note.stopped {
             self.fact(facts::ENDED_EARLY, &stopped)?;
@@ -703,7 +758,23 @@ impl<'a, W: Write> Process<'a, W> {
     }
 
     /// Names what the program asked and nobody could know.
-    fn values(&mut self, told: ToldValues) -> Result<(), CollectError> {
+    /// Writes which modules of kernels were not compiled.
+    fn undone_modules(&mut self) -> Result<(), CollectError> {
+        if self.undone_modules.is_empty() {
+            return Ok(());
+        }
+        self.gap(&format!(
+            "what FlashInfer's compiled code allocates itself ({}): it needs nvcc, which is not on this machine, so it \
+             was not compiled and did nothing; what FlashInfer allocates in Python is counted",
+            self.undone_modules.join(", ")
+        ))
+    }
+
+    /// Writes what was told last of values that nobody computed.
+    fn values(&mut self) -> Result<(), CollectError> {
+        let Some(told) = self.values.take() else {
+            return Ok(());
+        };
         let text = serde_json::to_string(&told).unwrap_or_default();
         self.fact(facts::VALUES, &text)?;
         let values = UnknownValues::sum([told]);

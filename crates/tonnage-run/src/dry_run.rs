@@ -131,6 +131,7 @@ fn run(
     let mut run_once = |attempt, patience| {
         let run_dir = RunDir::create(options, how.torch, attempt)?;
         let watching = Watching {
+            world: options.world.as_ref().map(|world| (world, options.gpus)),
             server: how.server,
             forward_signals: options.forward_signals,
             patience,

@@ -81,6 +81,36 @@ pub enum RunError {
         /// What the system said.
         source: io::Error,
     },
+    /// A rank that the job does not have.
+    #[error("there is no rank {rank} in a job of {size}")]
+    NoSuchRank {
+        /// The rank.
+        rank: u32,
+        /// How many there are.
+        size: u32,
+    },
+    /// A job of no ranks, of too many, or of which none would run.
+    #[error(
+        "a job of {size} ranks of which none would run, or of more than {}",
+        crate::World::LARGEST
+    )]
+    NoRanks {
+        /// How many there are.
+        size: u32,
+    },
+    /// The ranks are on more machines than a run can have.
+    #[error("the ranks are on {machines} machines of {gpus} GPUs; a run has at most {most} GPUs")]
+    TooManyMachines {
+        /// How many machines.
+        machines: usize,
+        /// GPUs of each.
+        gpus: u8,
+        /// The limit.
+        most: usize,
+    },
+    /// The store in which ranks meet cannot be served.
+    #[error("cannot serve the store in which the ranks meet")]
+    Store(#[source] io::Error),
     /// The GPU is in the catalogue, but cannot be simulated.
     #[error("{gpu} cannot be simulated: {reason}")]
     UnsupportedGpu {
@@ -114,7 +144,7 @@ pub enum RunError {
     /// No machine has so many GPUs.
     #[error(
         "{gpus} GPUs cannot be simulated: a machine has 1 to {}",
-        tonnage_capture::ledger::DEVICES
+        crate::Options::MAX_GPUS
     )]
     GpuCount {
         /// How many were wanted.
@@ -247,6 +277,11 @@ impl RunError {
                 return Some(format!("there are {}", names.join(", ")));
             }
             Self::ChangesExclude { .. } => "choose one of them",
+            Self::NoSuchRank { .. } => "ranks are counted from 0",
+            Self::NoRanks { .. } => "name some with --ranks, e.g. --ranks 0,7",
+            Self::TooManyMachines { .. } => {
+                "name fewer ranks, or run them in several turns; `tonnage diff` compares the recordings"
+            }
             Self::UnsupportedGpu { .. } => "`tonnage gpus` lists those that can",
             Self::RealGpu { .. } => "run on a machine without one, or allow it",
             Self::NoGpu { job } => {

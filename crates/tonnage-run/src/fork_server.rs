@@ -271,8 +271,8 @@ pub(crate) struct Variant {
 }
 
 impl Started for Variant {
-    fn process(&self) -> u32 {
-        self.process
+    fn processes(&self) -> Vec<u32> {
+        vec![self.process]
     }
 
     fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError> {

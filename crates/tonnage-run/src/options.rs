@@ -9,6 +9,7 @@ use tonnage_gpus::{Catalogue, Gpu, UnknownGpu};
 
 use crate::changes;
 use crate::error::RunError;
+use crate::ranks::World;
 
 /// What to run.
 ///
@@ -105,6 +106,9 @@ pub struct Options {
     pub gpu: Gpu,
     /// How many of them the machine has, at most [`Self::MAX_GPUS`].
     pub gpus: u8,
+    /// Which ranks of a job of many are run, on how many machines of so many GPUs; the others are answered. `None` for a
+    /// job whose command starts all of its processes.
+    pub world: Option<World>,
     /// Bytes of memory of each GPU, instead of the catalogue's.
     pub capacity: Option<u64>,
     /// Bytes that the context of a process takes, instead of the catalogue's.
@@ -139,13 +143,14 @@ pub struct Options {
 
 impl Options {
     /// How many GPUs a machine can have.
-    pub const MAX_GPUS: u8 = tonnage_capture::ledger::DEVICES as u8;
+    pub const MAX_GPUS: u8 = 16;
 
     /// One GPU as the catalogue has it.
     pub fn new(gpu: Gpu) -> Self {
         Self {
             gpu,
             gpus: 1,
+            world: None,
             capacity: None,
             context: None,
             address_order: AddressOrder::default(),
@@ -186,7 +191,21 @@ impl Options {
         if !(1..=Self::MAX_GPUS).contains(&self.gpus) {
             return Err(RunError::GpuCount { gpus: self.gpus });
         }
+        let (machines, most) = (self.machines(), tonnage_capture::ledger::DEVICES);
+        if machines * usize::from(self.gpus) > most {
+            return Err(RunError::TooManyMachines {
+                machines,
+                gpus: self.gpus,
+                most,
+            });
+        }
         Ok(())
+    }
+
+    /// How many machines are simulated.
+    pub(crate) fn machines(&self) -> usize {
+        let world = self.world.as_ref();
+        world.map_or(1, |world| world.machines(self.gpus).len())
     }
 
     /// Bytes of memory of each GPU.

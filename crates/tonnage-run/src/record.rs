@@ -80,6 +80,7 @@ pub fn record(
     }
     let record_dir = RecordDir::create()?;
     let watching = Watching {
+        world: None,
         server: None,
         forward_signals: options.forward_signals,
         patience: None,

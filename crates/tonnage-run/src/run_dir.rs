@@ -28,6 +28,7 @@ use crate::error::RunError;
 use crate::observer::JobEnd;
 use crate::options::{Attempt, Job, JobOutput, Options, StopAfter};
 use crate::python::Torch;
+use crate::ranks::World;
 use crate::standin;
 
 /// The Python hook: files that run inside every Python process of the job.
@@ -37,11 +38,14 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("compilers.py", include_str!("hook/compilers.py")),
     ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
+    ("kernels.py", include_str!("hook/kernels.py")),
+    ("ttir.py", include_str!("hook/ttir.py")),
     ("holders.py", include_str!("hook/holders.py")),
     ("gpu.py", include_str!("hook/gpu.py")),
     ("changing.py", include_str!("hook/changing.py")),
     ("imports.py", include_str!("hook/imports.py")),
     ("libraries.py", include_str!("hook/libraries.py")),
+    ("ranks.py", include_str!("hook/ranks.py")),
     ("sources.py", include_str!("hook/sources.py")),
     ("fork_server.py", include_str!("hook/fork_server.py")),
 ];
@@ -50,10 +54,11 @@ pub(crate) const HOOK_FOLDER: &str = "python";
 const CHANGES_FOLDER: &str = "changes";
 /// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
 const LONG_WITHOUT_PEAK: Duration = Duration::from_secs(10);
-/// The caches of Inductor and Triton. A dry run has its own: what an autotuner chose there must not reach a GPU.
-const COMPILER_CACHES: [(&str, &str); 2] = [
+/// The caches of Inductor, Triton and vLLM's own compiler. A dry run has its own: what an autotuner chose there must not reach a GPU.
+const COMPILER_CACHES: [(&str, &str); 3] = [
     ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
     ("TRITON_CACHE_DIR", "triton"),
+    ("VLLM_CACHE_ROOT", "vllm"),
 ];
 /// What the hook is told of the options.
 const HOOK_SETTINGS: &str = "tonnage.json";
@@ -205,6 +210,11 @@ impl RunDir {
         if self.attempt == Attempt::Unlimited {
             all.push((meta::PART, meta::WHOLE_JOB.to_owned()));
         }
+        if let Some(world) = &self.options.world {
+            let ranks: Vec<_> = world.ranks().iter().map(u32::to_string).collect();
+            all.push((facts::WORLD_SIZE, world.size().to_string()));
+            all.push((facts::RANKS, ranks.join(",")));
+        }
         if let Some(why) = &end.stopped {
             all.push((facts::STOPPED, why.clone()));
         }
@@ -312,7 +322,9 @@ fn fill(
     attempt: Attempt,
 ) -> io::Result<()> {
     let config = RunConfig {
-        devices: vec![profile(options); usize::from(options.gpus)],
+        devices: vec![profile(options); options.machines() * usize::from(options.gpus)],
+        machines: options.machines(),
+        absent_ranks: options.world.is_some(),
         address_order: options.address_order,
         cuda_version: torch.cuda,
         value_limit: VALUE_LIMIT,
@@ -335,6 +347,7 @@ fn fill(
         "stop_after_seconds": seconds,
         "imports": options.list_imports,
         "holders_at_end": options.holders_at_end,
+        "ranks": options.world.as_ref().map(World::ranks),
     });
     write_hook(folder, &settings)?;
     for name in DRIVER_NAMES {
@@ -404,5 +417,9 @@ fn profile(options: &Options) -> DeviceProfile {
         clock_khz: small(gpu.clock_khz.value),
         memory_clock_khz: small(gpu.memory_clock_khz.value),
         bus_width: small(gpu.memory_bus_bits.value),
+        nccl_channels: gpu
+            .nccl_channels
+            .as_ref()
+            .map_or(0, |channels| channels.value),
     }
 }

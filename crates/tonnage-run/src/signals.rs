@@ -29,8 +29,8 @@ impl Forwarding {
     /// the job was started with interrupts ignored, as shells start what runs in the background. So an interrupt is
     /// passed on when the job still runs after a while, as a request to terminate if it ignores interrupts. A request
     /// to terminate is passed on at once, and so is a second interrupt. Either way this process stays to report.
-    pub(crate) fn start(process: u32) -> Option<Self> {
-        let pid = pid(process)?;
+    pub(crate) fn start(processes: &[u32]) -> Option<Self> {
+        let pids: Vec<Pid> = processes.iter().copied().filter_map(pid).collect();
         // Without handlers a signal ends this process as usual.
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).ok()?;
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -46,9 +46,13 @@ impl Forwarding {
                 if signal == SIGINT && !again && std::io::stdin().is_terminal() {
                     // It reached the job, too.
                 } else if signal == SIGINT && !again {
-                    interrupt_later(pid, Arc::clone(&ended));
+                    for &pid in &pids {
+                        interrupt_later(pid, Arc::clone(&ended));
+                    }
                 } else {
-                    let _ = kill_process(pid, Signal::TERM);
+                    for &pid in &pids {
+                        let _ = kill_process(pid, Signal::TERM);
+                    }
                 }
             }
         });
@@ -97,15 +101,18 @@ impl Termination {
     }
 
     /// Sends the next signal if it is due.
-    pub(crate) fn go_on(&mut self, process: u32) {
-        let Some(pid) = pid(process) else {
-            return;
-        };
-        let due = [(0, gentlest(pid)), (10, Signal::TERM), (20, Signal::KILL)];
+    pub(crate) fn go_on(&mut self, processes: &[u32]) {
+        let due = [
+            (0, None),
+            (10, Some(Signal::TERM)),
+            (20, Some(Signal::KILL)),
+        ];
         if let Some(&(after, signal)) = due.get(self.sent)
             && self.since.elapsed().as_secs() >= after
         {
-            let _ = kill_process(pid, signal);
+            for pid in processes.iter().copied().filter_map(pid) {
+                let _ = kill_process(pid, signal.unwrap_or_else(|| gentlest(pid)));
+            }
             self.sent += 1;
         }
     }

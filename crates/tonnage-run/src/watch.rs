@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tonnage_capture::LEDGER_FILE;
@@ -16,6 +16,8 @@ use crate::error::RunError;
 use crate::fork_server::ForkServer;
 use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
+use crate::ranks::World;
+use crate::ranks::store::Store;
 use crate::run_dir::Prepared;
 use crate::signals::{Forwarding, Termination};
 
@@ -59,16 +61,16 @@ fn read_progress(folder: &Path) -> Progress {
 
 /// A job that was started.
 pub(crate) trait Started {
-    /// The id of its first process.
-    fn process(&self) -> u32;
+    /// The ids of those of its processes that were started from here and have not ended.
+    fn processes(&self) -> Vec<u32>;
 
-    /// How that has ended, if it has.
+    /// How they have ended, if all have.
     fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError>;
 }
 
 impl Started for Child {
-    fn process(&self) -> u32 {
-        self.id()
+    fn processes(&self) -> Vec<u32> {
+        vec![self.id()]
     }
 
     fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError> {
@@ -76,8 +78,90 @@ impl Started for Child {
     }
 }
 
+/// Ranks that were started one by one. When one fails the others are ended, as `torchrun` ends them.
+struct Ranks {
+    running: Vec<Child>,
+    /// How the first ended that failed; else the last.
+    status: ExitStatus,
+    termination: Option<Termination>,
+    /// Serves as long as they run.
+    _store: Store,
+}
+
+impl Started for Ranks {
+    fn processes(&self) -> Vec<u32> {
+        self.running.iter().map(Child::id).collect()
+    }
+
+    fn try_wait(&mut self) -> Result<Option<ExitStatus>, RunError> {
+        let mut failure = Ok(());
+        self.running
+            .retain_mut(|rank| match Started::try_wait(rank) {
+                Ok(None) => true,
+                Ok(Some(status)) => {
+                    if self.status.success() {
+                        self.status = status;
+                    }
+                    false
+                }
+                Err(error) => {
+                    failure = Err(error);
+                    true
+                }
+            });
+        failure?;
+        if !self.status.success() && !self.running.is_empty() {
+            let termination = self.termination.get_or_insert_with(Termination::start);
+            let processes: Vec<u32> = self.running.iter().map(Child::id).collect();
+            termination.go_on(&processes);
+        }
+        Ok(self.running.is_empty().then_some(self.status))
+    }
+}
+
+impl Ranks {
+    fn start(
+        prepared: &dyn Prepared,
+        job: &Job,
+        (world, gpus): (&World, u8),
+        again: bool,
+    ) -> Result<Self, RunError> {
+        let store = Store::start(world.size(), world.ranks()).map_err(RunError::Store)?;
+        let ports = store.ports().to_vec();
+        let mut ranks = Self {
+            running: Vec::new(),
+            status: ExitStatus::default(),
+            termination: None,
+            _store: store,
+        };
+        for (&rank, port) in world.ranks().iter().zip(ports) {
+            let mut job = job.clone();
+            job.environment.extend(world.environment(rank, gpus, port));
+            let started = prepared.command(&job).and_then(|mut command| {
+                if again || !ranks.running.is_empty() {
+                    command.stdin(stdin_again());
+                }
+                spawn(&mut command)
+            });
+            match started {
+                Ok(child) => ranks.running.push(child),
+                Err(error) => {
+                    for rank in &mut ranks.running {
+                        let _ = rank.kill();
+                        let _ = rank.wait();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        Ok(ranks)
+    }
+}
+
 /// How a job is watched.
 pub(crate) struct Watching<'a> {
+    /// Which ranks are started, on machines of so many GPUs, instead of one process.
+    pub(crate) world: Option<(&'a World, u8)>,
     /// Who starts its process, instead of the system.
     pub(crate) server: Option<&'a ForkServer>,
     /// Whether signals to this process are for the job.
@@ -104,7 +188,7 @@ pub(crate) fn watch(
     let mut child = start(prepared, job, watching)?;
     let forwarding = watching
         .forward_signals
-        .then(|| Forwarding::start(child.process()))
+        .then(|| Forwarding::start(&child.processes()))
         .flatten();
     let mut last_peak = (0, started);
     let mut stopped = None;
@@ -137,7 +221,7 @@ pub(crate) fn watch(
             termination = Some(Termination::start());
         }
         if let Some(termination) = &mut termination {
-            termination.go_on(child.process());
+            termination.go_on(&child.processes());
         }
     };
     Ok(JobEnd {
@@ -150,7 +234,7 @@ pub(crate) fn watch(
     })
 }
 
-/// Starts the first process of the job.
+/// Starts the first process of the job, or the ranks of it that run.
 fn start(
     prepared: &dyn Prepared,
     job: &Job,
@@ -163,15 +247,22 @@ fn start(
     if let Some(server) = watching.server {
         return Ok(Box::new(server.fork(prepared, &job)?));
     }
+    let again = watching.patience.is_some();
+    if let Some(world) = watching.world {
+        return Ok(Box::new(Ranks::start(prepared, &job, world, again)?));
+    }
     let mut command = prepared.command(&job)?;
-    if watching.patience.is_some() {
+    if again {
         command.stdin(stdin_again());
     }
-    let child = command.spawn().map_err(|source| RunError::Start {
+    Ok(Box::new(spawn(&mut command)?))
+}
+
+fn spawn(command: &mut Command) -> Result<Child, RunError> {
+    command.spawn().map_err(|source| RunError::Start {
         program: command.get_program().to_string_lossy().into_owned(),
         source,
-    })?;
-    Ok(Box::new(child))
+    })
 }
 
 /// How many processes the kernel has ended since it started because the machine, or a group of processes, was out of

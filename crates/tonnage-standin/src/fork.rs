@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::{ffi, holders, ledger, machine, recorder, torch, values};
+use crate::{exchange, ffi, holders, ledger, machine, recorder, torch, values};
 
 /// How long a fork waits for the locks of other threads.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -31,6 +31,7 @@ static SERVER: AtomicBool = AtomicBool::new(false);
 
 /// Every lock that another thread may hold, in the order in which they are taken.
 struct Held {
+    _exchange: exchange::Held,
     _accounts: machine::Held,
     _owners: torch::Held,
     _holders: holders::Held,
@@ -120,10 +121,16 @@ extern "C" fn in_child() {
             return;
         };
         drop(held);
+        exchange::forget();
         ledger::forget_slot();
         recorder::forget_files();
         machine::note_fork();
     });
+}
+
+/// Whether none of our locks is held for long, neither by another thread nor by this one.
+pub(crate) fn is_unlocked() -> bool {
+    hold(Instant::now() + LOCK_TIMEOUT).is_some()
 }
 
 fn take_held() -> Option<Held> {
@@ -158,6 +165,7 @@ fn hold(deadline: Instant) -> Option<Held> {
         (!ledger::is_opening() && !machine::is_opening()).then_some(())
     })?;
     Some(Held {
+        _exchange: until(deadline, exchange::try_hold)?,
         _accounts: until(deadline, machine::try_hold)?,
         _owners: until(deadline, torch::try_hold)?,
         _holders: until(deadline, holders::try_hold)?,

@@ -307,6 +307,28 @@ impl Ledger {
         Some(slot)
     }
 
+    /// The slot of the process with this number, unless another has taken it since.
+    fn slot_of(&self, number: u64) -> Option<usize> {
+        (0..self.taken()).find(|&slot| {
+            let word = self.process(slot, ProcessWord::Number);
+            word.load(Ordering::Acquire) == number + 1
+        })
+    }
+
+    /// Whether the process with this number is there still.
+    pub(crate) fn is_there(&self, number: u64) -> bool {
+        let mut asking = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.slot_of(number);
+        // A process cannot ask after itself by a lock of its own.
+        slot.is_some_and(|slot| taken_slot() == Some(slot) || self.alive(&mut asking, slot))
+    }
+
+    /// The process id of the process with this number.
+    pub(crate) fn pid(&self, number: u64) -> Option<u32> {
+        let pid = self.process(self.slot_of(number)?, ProcessWord::Pid);
+        u32::try_from(pid.load(Ordering::Relaxed)).ok()
+    }
+
     /// Whether the process of a slot is there.
     fn alive(&self, asking: &mut Option<OwnFile>, slot: usize) -> bool {
         let by_pid = slot < PROCESSES

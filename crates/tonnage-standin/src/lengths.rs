@@ -108,5 +108,5 @@ pub(crate) fn nccl_bytes(count: usize, data_type: i32) -> usize {
 
 /// Bytes of `count` elements for every rank of a communicator.
 pub(crate) fn nccl_all_ranks(count: usize, data_type: i32, comm: Ptr) -> usize {
-    nccl_bytes(count, data_type).saturating_mul(nccl::known_ranks(comm))
+    nccl_bytes(count, data_type).saturating_mul(nccl::ranks(comm))
 }

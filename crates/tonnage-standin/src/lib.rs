@@ -17,11 +17,13 @@
 //!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
 //!   holds them by Python's answers, `foreign` users of a device that cannot be
 //!   followed;
+//! * `exchange` is what the ranks of a run send each other by NCCL;
 //! * `costs` counts what the GPU would have to do: operations, bytes moved,
 //!   launches;
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
 //!   all of it consistent when the program forks;
+//! * `loader` gives it to programs that load NCCL by its path;
 //! * `sources` gives Python other text for a source file, in a variant of a job.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
@@ -32,6 +34,8 @@
 )]
 
 mod costs;
+mod ending;
+mod exchange;
 pub mod exports;
 pub mod ffi;
 mod files;
@@ -40,6 +44,7 @@ mod fork;
 mod holders;
 mod ledger;
 mod lengths;
+mod loader;
 mod machine;
 mod model;
 mod recorder;

@@ -7,6 +7,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -15,7 +16,7 @@ use tonnage_alloc::{
     StreamPool, round_up,
 };
 use tonnage_capture::log::{CallKind, DriverCall};
-use tonnage_capture::{AddressOrderName, DeviceProfile, RunConfig};
+use tonnage_capture::{AddressOrderName, DeviceProfile, MACHINE_VARIABLE, RunConfig};
 
 use crate::ffi::Ptr;
 use crate::ledger::{Charge, DeviceLock, ledger};
@@ -106,6 +107,8 @@ pub(crate) struct Accounts {
 /// The machine, as far as it does not change.
 pub(crate) struct Machine {
     pub(crate) config: RunConfig,
+    /// Physical numbers of the devices of the machine that this process is on.
+    pub(crate) own: Range<usize>,
     /// Physical numbers of the devices that programs see.
     pub(crate) visible: Vec<usize>,
     span: u64,
@@ -205,6 +208,15 @@ pub(crate) fn has_context(device: usize) -> bool {
     CONTEXTS.load(Ordering::Relaxed) & (1 << device) != 0
 }
 
+/// Physical numbers of the devices of this process's machine.
+fn own_devices(config: &RunConfig) -> Range<usize> {
+    let each = config.devices.len() / config.machines.max(1);
+    let machine = std::env::var(MACHINE_VARIABLE).ok();
+    let machine = machine.and_then(|text| text.parse::<usize>().ok());
+    let first = machine.filter(|it| *it < config.machines).unwrap_or(0) * each;
+    first..first + each
+}
+
 /// Which devices of `total` a program may see, by the rule of `CUDA_VISIBLE_DEVICES`.
 ///
 /// Numbers or prefixes of UUIDs, up to the first that names no device.
@@ -274,8 +286,12 @@ impl Machine {
         if config.cuda_version == 0 {
             config.cuda_version = loaded_cuda_version();
         }
+        let own = own_devices(&config);
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = visible_devices(config.devices.len(), visible.as_deref());
+        let mut visible = visible_devices(own.len(), visible.as_deref());
+        for device in &mut visible {
+            *device += own.start;
+        }
         let count = config.devices.len().max(1) as u64;
         let span = (ADDRESS_SPAN / count).min(MAX_DEVICE_SPAN) & !((1 << 30) - 1);
         let order = match config.address_order {
@@ -315,6 +331,7 @@ impl Machine {
         values::set_limit(config.value_limit as usize);
         Some(Self {
             config,
+            own,
             visible,
             span,
             accounts: Mutex::new(Accounts {
@@ -340,6 +357,16 @@ impl Machine {
     /// The profile of the device with this visible number.
     pub(crate) fn profile(&self, visible: i32) -> Answer<&DeviceProfile> {
         Ok(&self.config.devices[self.physical(visible)?])
+    }
+
+    /// How many GPUs this machine has.
+    pub(crate) fn gpus(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether the job is known to be on this machine alone.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.config.machines <= 1 && !self.config.absent_ranks
     }
 
     /// The bytes of the device with this physical number.

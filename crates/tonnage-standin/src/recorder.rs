@@ -395,8 +395,13 @@ pub(crate) fn remark_note(json: &[u8]) {
     remark(&encode(&Record::Note(json)));
 }
 
-extern "C" fn write_counts() {
+/// Tells how often what was called that is not modelled; once, at the end.
+pub(crate) extern "C" fn write_counts() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
     guard((), || {
+        if TOLD.swap(true, Ordering::Relaxed) {
+            return;
+        }
         // A forked child that did nothing of its own has nothing to tell.
         let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = log

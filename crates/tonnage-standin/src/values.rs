@@ -14,25 +14,33 @@
 //! torch hands the address out anew, when something large is written over it,
 //! or when it is freed.
 //!
-//! Known hole: a kernel that no operator of torch started (Triton, CUDA C) and
-//! that changes a value in place leaves the old one here.
+//! Known hole: a kernel that no operator of torch started (CUDA C, or one of
+//! Triton that the hook does not compute) and that changes a value in place
+//! leaves the old one here.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::exchange::Span;
 use crate::ffi::{Ptr, guard};
-use crate::{costs, fork, machine, model};
+use crate::{costs, exchange, fork, machine, model};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
 const LARGE: usize = 1 << 20;
 
+/// Copies up to this size carry their values between two places on devices.
+const DEVICE_LIMIT: usize = 4 << 20;
+
 static LIMIT: AtomicUsize = AtomicUsize::new(64 << 10);
 
 /// Host memory for values: beyond this the oldest are forgotten.
 const MAX_PAGES: usize = (1 << 30) / PAGE as usize;
+
+/// Memory whose state changes more often than this is not exchanged between ranks.
+const MAX_SPANS: usize = 1024;
 
 /// What is known of a range of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -167,6 +175,31 @@ impl Known {
             }
         }
         State::Unknown
+    }
+
+    /// The parts of a range that are not unknown, by their distance from its start.
+    fn spans(&self, address: u64, end: u64) -> Vec<Span> {
+        let mut spans: Vec<Span> = Vec::new();
+        let first = self.ranges.range(..=address).next_back();
+        let rest = self.ranges.range(address + 1..end.max(address + 1));
+        for (&start, range) in first.into_iter().chain(rest) {
+            let (start, stop) = (start.max(address), range.end.min(end));
+            if start >= stop {
+                continue;
+            }
+            let span = Span {
+                start: (start - address) as usize,
+                end: (stop - address) as usize,
+                known: range.state == State::Known,
+            };
+            match spans.last_mut() {
+                Some(last) if last.end == span.start && last.known == span.known => {
+                    last.end = span.end;
+                }
+                _ => spans.push(span),
+            }
+        }
+        spans
     }
 
     /// Takes a range out of the map of states, cutting what reaches beyond it.
@@ -323,7 +356,35 @@ impl Known {
 
 /// Forgets what is known of a range of device memory.
 pub(crate) fn forget(address: u64, size: u64) {
+    exchange::overwritten(address, size);
     known().forget(address, size);
+}
+
+/// The bytes of a range of device memory, and the parts of it that are not unknown; `None` if there are none.
+pub(crate) fn read(address: u64, size: usize) -> Option<(Vec<u8>, Vec<Span>)> {
+    let known = known();
+    if size == 0 || !known.is_mapped(address, size as u64) {
+        return None;
+    }
+    let spans = known.spans(address, address + size as u64);
+    (!spans.is_empty() && spans.len() <= MAX_SPANS).then(|| {
+        // SAFETY: inside our own mapping, which is written under the lock that is held here.
+        let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, size) };
+        (bytes.to_owned(), spans)
+    })
+}
+
+/// Writes bytes to device memory that are known or drawn.
+pub(crate) fn write(address: u64, bytes: &[u8], is_known: bool) {
+    let mut known = known();
+    let size = bytes.len() as u64;
+    if size == 0 || !known.is_mapped(address, size) {
+        return;
+    }
+    // SAFETY: inside our own mapping, which is read and written under the lock that is held here.
+    unsafe { std::ptr::copy(bytes.as_ptr(), address as *mut u8, bytes.len()) };
+    let state = if is_known { State::Known } else { State::Drawn };
+    known.write(address, size, state);
 }
 
 fn is_device(address: u64) -> bool {
@@ -340,11 +401,19 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
     }
     let (to, from) = (to.0 as u64, from.0 as u64);
     let small = size <= LIMIT.load(Ordering::Relaxed);
-    let mut known = known();
+    // What the hook keeps is larger than what crosses from the host: a copy on the device does not lose it.
+    let kept = small || size <= DEVICE_LIMIT;
     let (to_device, from_device) = (is_device(to), is_device(from));
+    match (to_device, from_device) {
+        (true, true) => exchange::copied(to, from, size as u64),
+        (true, false) => exchange::overwritten(to, size as u64),
+        (false, true) => exchange::before_read(from, size as u64),
+        (false, false) => {}
+    }
+    let mut known = known();
     costs::copied(to_device, from_device, size);
     match (to_device, from_device) {
-        (true, true) => known.copy_on_device(to, from, size as u64, small),
+        (true, true) => known.copy_on_device(to, from, size as u64, kept),
         (true, false) => {
             if small && known.is_mapped(to, size as u64) {
                 // SAFETY: the target is our own mapping, the source host memory
@@ -405,6 +474,7 @@ pub(crate) unsafe fn fill(to: u64, pattern: &[u8], count: usize) {
     let Some(size) = count.checked_mul(pattern.len()) else {
         return;
     };
+    exchange::overwritten(to, size as u64);
     let mut known = known();
     let zero = pattern.iter().all(|&byte| byte == 0);
     if is_device(to) {
@@ -465,15 +535,24 @@ fn zero_host(address: u64, size: usize) {
 // What the Python hook asks and tells.
 
 /// What is known of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
-/// be kept, because the range is not mapped or a graph is being captured.
+/// be kept, because the range is not mapped or a graph is being captured. Pinned
+/// memory of the host, which kernels may use, has all its values.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_values_state(address: u64, size: u64) -> u8 {
     guard(3, || {
-        let known = known();
-        if model::capturing() || !known.is_mapped(address, size) {
+        exchange::before_use(address, size);
+        if model::capturing() {
             return 3;
         }
-        known.state(address, size) as u8
+        let known = known();
+        if known.is_mapped(address, size) {
+            return known.state(address, size) as u8;
+        }
+        drop(known);
+        let pinned = model::pinned_range(address as usize);
+        let inside = pinned
+            .is_some_and(|(start, length)| address.saturating_add(size) <= (start + length) as u64);
+        if inside { 2 } else { 3 }
     })
 }
 
@@ -482,6 +561,10 @@ pub(crate) extern "C" fn tonnage_values_state(address: u64, size: u64) -> u8 {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_values_mark(address: u64, size: u64, state: u8) {
     guard((), || {
+        match state {
+            0 => exchange::doubted(address, size),
+            _ => exchange::overwritten(address, size),
+        }
         let mut known = known();
         if !known.is_mapped(address, size) {
             return;
@@ -516,6 +599,22 @@ pub(crate) unsafe extern "C" fn tonnage_values_range(address: u64, size: *mut u6
         // SAFETY: promised by the caller.
         unsafe { *size = end - start };
         start
+    })
+}
+
+/// The pinned memory of the host that an address is in: its start, and its size in `size`; 0 if there is none.
+///
+/// # Safety
+/// `size` points to a writable number.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_values_pinned(address: u64, size: *mut u64) -> u64 {
+    guard(0, || {
+        let Some((start, length)) = model::pinned_range(address as usize) else {
+            return 0;
+        };
+        // SAFETY: promised by the caller.
+        unsafe { *size = length as u64 };
+        start as u64
     })
 }
 
@@ -596,6 +695,16 @@ mod tests {
             }
             let expected = bytes[start as usize..].iter().min().copied();
             assert_eq!(Some(known.state(start, SIZE - start)), expected);
+            let mut found = [State::Unknown; SIZE as usize];
+            for span in known.spans(start, SIZE) {
+                let state = if span.known {
+                    State::Known
+                } else {
+                    State::Drawn
+                };
+                found[start as usize + span.start..start as usize + span.end].fill(state);
+            }
+            assert_eq!(found[start as usize..], bytes[start as usize..]);
             let mut end = 0;
             for (&at, range) in &known.ranges {
                 assert!(end <= at && at < range.end, "ranges do not overlap");

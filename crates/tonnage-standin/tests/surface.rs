@@ -48,6 +48,7 @@ fn profile() -> DeviceProfile {
         clock_khz: 1_980_000,
         memory_clock_khz: 2_619_000,
         bus_width: 5120,
+        nccl_channels: 24,
     }
 }
 
@@ -58,6 +59,8 @@ fn stage() -> MutexGuard<'static, std::path::PathBuf> {
         let folder = tempfile::tempdir().unwrap().keep();
         let config = RunConfig {
             devices: vec![profile(); 2],
+            machines: 1,
+            absent_ranks: false,
             address_order: AddressOrderName::Descending,
             cuda_version: 13020,
             value_limit: 64 << 10,
@@ -254,22 +257,6 @@ impl Device for Driver {
 
 impl TestDevice for Driver {
     const CHECKS_ACCESS: bool = false;
-
-    fn write(&mut self, _addr: DeviceAddr, _bytes: &[u8]) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    fn read(&self, _addr: DeviceAddr, _bytes: &mut [u8]) -> Result<bool, DeviceError> {
-        Ok(false)
-    }
-
-    fn enqueue_fill(&mut self, _: StreamId, _: DeviceAddr, _: u64, _: u8) -> bool {
-        false
-    }
-
-    fn run_stream(&mut self, _stream: StreamId) -> Result<(), DeviceError> {
-        Ok(())
-    }
 }
 
 /// The driver's C functions are a device like any other.

@@ -2,7 +2,7 @@
 //! The findings by their codes, each with the page that `tonnage explain CODE` shows.
 //!
 //! A code never changes its meaning and is never used again. 1xx says why a
-//! request failed, 2xx what makes a peak. Each stands beside the code that looks
+//! request failed, and who else is there; 2xx what makes a peak. Each stands beside the code that looks
 //! for it; here is only the list.
 
 use serde::Serialize;
@@ -13,6 +13,7 @@ pub use super::checkpoint_file::CHECKPOINT_FILE;
 pub use super::class::{FRAGMENTED, SHORT, STRANDED};
 pub use super::graphs::GRAPHS;
 pub use super::growth::{EVALUATION, LEAK};
+pub use super::imbalance::IMBALANCE;
 pub use super::kv_cache::KV_CACHE;
 pub use super::logits::LOSS_SPIKE;
 pub use super::long_sample::LONG_SAMPLE;
@@ -47,6 +48,7 @@ pub const ALL: &[Code] = &[
     FRAGMENTED,
     STRANDED,
     OUTSIDE,
+    IMBALANCE,
     LEAK,
     LONG_SAMPLE,
     LOSS_SPIKE,

@@ -27,7 +27,8 @@ pub const LEAK: Code = code(
 Usual causes: outputs appended to a list, a cache that is never emptied, a tensor that `torch.cat` makes longer.
 
 Recognised by: Python was asked who holds each block; blocks of the same holder come from three passes or more, or,
-in a loop without a model, the bytes from its lines only ever increase. In recordings without those answers the same
+in a loop without a model, the bytes from its lines only ever increase. What is emptied with every step of the
+optimizer does not grow. In recordings without those answers the same
 is looked for by line, and the finding is marked as inferred.
 What helps: keep what is needed on the host (`.cpu()`), reduce it first, or empty the container. The peak without what
 has piled up is computed from the recording.",
@@ -137,7 +138,26 @@ fn after_eval(case: &Case<'_>, block: &Holding) -> bool {
     }
 }
 
+/// Whether all of it is of one step of the optimizer, and its lines make as much in other steps: then it is emptied with
+/// every step, as by a pipeline that keeps the outputs of its micro-batches.
+fn is_emptied(case: &Case<'_>, pile: &Pile<'_>) -> bool {
+    let step_of = |row: u32| case.track.phase_at(row).map(|span| span.step);
+    let now = step_of(case.row);
+    let of_now = |&index: &u32| step_of(case.track.blocks[index as usize].born) == now;
+    let of_another = |block: &Holding| {
+        let step = step_of(block.born);
+        pile.lines.contains(&line(block)) && step.is_some() && step != now
+    };
+    now.is_some()
+        && pile.eval * 2 <= pile.bytes
+        && pile.blocks.iter().all(of_now)
+        && case.track.blocks.iter().any(of_another)
+}
+
 fn grows(case: &Case<'_>, pile: &Pile<'_>) -> bool {
+    if is_emptied(case, pile) {
+        return false;
+    }
     if pile.passes.len() >= PASSES && pile.passes.iter().any(|&pass| pass > 0) {
         // Without a holder the batch of this pass and the one before may be alive as well.
         return pile.held.is_some()

@@ -4,7 +4,7 @@
 //! * `codes` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
 //!   would help: `growth`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`, `optimizer`,
 //!   `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `spike`;
-//! * `class` says why a request failed, with `outside` for what others hold;
+//! * `class` says why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a job;
 //! * `case` is what they look at: one process on one device, at one moment;
 //! * `need` is what the whole job needs, where it was run on a device without a limit;
 //! * `repeats` finds the repeated blocks of a model;
@@ -25,6 +25,7 @@ mod class;
 mod fixes;
 mod graphs;
 mod growth;
+mod imbalance;
 mod kv_cache;
 mod logits;
 mod long_sample;
@@ -257,6 +258,10 @@ pub struct Explanation {
     pub torch: Option<String>,
     /// Number of the process.
     pub process: u32,
+    /// Its rank, where it has one.
+    pub rank: Option<u32>,
+    /// All ranks of which the recording shows memory; the one that is explained failed, or has the largest peak.
+    pub ranks: Vec<u32>,
     /// Number of the device.
     pub device: i32,
     /// The moment: the failure, or the peak.
@@ -320,13 +325,20 @@ pub fn explain(
     let (class, pinning) = class::find(&case, need.as_ref())
         .map(|class| (class.finding, class.pinning))
         .unzip();
-    let (findings, fixes, claims) = conclude(
+    let (mut findings, fixes, claims) = conclude(
         &mut case,
         all.as_mut(),
         need.as_ref(),
         class.as_ref(),
         pinning.unwrap_or_default(),
     );
+    // Ranks that were ended when another failed do not show their peaks.
+    let compared = if failed {
+        whole.map(|(whole, _)| whole)
+    } else {
+        Some(recording)
+    };
+    findings.extend(compared.and_then(imbalance::find));
     let fact = |name: &str| recording.fact(track.process, name).map(str::to_owned);
     let (unknown_sizes, unknown) = unknown(recording, whole.map(|(whole, _)| whole), track);
     Some(Explanation {
@@ -340,6 +352,8 @@ pub fn explain(
         gpu: fact(meta::GPU_NAME),
         torch: fact(meta::TORCH_VERSION),
         process: track.process,
+        rank: recording.rank(track.process),
+        ranks: recording.ranks(),
         device: track.device,
         moment: moment(&case),
         request: case.request(),

@@ -887,3 +887,82 @@ fn the_moment_of_the_peak_is_told_where_another_has_most_allocated() {
     script.oom(60, &[line(3)]);
     assert_eq!(script.explain().fullest, None);
 }
+
+#[test]
+fn what_is_emptied_with_every_step_does_not_grow() {
+    // Outputs of four micro-batches in a list, until the step is over.
+    let found = |emptied: bool| {
+        let mut script = Script::new(1000);
+        script.alloc(20, &[line(1)]);
+        let mut kept = Vec::new();
+        for _ in 0..3 {
+            if emptied {
+                for at in std::mem::take(&mut kept) {
+                    script.free(at);
+                }
+            }
+            for _ in 0..4 {
+                script.phase("forward", |script| kept.push(script.alloc(10, &[line(7)])));
+                script.phase("backward", |_| ());
+            }
+            let answers: Vec<_> = kept
+                .iter()
+                .map(|&at| (at, "outputs (main)", "list /home/me/train.py:8"))
+                .collect();
+            script.census("peak", &answers);
+            script.phase("step", |_| ());
+            script.note(Kind::Mark, "", "step", 0);
+        }
+        codes(&script.explain()).contains(&"TN201")
+    };
+    assert!(!found(true));
+    assert!(found(false));
+}
+
+/// Ranks that hold so many MiB of weights, and logits besides, each on a device of its own.
+fn ranks(held: &[(u64, u64)]) -> Script {
+    let mut script = Script::bare(1000);
+    for (rank, (weights, logits)) in (0..).zip(held) {
+        script.process = rank + 1;
+        script.trace.meta.push(tonnage_trace::Meta {
+            process: script.process,
+            name: meta::PROCESS_RANK.to_owned(),
+            text: rank.to_string(),
+        });
+        script.segment(script.next, 512);
+        let at = script.alloc(*weights, &[line(2)]);
+        script.own(at, "weights", "weight");
+        if *logits > 0 {
+            script.alloc(*logits, &[line(7)]);
+        }
+    }
+    script
+}
+
+#[test]
+fn tn106_a_rank_that_holds_more_is_named_with_its_line() {
+    let explanation = ranks(&[(100, 0), (90, 0), (100, 0), (100, 50)]).explain();
+    let finding = explanation.findings.last().expect("an imbalance");
+    let place = finding.place.as_ref().map(|place| place.line);
+    assert_eq!((finding.code.code, place), ("TN106", Some(7)));
+    assert_eq!(finding.bytes, 50 * MIB);
+    assert!(
+        finding
+            .sentence
+            .starts_with("rank 3 has 150.00 MiB allocated at its peak, the other 3 have 90.00 MiB to 100.00 MiB; the largest difference is 50.00 MiB more"),
+        "{}",
+        finding.sentence
+    );
+}
+
+#[test]
+fn ranks_that_are_nearly_the_same_are_no_imbalance() {
+    for held in [
+        &[(100, 0), (100, 0)][..],
+        &[(100, 0), (100, 10)],
+        &[(100, 0)],
+    ] {
+        let explanation = ranks(held).explain();
+        assert!(!codes(&explanation).contains(&"TN106"), "{held:?}");
+    }
+}

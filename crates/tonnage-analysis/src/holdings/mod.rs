@@ -20,6 +20,7 @@ mod sites;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -376,12 +377,36 @@ impl Recording {
     /// The process and device that failed, or with the largest peak; none if no block is shown.
     pub fn worst(&self) -> Option<&Holdings> {
         let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
-        // The first of equals, so that rank 0 speaks for all.
+        // Of equals the first, so that rank 0 speaks for all.
+        let first = |track: &Holdings| Reverse(self.rank(track.process).unwrap_or(u32::MAX));
         self.tracks
             .iter()
             .rev()
-            .filter(|track| track.failure.is_some() || !track.blocks.is_empty())
-            .max_by_key(|track| (failed(track), track.peak_allocated))
+            .filter(|track| track.is_shown())
+            .max_by_key(|track| (failed(track), track.peak_allocated, first(track)))
+    }
+
+    /// The ranks whose memory is shown, in order.
+    pub fn ranks(&self) -> Vec<u32> {
+        let shown = self.tracks.iter().filter(|track| track.is_shown());
+        let mut ranks: Vec<u32> = shown.filter_map(|track| self.rank(track.process)).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// The rank of a process, where it has one.
+    pub fn rank(&self, process: u32) -> Option<u32> {
+        let rank =
+            tonnage_trace::meta::find(&self.meta, process, tonnage_trace::meta::PROCESS_RANK);
+        rank?.parse().ok()
+    }
+
+    /// Leaves out all processes but those of one rank.
+    pub fn keep_rank(&mut self, rank: u32) {
+        let mut tracks = std::mem::take(&mut self.tracks);
+        tracks.retain(|track| self.rank(track.process) == Some(rank));
+        self.tracks = tracks;
     }
 
     /// Whether the run came to its own end.
@@ -457,6 +482,11 @@ impl Slack {
 }
 
 impl Holdings {
+    /// Whether the recording shows anything of it.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.failure.is_some() || !self.blocks.is_empty()
+    }
+
     /// The moment that matters: the failure that ended it, or the peak.
     pub fn moment(&self) -> u32 {
         match self.failure {

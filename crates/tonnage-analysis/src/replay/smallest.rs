@@ -62,14 +62,7 @@ impl Track {
             // By ever larger steps: the answer is seldom far.
             (low, high) = (high, high + 2 * (high - refused / GRANULARITY));
         }
-        while high - low > 1 {
-            let middle = low + (high - low) / 2;
-            if completes(middle) {
-                high = middle;
-            } else {
-                low = middle;
-            }
-        }
+        (_, high) = bisected(low, high, completes);
         Some(high * GRANULARITY)
     }
 
@@ -103,14 +96,7 @@ impl Track {
         let requests = self.requests.ops.len().max(1) as u64;
         let probes = (REQUESTS / requests).clamp(PROBES.0, PROBES.1);
         loop {
-            while high - low > 1 {
-                let middle = low + (high - low) / 2;
-                if completes(middle) {
-                    high = middle;
-                } else {
-                    low = middle;
-                }
-            }
+            (low, high) = bisected(low, high, &mut completes);
             let floor = least.saturating_sub(1);
             let gap = (high - floor) / (probes + 1);
             let lower = (1..=probes)
@@ -131,4 +117,17 @@ impl Track {
             monotone,
         })
     }
+}
+
+/// Two neighbours between `low`, which does not complete, and `high`, which does.
+fn bisected(mut low: u64, mut high: u64, mut completes: impl FnMut(u64) -> bool) -> (u64, u64) {
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if completes(middle) {
+            high = middle;
+        } else {
+            low = middle;
+        }
+    }
+    (low, high)
 }

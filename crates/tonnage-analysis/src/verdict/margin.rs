@@ -6,19 +6,20 @@
 //! replay finds. Against it stands what a dry run does not count. Its ranges were read off real GPUs;
 //! `docs/concepts/limits.md` has the readings.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 
 use serde::Serialize;
 use tonnage_trace::{Meta, meta};
 
 use super::{DeviceTotal, DeviceUse, Facts};
-use crate::facts;
+use crate::facts::{self, NcclBuffers};
 use crate::replay::{Alloc, Job, Options, Track};
 
 const MIB: u64 = 1 << 20;
 /// What images of kernels and handles of libraries took beside the context of a process with PyTorch.
 const IMAGES: (u64, u64) = (50 * MIB, 350 * MIB);
-/// What NCCL took in a process of a distributed job.
+/// What NCCL took in a process of a distributed job. More communicators than there were in those jobs take more.
 const NCCL: (u64, u64) = (100 * MIB, 1843 * MIB);
 /// How far a context that is assumed was from those that were read.
 const CONTEXT: (u64, u64) = (0, 22 * MIB);
@@ -29,10 +30,12 @@ const CONTEXT: (u64, u64) = (0, 22 * MIB);
 pub struct Uncounted {
     /// What it is.
     pub what: String,
-    /// The least it was seen to take, in bytes on the device.
+    /// The least it takes, in bytes on the device.
     pub low: u64,
     /// The most.
     pub high: u64,
+    /// How both are known: `seen` on real GPUs, `computed`, or `computed and seen`: the least and the most.
+    pub known: String,
 }
 
 /// The distance to the limits of the fullest device.
@@ -157,11 +160,13 @@ pub(crate) fn most_uncounted(facts: &[Meta], processes: u64) -> u64 {
 
 /// What is not counted of so many processes on a device.
 fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
-    let part = |what: &str, (low, high): (u64, u64)| Uncounted {
+    let part_known = |what: &str, (low, high): (u64, u64), known: &str| Uncounted {
         what: what.to_owned(),
         low: low.saturating_mul(processes),
         high: high.saturating_mul(processes),
+        known: known.to_owned(),
     };
+    let part = |what: &str, range: (u64, u64)| part_known(what, range, "seen");
     let mut parts = Vec::new();
     if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some(facts::MEASURED) {
         // On a real GPU everything counts.
@@ -171,12 +176,76 @@ fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
     if fact(meta::TORCH_VERSION).is_some_and(|fact| !fact.text.is_empty()) {
         parts.push(part("kernel images and library handles", IMAGES));
     }
-    // Processes that were spawned have no rank in their environment.
-    if fact(meta::PROCESS_RANK).is_some() || fact(facts::COMMUNICATOR).is_some() {
-        parts.push(part("buffers of NCCL", NCCL));
+    if let Some((what, range, known)) = nccl(all) {
+        parts.push(part_known(&what, range, known));
     }
     if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some("assumed") {
         parts.push(part("a context larger than assumed", CONTEXT));
     }
     parts
+}
+
+/// What NCCL takes in one process: by what was computed of the one with most, where that is more than was seen.
+fn nccl(all: &[Meta]) -> Option<(String, (u64, u64), &'static str)> {
+    let told = all.iter().filter(|fact| fact.name == facts::NCCL_BUFFERS);
+    let most = told
+        .filter_map(|fact| serde_json::from_str::<NcclBuffers>(&fact.text).ok())
+        .max_by_key(|buffers| (buffers.high, buffers.low));
+    if let Some(buffers) = most {
+        let count = buffers.communicators;
+        let plural = if count == 1 { "" } else { "s" };
+        let what = format!("buffers of NCCL, {count} communicator{plural}");
+        let known = if buffers.high > NCCL.1 {
+            "computed"
+        } else {
+            "computed and seen"
+        };
+        return Some((what, (buffers.low, buffers.high.max(NCCL.1)), known));
+    }
+    // Processes that were spawned have no rank in their environment. One rank alone, as a server may have it, has nobody
+    // to exchange anything with.
+    let named = |name: &'static str| all.iter().filter(move |fact| fact.name == name);
+    let several = |name: &'static str| {
+        named(name).any(|fact| fact.text.parse::<u64>().is_ok_and(|ranks| ranks > 1))
+    };
+    let ranks: BTreeSet<&str> = named(meta::PROCESS_RANK)
+        .map(|fact| fact.text.as_str())
+        .collect();
+    let distributed = ranks.len() > 1 || several(facts::WORLD_SIZE) || several(facts::COMMUNICATOR);
+    distributed.then(|| ("buffers of NCCL".to_owned(), NCCL, "seen"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_alone_has_no_buffers_of_nccl() {
+        let told = |facts: &[(&str, &str)]| {
+            let facts: Vec<Meta> = facts
+                .iter()
+                .map(|&(name, text)| Meta {
+                    process: 0,
+                    name: name.to_owned(),
+                    text: text.to_owned(),
+                })
+                .collect();
+            nccl(&facts).is_some()
+        };
+        assert!(!told(&[]));
+        // A server with one GPU sets a rank and makes a communicator of itself.
+        assert!(!told(&[
+            (meta::PROCESS_RANK, "0"),
+            (facts::COMMUNICATOR, "1")
+        ]));
+        assert!(told(&[
+            (meta::PROCESS_RANK, "0"),
+            (meta::PROCESS_RANK, "1")
+        ]));
+        assert!(told(&[(facts::COMMUNICATOR, "2")]));
+        assert!(told(&[
+            (meta::PROCESS_RANK, "7"),
+            (facts::WORLD_SIZE, "512")
+        ]));
+    }
 }

@@ -8,11 +8,13 @@
 
 mod changes;
 mod costs;
+mod deadlock;
 mod margin;
 mod need;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
@@ -31,6 +33,7 @@ pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
 pub use costs::{Cost, Costs, ToldCosts};
+pub use deadlock::{CalledInstead, Deadlock, WaitsBecause};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
 pub(crate) use need::Needed;
@@ -153,6 +156,8 @@ pub struct DeviceUse {
     pub peak_reserved: u64,
     /// Whether that history is there and whole: without it cached and other memory cannot be told apart.
     pub reserved_known: bool,
+    /// Whether tonnage's hook ran in the process, which hands that history over.
+    pub hooked: bool,
     /// Most that was charged to the process.
     pub peak_used: u64,
     /// Who held the blocks at the peak, largest first.
@@ -219,6 +224,12 @@ pub struct Exception {
     pub place: Option<Place>,
 }
 
+impl Exception {
+    fn is_interrupt(&self) -> bool {
+        self.kind == "builtins.KeyboardInterrupt"
+    }
+}
+
 /// A number and how it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -227,6 +238,36 @@ pub struct KnownBytes {
     pub bytes: u64,
     /// read, rounded, assumed, given or measured.
     pub known: String,
+}
+
+/// The ranks of a job that were run, of more that it has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RanksRun {
+    /// How many ranks the job has.
+    pub world_size: u32,
+    /// Those that were run, in order.
+    pub ranks: Vec<u32>,
+    /// Those that do something else and were not run, as far as the job tells: a rank of each stage of a pipeline.
+    pub differing: Vec<u32>,
+}
+
+impl RanksRun {
+    fn find(facts: &Facts<'_>) -> Option<Self> {
+        let world_size = facts.any(facts::WORLD_SIZE)?.parse().ok()?;
+        let ranks = facts.any(facts::RANKS)?.split(',');
+        let ranks: Vec<u32> = ranks.map(str::parse).collect::<Result<_, _>>().ok()?;
+        let named = |fact: &meta::Meta| fact.name.strip_prefix(facts::DIFFERING_RANK)?.parse().ok();
+        let mut differing: Vec<u32> = facts.all.iter().filter_map(named).collect();
+        differing.retain(|rank| !ranks.contains(rank));
+        differing.sort_unstable();
+        differing.dedup();
+        Some(Self {
+            world_size,
+            ranks,
+            differing,
+        })
+    }
 }
 
 /// The answer.
@@ -248,6 +289,8 @@ pub struct Verdict {
     pub gpu_name: String,
     /// Devices of the machine.
     pub gpu_count: u32,
+    /// Which ranks of the job were run, where others were only answered.
+    pub ranks_run: Option<RanksRun>,
     /// Bytes of a device.
     pub capacity: KnownBytes,
     /// Bytes of a context.
@@ -280,6 +323,8 @@ pub struct Verdict {
     pub stopped: Option<String>,
     /// How the memory of the host, not that of the GPU, ran out, if it did.
     pub host_out_of_memory: Option<String>,
+    /// Ranks that would wait for others for ever on a GPU.
+    pub deadlocks: Vec<Deadlock>,
     /// Users of a device other than PyTorch that a dry run cannot follow.
     pub foreign: Vec<Foreign>,
     /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
@@ -294,9 +339,16 @@ pub struct Verdict {
 impl Verdict {
     /// The device and process with the most memory in use, or the one that failed.
     pub fn worst(&self) -> Option<&DeviceUse> {
-        let rank = |device: &&DeviceUse| (device.out_of_memory.is_some(), device.peak_used);
-        // The first of equals, so that rank 0 speaks for all.
-        self.devices.iter().rev().max_by_key(rank)
+        // Of equals the first, so that rank 0 speaks for all.
+        let worst = |device: &&DeviceUse| {
+            let rank = device
+                .rank
+                .as_ref()
+                .and_then(|rank| rank.parse::<u32>().ok());
+            let first = Reverse(rank.unwrap_or(u32::MAX));
+            (device.out_of_memory.is_some(), device.peak_used, first)
+        };
+        self.devices.iter().rev().max_by_key(worst)
     }
 
     /// Bytes that were never used on the fullest device, all processes on it taken together.
@@ -307,6 +359,14 @@ impl Verdict {
         }
         let free = self.devices_total.iter().map(|device| device.least_free);
         free.min().unwrap_or(self.capacity.bytes)
+    }
+
+    /// How often a job that ran to its end had run out of memory.
+    pub fn handled_ooms(&self) -> u64 {
+        match self.outcome {
+            Outcome::Fits => self.devices.iter().map(|device| device.ooms).sum(),
+            _ => 0,
+        }
     }
 }
 
@@ -385,6 +445,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         gpu: facts.gpu.clone(),
         gpu_name: facts.gpu_name.clone(),
         gpu_count: facts.gpu_count,
+        ranks_run: RanksRun::find(&facts),
         capacity: facts.capacity.clone(),
         context: facts.context.clone(),
         torch: facts.torch.clone(),
@@ -408,6 +469,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         costs: costs::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         host_out_of_memory,
+        deadlocks: deadlock::find(facts.all),
         unknown: unknown(&facts, outcome, &rows.unmodelled),
         unknown_sizes: rows.unmodelled.unknown_sizes(),
         foreign,
@@ -422,6 +484,21 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
         Outcome::NotCovered => unknown::told(facts.all),
         _ => unknown::sentences(facts.all, calls),
     };
+    if let Some(run) = RanksRun::find(facts) {
+        let absent = u64::from(run.world_size).saturating_sub(run.ranks.len() as u64);
+        if !run.differing.is_empty() {
+            let differing: Vec<_> = run.differing.iter().map(u32::to_string).collect();
+            unknown.push(format!(
+                "what ranks {} hold, which do something else than those that were run: --ranks auto runs them too",
+                differing.join(", ")
+            ));
+        }
+        if absent > 0 {
+            unknown.push(format!(
+                "what the {absent} ranks that were not run do: they are taken to send what the ranks that were run send, and sums over ranks are not computed"
+            ));
+        }
+    }
     let quiet = facts.any(facts::WITHOUT_NEW_PEAK);
     if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
         let quiet = quiet.map_or_else(String::new, |seconds| {
@@ -532,8 +609,8 @@ impl<R: Read> Rows<R> {
         if exceptions.iter().any(is_memory) {
             return Outcome::DoesNotFit;
         }
-        let stopped = |exception: &Exception| exception.kind == "builtins.KeyboardInterrupt";
-        if facts.any(facts::INTERRUPTED).is_some() || exceptions.iter().any(stopped) {
+        let interrupted = facts.any(facts::INTERRUPTED).is_some();
+        if interrupted || exceptions.iter().any(Exception::is_interrupt) {
             return Outcome::Interrupted;
         }
         // A program that is no Python script has no exception: the last it heard was a refusal.
@@ -547,7 +624,10 @@ impl<R: Read> Rows<R> {
         let device = |((process, device), track): ((u32, i32), &DeviceAccount)| {
             let failure = failure(track).filter(|_| outcome == Outcome::DoesNotFit);
             let shown = failure.map_or_else(|| track.at_peak_used(), |failure| failure.moment);
-            let peak_allocated = track.at_peak_allocated().breakdown.allocated;
+            // While tensors are paused, there are more bytes in blocks than in memory: the most is at another moment.
+            let moments = [track.at_peak_allocated(), track.at_peak_used()];
+            let allocated = moments.map(|moment| moment.breakdown.allocated);
+            let peak_allocated = allocated[0].max(allocated[1]);
             let peak_reserved = track.at_peak_reserved().reserved;
             // Kept beside the rows of a process that lost some.
             let kept = |name: String| {
@@ -566,6 +646,7 @@ impl<R: Read> Rows<R> {
                 peak_reserved: peak_reserved.max(kept(facts::peak_reserved(device))),
                 // Blocks lie in segments: less reserved than handed out means that segments were not seen.
                 reserved_known: peak_reserved >= peak_allocated,
+                hooked: facts.fact(process, meta::TORCH_VERSION).is_some(),
                 peak_used: track
                     .at_peak_used()
                     .breakdown
@@ -765,9 +846,10 @@ impl<'a> Facts<'a> {
         found.map(|fact| fact.text.as_str())
     }
 
+    /// What the processes raised, without those that were only ended because of another.
     fn exceptions(&self) -> Vec<Exception> {
         let found = self.all.iter().filter(|fact| fact.name == facts::EXCEPTION);
-        found
+        let mut raised: Vec<Exception> = found
             .filter_map(|fact| {
                 let json: serde_json::Value = serde_json::from_str(&fact.text).ok()?;
                 let frames = json["stack"].as_array().cloned().unwrap_or_default();
@@ -784,6 +866,10 @@ impl<'a> Facts<'a> {
                     place: frames.find(|place| is_users(&place.file)),
                 })
             })
-            .collect()
+            .collect();
+        if !raised.iter().all(Exception::is_interrupt) && self.any(facts::INTERRUPTED).is_none() {
+            raised.retain(|exception| !exception.is_interrupt());
+        }
+        raised
     }
 }

@@ -13,7 +13,7 @@ use tonnage_report::{
 };
 use tonnage_trace::meta;
 
-use super::explain::read;
+use super::explain::{keep_rank, read};
 use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
 use super::report::{put, tell_written};
@@ -26,8 +26,8 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
     let output = target
         .map(|target| Output::create(target, options.force))
         .transpose()?;
-    let before = Side::read(&options.before)?;
-    let after = Side::read(&options.after)?;
+    let before = Side::read(&options.before, options.rank)?;
+    let after = Side::read(&options.after, options.rank)?;
     let diff = Diff::of(&before.summary, &after.summary);
     if let Some((output, target)) = output.zip(target) {
         write_page(options, output, target, &diff, &before, &after)?;
@@ -48,9 +48,12 @@ struct Side {
 }
 
 impl Side {
-    fn read(path: &Path) -> Result<Self> {
+    fn read(path: &Path, rank: Option<u32>) -> Result<Self> {
         let recording = Recording::open(path)?;
-        let held = read(&recording, path)?;
+        let mut held = read(&recording, path)?;
+        if let Some(rank) = rank {
+            keep_rank(&mut held, rank)?;
+        }
         // Two checkouts of one program are to be compared, wherever they lie.
         let stacks = held.worst().map_or(&[][..], |track| &track.blocks);
         let stacks = stacks.iter().filter_map(|block| block.stack);
@@ -143,6 +146,7 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
             String::new()
         },
         facts: [before, after].into_iter().filter_map(device).collect(),
+        ranks: None,
         comparison: Some(Comparison {
             groups: std::iter::once(("totals", &diff.totals))
                 .chain(groups)
@@ -155,8 +159,9 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
 }
 
 /// What is compared beside the totals.
-fn groups(diff: &Diff) -> [(&'static str, &Vec<Change>); 3] {
+fn groups(diff: &Diff) -> [(&'static str, &Vec<Change>); 4] {
     [
+        ("by rank, its own peak", &diff.ranks),
         ("by category, at the peak", &diff.categories),
         ("by phase, its own peak", &diff.phases),
         ("by line, at the peak", &diff.lines),

@@ -24,7 +24,9 @@ use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use super::run::job_folder;
 use crate::Surroundings;
 use crate::arguments::ExplainOptions;
-use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, without_colour};
+use crate::output::{
+    Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, ranks_named, without_colour,
+};
 use crate::wrapped::Screen;
 
 pub(crate) fn run(
@@ -44,7 +46,10 @@ pub(crate) fn run(
         }
     }
     let recording = Recording::open(&options.what)?;
-    let first = read(&recording, &options.what)?;
+    let mut first = read(&recording, &options.what)?;
+    if let Some(rank) = options.rank {
+        keep_rank(&mut first, rank)?;
+    }
     let Some(explanation) = answer(&recording, &first)? else {
         return Err(without(
             &options.what,
@@ -66,6 +71,24 @@ pub(crate) fn run(
         text(explanation, &folders)
     });
     Ok(reply?)
+}
+
+/// Leaves out all processes but those of one rank, which must be there.
+pub(super) fn keep_rank(read: &mut Holdings, rank: u32) -> Result<()> {
+    let ranks = read.ranks();
+    if ranks.contains(&rank) {
+        read.keep_rank(rank);
+        return Ok(());
+    }
+    let hint = if ranks.is_empty() {
+        "its processes have no ranks; without --rank the largest is taken".to_owned()
+    } else {
+        format!("it has {}", ranks_named(&ranks))
+    };
+    Err(hinted(
+        format!("the recording shows no memory of rank {rank}"),
+        hint,
+    ))
 }
 
 /// The folder of the user's code, with a slash.
@@ -294,6 +317,19 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     } else if let Some(text) = at_least(explanation) {
         screen.line("needs", &text);
     }
+    if let Some(rank) = explanation.rank.filter(|_| explanation.ranks.len() > 1) {
+        let what = match explanation.outcome {
+            Outcome::OutOfMemory => "which failed",
+            Outcome::Ran => "with the largest peak",
+        };
+        let all = ranks_named(&explanation.ranks);
+        screen.line(
+            "of",
+            &format!("rank {rank}, {what} of {all}; --rank N explains another"),
+        );
+    } else if let Some(rank) = explanation.rank {
+        screen.line("of", &format!("rank {rank}"));
+    }
     let most_allocated = match &explanation.fullest {
         Some(fullest) => {
             let row = count(u64::from(fullest.row) + 1);
@@ -347,7 +383,11 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         .findings
         .iter()
         .filter(|finding| finding.code != codes::SHORT || explanation.findings.len() == 1);
-    for (index, finding) in causes.take(CAUSES).enumerate() {
+    // That ranks differ is said beside the causes.
+    let (ranks, causes): (Vec<_>, Vec<_>) =
+        causes.partition(|finding| finding.code == codes::IMBALANCE);
+    let shown = causes.into_iter().take(CAUSES).chain(ranks);
+    for (index, finding) in shown.enumerate() {
         screen.line(if index == 0 { "because" } else { "" }, &found(finding));
     }
 }

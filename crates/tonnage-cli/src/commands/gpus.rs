@@ -144,6 +144,9 @@ fn describe(gpu: &Gpu, catalogue: &Catalogue) -> String {
         format!("{} a block", bytes(gpu.limits.shared_per_block_optin.value)),
         &gpu.limits.shared_per_block_optin,
     );
+    if let Some(channels) = &gpu.nccl_channels {
+        line(&mut text, "NCCL channels", channels.value, channels);
+    }
     peak(&mut text, &gpu.peak);
     text.trim_end().to_owned()
 }

@@ -7,6 +7,8 @@ pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod fit;
+pub(crate) mod fleet;
+pub(crate) mod forecast;
 pub(crate) mod gpus;
 pub(crate) mod import;
 pub(crate) mod info;

@@ -51,6 +51,7 @@ pub(crate) fn run(
         if fails {
             let what = ExplainOptions {
                 what: path.clone(),
+                rank: None,
                 json: false,
             };
             let explained = super::explain::run(&what, Form::Text, surroundings);

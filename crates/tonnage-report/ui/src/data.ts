@@ -148,6 +148,22 @@ export interface Finding {
   pins: boolean;
 }
 
+/** What a rank took; `pane` shows it. */
+export interface Rank {
+  rank: number;
+  used: number;
+  allocated: number;
+  capacity: number | null;
+  pane: number | null;
+}
+
+/** The ranks of a job that were run, and a line for each group of equal ones. */
+export interface Ranks {
+  world_size: number;
+  run: Rank[];
+  lines: Fact[];
+}
+
 export interface Difference {
   what: string;
   before: number;
@@ -162,6 +178,7 @@ export interface Story {
   answer: Answer | null;
   facts: Fact[];
   findings: Finding[];
+  ranks: Ranks | null;
   comparison: { groups: { title: string; rows: Difference[] }[] } | null;
   producer: string;
 }

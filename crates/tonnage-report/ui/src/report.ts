@@ -10,6 +10,7 @@ import { paneKey } from "./keys";
 import { Pane } from "./pane";
 import { answerCard } from "./panels/answer";
 import { FindingsPanel } from "./panels/findings";
+import { ranksPanel } from "./panels/ranks";
 import { SelectionPanel } from "./panels/selection";
 import { button } from "./parts";
 import { ThemeSwitch } from "./theme";
@@ -65,6 +66,7 @@ export class Report {
         "main",
         {},
         answerCard(story),
+        ranksPanel(story.ranks, (pane) => void this.choose(pane)),
         this.findings.element,
         this.toolbar.element,
         this.toolbar.found,

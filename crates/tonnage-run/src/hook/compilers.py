@@ -6,14 +6,21 @@ them and take the fastest. In a dry run nothing takes time, so the comparison
 says nothing, and compiling takes minutes. Here the first candidate that compiles
 is taken; where Inductor chooses between a library and kernels of its own, the
 library. Which one a GPU would take is unknown by nature, and the verdict says so.
+
+FlashInfer compiles its kernels with nvcc when they are first used. Where there is
+no nvcc, a GPU's machine would have one, and so would have taken these kernels: a
+module whose functions do nothing takes their place. FlashInfer allocates results
+and work space in Python, before it calls them; the verdict names the modules.
 """
 
 import functools
 import os
+import shutil
 
 
 class Compilers:
-    def __init__(self):
+    def __init__(self, note):
+        self.note = note
         # Whether a choice was made that goes by time on a GPU.
         self.chose = False
 
@@ -24,6 +31,8 @@ class Compilers:
             "triton.runtime.autotuner": self._change_triton,
             "torch._inductor.runtime.triton_heuristics": self._change_kernels,
             "torch._inductor.select_algorithm": self._change_algorithms,
+            "flashinfer.jit.core": self._change_flashinfer,
+            "vllm.envs": self._change_vllm,
         }
 
     def _find_driver(self, module):
@@ -98,3 +107,52 @@ class Compilers:
             return choose(this, name, choices, *arguments, **options)
 
         cache.__call__ = choose_first
+
+    def _change_vllm(self, module):
+        """vLLM leaves FlashInfer out where there is no nvcc; a GPU's machine has it, or FlashInfer's binaries."""
+        if not has_nvcc():
+            os.environ.setdefault("VLLM_HAS_FLASHINFER_CUBIN", "1")
+
+    def _change_flashinfer(self, module):
+        if has_nvcc():
+            return
+        spec = module.JitSpec
+        load = spec.build_and_load
+
+        @functools.wraps(load)
+        def load_or_do_nothing(this, *arguments, **options):
+            try:
+                return load(this, *arguments, **options)
+            except Exception:
+                # Nothing was compiled before, and nothing can be.
+                self.note(undone_modules=[this.name])
+                return _Nothing(this.name)
+
+        spec.build_and_load = load_or_do_nothing
+
+
+def has_nvcc():
+    """Whether nvcc is where programs look for it."""
+    for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if home and os.path.exists(os.path.join(home, "bin", "nvcc")):
+            return True
+    return shutil.which("nvcc") is not None
+
+
+class _Nothing:
+    """A module of kernels that were not compiled: each of its functions does nothing."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._do_nothing
+
+    def __getitem__(self, name):
+        return self._do_nothing
+
+    @staticmethod
+    def _do_nothing(*arguments, **options):
+        return None

@@ -26,6 +26,17 @@ _MAX_PUT_OFF = 64
 # Elements that are drawn at a time to move a generator on; a multiple of 16, in which torch draws normal numbers.
 _DRAWN_AT_ONCE = 1 << 16
 
+# What fills a tensor in torch.nn.init; the others call these.
+_INITIALIZERS = (
+    "_no_grad_uniform_",
+    "_no_grad_normal_",
+    "_no_grad_trunc_normal_",
+    "_no_grad_fill_",
+    "_no_grad_zero_",
+    "kaiming_uniform_",
+    "kaiming_normal_",
+)
+
 _RANDOM = {"normal_", "uniform_"}
 _FILLING = {"zero_", "fill_"}
 # In place, element by element, with numbers as their only other arguments.
@@ -213,6 +224,7 @@ class Host:
         self.floats = {torch.float32, torch.float64, torch.float16, torch.bfloat16}
         self.registered = 0
         self._watch_parameters()
+        self._watch_initializers()
         self._wrap_reads()
         self._save_sparsely()
 
@@ -221,11 +233,30 @@ class Host:
 
         register_module_parameter_registration_hook(self._on_parameter)
 
+    def _watch_initializers(self):
+        """What torch.nn.init fills is a parameter, or becomes one: `nn.Parameter(nn.init.normal_(torch.empty(…)))`."""
+        init = self.torch.nn.init
+
+        def watch(fill):
+            @functools.wraps(fill)
+            def take_for_parameter(tensor, *arguments, **options):
+                if type(tensor) in self.plain:
+                    self._take_for_parameter(tensor)
+                return fill(tensor, *arguments, **options)
+
+            return take_for_parameter
+
+        for name in _INITIALIZERS:
+            if hasattr(init, name):
+                setattr(init, name, watch(getattr(init, name)))
+
     def _on_parameter(self, module, name, parameter):
         # Others may have no storage yet, or none at all.
-        if type(parameter) is not self.torch.nn.Parameter or parameter.layout is not self.torch.strided:
-            return
-        if not parameter.is_cpu or parameter.nbytes < _LARGE:
+        if type(parameter) is self.torch.nn.Parameter:
+            self._take_for_parameter(parameter)
+
+    def _take_for_parameter(self, parameter):
+        if parameter.layout is not self.torch.strided or not parameter.is_cpu or parameter.nbytes < _LARGE:
             return
         storage = parameter.untyped_storage()
         with self.lock:

@@ -106,6 +106,13 @@ def _plain(name):
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
+def _is_cache(name):
+    """Whether a name is that of keys and values kept from token to token, and not of tables that are kept for reuse:
+    angles of rotary embeddings, masks."""
+    last = name.rpartition(".")[2]
+    return "cache" in last and not any(word in last for word in ("cos", "sin", "rope", "rotary", "freq", "mask"))
+
+
 class _Calls:
     """What the code above knows of us."""
 
@@ -213,7 +220,7 @@ class Owners:
                 self.own("gradients", name, parameter.grad)
         for name, buffer in root.named_buffers():
             name = _plain(name)
-            self.own("kv_cache" if "cache" in name else "buffers", name, buffer)
+            self.own("kv_cache" if _is_cache(name) else "buffers", name, buffer)
 
     def _forget_gradients(self, root):
         """A backward pass has changed them, and nothing was computed there."""
@@ -268,7 +275,7 @@ class Owners:
             self.paths[module] = _plain(name) or type(module).__name__
         keepers = []
         for module in root.modules():
-            names = [name for name in vars(module) if "cache" in name]
+            names = [name for name in vars(module) if _is_cache(name)]
             keepers.extend((weakref.ref(module), name) for name in names)
         self.cache_keepers[root] = keepers
 

@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import sys
+import types
 
 _TORCH, _NOTE = 3, 4
 
@@ -37,11 +38,13 @@ class _Recorder:
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
+        self.finish_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._finish)
         self.torch = None
         self.owners = None
         self.holders = None
         self.values = None
         self.compilers = None
+        self.kernels = None
         self.changes = None
         self.set_history = None
         self.running = False
@@ -50,6 +53,8 @@ class _Recorder:
         self.draining = False
         self.started = False
         self.forked = False
+        # As torch.distributed has it; launchers may not tell.
+        self.rank = None
 
     def write(self, tag, data):
         self.library.tonnage_record(tag, data, len(data))
@@ -66,6 +71,7 @@ class _Recorder:
         if self.settings["values"]:
             host = _load("host")["Host"](torch)
             self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
+            self.values.tell = lambda summary: self.note(values=summary)
             self.values.install()
         if self.gpu is None:
             self._change_compilers()
@@ -73,6 +79,9 @@ class _Recorder:
         self.owners.sparing = self.gpu is not None
         self.owners.after_step = self._after_step
         self.change(self.settings.get("changes") or ())
+        if self.settings.get("ranks"):
+            _load("ranks")["Ranks"](self.settings["ranks"], self.note).install(torch)
+        self._watch_rank()
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
         memory._record_memory_history = self._history_asked_for_by_script
@@ -91,8 +100,13 @@ class _Recorder:
             self.gpu.sample()
 
     def _change_compilers(self):
-        self.compilers = _load("compilers")["Compilers"]()
-        for name, change in self.compilers.modules().items():
+        self.compilers = _load("compilers")["Compilers"](self.note)
+        changes = self.compilers.modules()
+        if self.values is not None:
+            ttir = types.SimpleNamespace(**_load("ttir"))
+            self.kernels = _load("kernels", {"ttir": ttir})["Kernels"](self.library, self.values)
+            changes.update(self.kernels.modules())
+        for name, change in changes.items():
             if name in sys.modules:
                 change(sys.modules[name])
             else:
@@ -118,6 +132,8 @@ class _Recorder:
                 self.values.start()
             self.owners.install()
             self.library.tonnage_set_census(self.census_callback)
+            if self.gpu is None:
+                self.library.tonnage_set_finish(self.finish_callback)
         except Exception as error:
             self.note(unnamed=f"{type(error).__name__}: {error}")
         self._tell_versions()
@@ -157,6 +173,30 @@ class _Recorder:
             python=sys.version.split()[0],
             environment={name: os.environ[name] for name in variables if name in os.environ},
         )
+        if self.rank is not None:
+            self.note(rank=self.rank)
+
+    def _watch_rank(self):
+        """Lets torch.distributed tell which rank this process is, as soon as it knows."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        update = getattr(c10d, "_update_default_pg", None)
+        if update is None:
+            return
+
+        def update_and_tell(group):
+            update(group)
+            rank = c10d.get_rank() if group is not None else -1
+            if rank < 0:
+                return
+            self.rank = rank
+            if self.gpu is None:
+                import ctypes
+
+                self.library.tonnage_rank(ctypes.c_int64(rank))
+            if self.started:
+                self.note(rank=rank)
+
+        c10d._update_default_pg = update_and_tell
 
     def join(self, settings):
         """Goes on as the recorder of a variant, which was forked off before any device was used."""
@@ -380,9 +420,20 @@ class _Recorder:
         seen = self.values.operators.values() if self.values is not None else ()
         return any("convolution" in getattr(operator, "name", "") for operator in seen)
 
+    def _finish(self, _):
+        """Hands over what is left where C ends the process, maybe in the midst of an operator."""
+        try:
+            self.drain()
+            self.tell_values()
+        except Exception as error:
+            self.note(trouble=f"{type(error).__name__}: {error}")
+        return 0
+
     def forget(self):
         """Records no further: the end is near, or this is a forked child."""
         self.running = False
+        if self.gpu is None:
+            self.library.tonnage_set_finish(None)
         if self.values is not None:
             self.values.stop()
         self.holders = None
@@ -496,12 +547,14 @@ def _at_exit():
         _imports.write()
     if _recorder is not None:
         _recorder.sample()
+        _recorder.drain()
+        # After the history: when that is drained depends on the clock, and the place of a row must not. Before what
+        # takes longer: a server kills workers that do not end within seconds.
+        _recorder.tell_values()
         if _recorder.settings.get("holders_at_end", True):
             _recorder.ask_owners()
             _recorder.take_census("end")
         _recorder.drain()
-        # After the last of the history: when that is drained depends on the clock, and the place of a row must not.
-        _recorder.tell_values()
         if _recorder.gpu is not None and _recorder.gpu.files is not None:
             _recorder.note(ended=True)
         # What torch frees from here on happens in a Python that is going away.
@@ -517,11 +570,10 @@ def _leave_libraries():
     import gc
 
     is_library = _SHARED["is_library"]
-    needed = {"__main__", "builtins", "sys", "importlib", "importlib._bootstrap"}
     left = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if name not in needed and isinstance(file, str) and is_library(file):
+        if name != "__main__" and isinstance(file, str) and is_library(file):
             left.append(sys.modules.pop(name))
     # Nobody lets go of it again.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(left))
@@ -538,7 +590,8 @@ def _exit_at_once(status):
 
 
 def _in_forked_child():
-    if _recorder is not None and not _serving:
+    # Where CUDA was used before, torch refuses to use it here. Where not, this may be a rank.
+    if _recorder is not None and not _serving and _recorder.started:
         _recorder.forget()
 
 

@@ -44,6 +44,9 @@ import threading
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
 _DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
 
+# Tensors of torch.compile, each of which goes with a mode of its own.
+_OF_MODES = ("FakeTensor", "FunctionalTensor")
+
 # Marks an answer for a read of one byte; as in the stand-in.
 _FOR_A_BYTE = 1 << 63
 
@@ -259,9 +262,15 @@ class Values:
         self.range = library.tonnage_values_range
         self.range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
         self.range.restype = ctypes.c_uint64
+        self.pinned = library.tonnage_values_pinned
+        self.pinned.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
+        self.pinned.restype = ctypes.c_uint64
         self.answer = library.tonnage_values_answer
         self.answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self.answer.restype = ctypes.c_size_t
+        self.calling_from = library.tonnage_place
+        self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+        self.calling_from.restype = ctypes.c_uint64
         self.entered = library.tonnage_values_mode
         self.entered.argtypes = [ctypes.c_int64]
         self.entered.restype = None
@@ -278,6 +287,9 @@ class Values:
         self.on = False
         self.reads = collections.Counter()
         self.sizes = collections.Counter()
+        # How many of both decide something, and who is told.
+        self.decisions = 0
+        self.tell = lambda summary: None
         # What masks selected, by the number of autograd's node.
         self.counted = collections.OrderedDict()
         self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
@@ -307,7 +319,7 @@ class Values:
 
             def __torch_dispatch__(self, function, types, args=(), kwargs=None):
                 if types and any(values.unwraps(kind) for kind in types):
-                    if any(kind.__name__ == "FakeTensor" for kind in types):
+                    if any(kind.__name__ in _OF_MODES for kind in types):
                         # It has no values, and is made by a mode below this one, which must get its turn.
                         return function(*args, **kwargs) if kwargs else function(*args)
                     # The subclass unwraps itself first; its inner tensors come here afterwards.
@@ -467,6 +479,8 @@ class Values:
         operator.makes = any(argument.name == "device" for argument in schema.arguments)
         if space == "torchvision" and name == "nms":
             operator.handle = self._select_boxes
+        elif space in ("c10d", "_c10d_functional"):
+            operator.handle = self._collective
         elif space != "aten":
             operator.handle = self._pass if operator.mutated else None
         elif name == "_local_scalar_dense":
@@ -538,6 +552,9 @@ class Values:
 
     def _state(self, tensor):
         """The least that is known of any element."""
+        if self.unwraps(type(tensor)):
+            # Made by a mode below this one: it has no memory, or not its own.
+            return _UNAVAILABLE
         pieces = _pieces(tensor)
         if pieces is None:
             return _UNAVAILABLE
@@ -551,6 +568,8 @@ class Values:
 
     def _mark(self, tensor, state):
         """Says what is known of a tensor from now on."""
+        if self.unwraps(type(tensor)):
+            return
         pieces = _pieces(tensor)
         if pieces is None:
             pieces, state = ((tensor.data_ptr(), _extent(tensor)),), _DOUBT
@@ -566,9 +585,13 @@ class Values:
         else:
             size = ctypes.c_uint64()
             start = self.range(address, ctypes.byref(size))
-            end = start + size.value
+            is_device = start != 0
+            if not is_device:
+                start = self.pinned(address, ctypes.byref(size))
             buffer = (ctypes.c_char * size.value).from_address(start)
-            self.buffers.append((start, end, buffer))
+            if is_device:
+                # Pinned memory may be freed.
+                self.buffers.append((start, start + size.value, buffer))
         count = _extent(tensor) // tensor.itemsize
         return self.torch.frombuffer(buffer, dtype=tensor.dtype, count=count, offset=address - start)
 
@@ -686,6 +709,20 @@ class Values:
         self._doubt(operator, args, kwargs)
         return result
 
+    def _collective(self, operator, args, kwargs):
+        """The stand-in exchanges what goes through NCCL, and is told the line; what another library does is unknown."""
+        before = self._tell_place()
+        result = self._call(operator, args, kwargs)
+        if self._tell_place() == before:
+            self._doubt(operator, args, kwargs)
+        return result
+
+    @_harmless(None)
+    def _tell_place(self):
+        file, line, _ = self._place()[0]
+        name = file.encode()
+        return self.calling_from(name, len(name), line)
+
     def _compute(self, operator, args, kwargs):
         tensors = self._tensors(args, kwargs)
         device = [tensor for tensor in tensors if tensor.is_cuda]
@@ -771,7 +808,7 @@ class Values:
         if value is None or result.nbytes == 0 or result.dtype not in self.kinds:
             return result
         state = self._state(result)
-        if value == 0 and state != _UNAVAILABLE:
+        if value == 0 and state != _UNAVAILABLE and self.range(result.data_ptr(), ctypes.c_uint64()) != 0:
             self._mark(result, _ZERO)
         elif state != _UNAVAILABLE and self._may_put(result):
             self._view(result).fill_(value)
@@ -809,9 +846,15 @@ class Values:
         result = self._call(operator, args, kwargs)
         if level != _UNKNOWN:
             self._copy_values(result, source)
-        if level != _KNOWN and result.nbytes:
+        if level != _KNOWN and result.nbytes and not self._is_carried(result, source):
             self._note_read(source)
         return result
+
+    @_harmless(False)
+    def _is_carried(self, host, source):
+        """Whether the copy itself brings what is known: of a type that is not computed."""
+        same = source.dtype not in self.kinds and host.dtype is source.dtype and source.is_contiguous()
+        return same and source.nbytes <= _SMALL and self._state(source) == _KNOWN
 
     @_harmless(None)
     def _copy_values(self, host, source):
@@ -898,6 +941,7 @@ class Values:
         """A result has a size that depends on values; it is named if they are not known."""
         if level != _KNOWN:
             self.sizes[self._place()[0]] += 1
+            self._tell_now_and_then(True)
 
     def _nonzero(self, operator, args, kwargs):
         mask = args[0]
@@ -1150,6 +1194,8 @@ class Values:
 
     @_harmless(None)
     def _note_read(self, tensor):
+        if _reads_object(sys._getframe(2)):
+            return
         place, frame = self._place()
         decides = tensor.dtype is self.torch.bool
         if frame is not None and not decides:
@@ -1158,6 +1204,13 @@ class Values:
             if decides is None:
                 decides = self.deciding[key] = _decides(*key)
         self.reads[(*place, decides)] += 1
+        self._tell_now_and_then(decides)
+
+    def _tell_now_and_then(self, decides):
+        """Tells so far as there are twice as many decisions: a server kills its workers, and they tell no more."""
+        self.decisions += decides
+        if decides and self.decisions & (self.decisions - 1) == 0:
+            self.tell(self.summary())
 
     @_harmless(None)
     def forget(self, tensor):
@@ -1189,6 +1242,17 @@ class _Answers:
 
     def __exit__(self, *_):
         self.answer(None, 0)
+
+
+def _reads_object(frame):
+    """Whether torch.distributed reads a pickled object: what follows it in the tensor is unknown, and left out."""
+    for _ in range(8):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "_tensor_to_object":
+            return True
+        frame = frame.f_back
+    return False
 
 
 _JUMPS = (

@@ -64,8 +64,8 @@ pub(crate) use super::stream::{
     create_object as cuUserObjectCreate, destroy as cuStreamDestroy, destroy as cuStreamDestroy_v2,
     destroy_event as cuEventDestroy, destroy_event as cuEventDestroy_v2,
     destroy_exec as cuGraphExecDestroy, destroy_graph as cuGraphDestroy,
-    device as cuStreamGetDevice, done as cuStreamQuery, done as cuStreamSynchronize,
-    elapsed as cuEventElapsedTime, elapsed as cuEventElapsedTime_v2, end as cuStreamEndCapture,
+    device as cuStreamGetDevice, done as cuStreamQuery, elapsed as cuEventElapsedTime,
+    elapsed as cuEventElapsedTime_v2, end as cuStreamEndCapture,
     exchange_mode as cuThreadExchangeStreamCaptureMode, flags as cuStreamGetFlags,
     graph_release_object as cuGraphReleaseUserObject,
     graph_retain_object as cuGraphRetainUserObject, host_function as cuLaunchHostFunc,
@@ -78,7 +78,7 @@ pub(crate) use super::stream::{
     record as cuEventRecord, record_flags as cuEventRecordWithFlags,
     release_object as cuUserObjectRelease, retain_object as cuUserObjectRetain,
     synchronize as cuCtxSynchronize, wait as cuStreamWaitEvent,
-    wait_for_event as cuEventSynchronize,
+    wait_for_event as cuEventSynchronize, wait_for_stream as cuStreamSynchronize,
 };
 
 pub(crate) fn cuInit(_flags: u32) -> i32 {
@@ -565,43 +565,43 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
 }
 
 pub(crate) fn cuLaunchKernel(
-    _function: Ptr,
-    _grid_x: u32,
-    _grid_y: u32,
-    _grid_z: u32,
+    function: Ptr,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
     _block_x: u32,
     _block_y: u32,
     _block_z: u32,
     _shared: u32,
     stream: Ptr,
-    _parameters: Ptr,
+    parameters: Ptr,
     _extra: Ptr,
 ) -> i32 {
-    super::kernel::launch(stream)
+    super::kernel::launch_driver(function, [grid_x, grid_y, grid_z], parameters, stream)
 }
 
 pub(crate) fn cuLaunchKernelEx(
     config: Option<[u8; 40]>,
-    _function: Ptr,
-    _parameters: Ptr,
+    function: Ptr,
+    parameters: Ptr,
     _extra: Ptr,
 ) -> i32 {
-    super::kernel::launch_described(config)
+    super::kernel::launch_described(config, function, parameters)
 }
 
 pub(crate) fn cuLaunchCooperativeKernel(
-    _function: Ptr,
-    _grid_x: u32,
-    _grid_y: u32,
-    _grid_z: u32,
+    function: Ptr,
+    grid_x: u32,
+    grid_y: u32,
+    grid_z: u32,
     _block_x: u32,
     _block_y: u32,
     _block_z: u32,
     _shared: u32,
     stream: Ptr,
-    _parameters: Ptr,
+    parameters: Ptr,
 ) -> i32 {
-    super::kernel::launch(stream)
+    super::kernel::launch_driver(function, [grid_x, grid_y, grid_z], parameters, stream)
 }
 
 // Graphs.

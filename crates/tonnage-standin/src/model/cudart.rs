@@ -62,10 +62,9 @@ pub(crate) use super::stream::{
     create_plain as cudaStreamCreate, destroy as cudaStreamDestroy,
     destroy_event as cudaEventDestroy, destroy_exec as cudaGraphExecDestroy,
     destroy_graph as cudaGraphDestroy, device as cudaStreamGetDevice, done as cudaStreamQuery,
-    done as cudaStreamSynchronize, elapsed as cudaEventElapsedTime,
-    elapsed as cudaEventElapsedTime_v2, end as cudaStreamEndCapture,
-    exchange_mode as cudaThreadExchangeStreamCaptureMode, flags as cudaStreamGetFlags,
-    graph_release_object as cudaGraphReleaseUserObject,
+    elapsed as cudaEventElapsedTime, elapsed as cudaEventElapsedTime_v2,
+    end as cudaStreamEndCapture, exchange_mode as cudaThreadExchangeStreamCaptureMode,
+    flags as cudaStreamGetFlags, graph_release_object as cudaGraphReleaseUserObject,
     graph_retain_object as cudaGraphRetainUserObject, host_function as cudaLaunchHostFunc,
     host_function_mode as cudaLaunchHostFunc_v2, id as cudaStreamGetId,
     instantiate as cudaGraphInstantiate, instantiate as cudaGraphInstantiateWithFlags,
@@ -76,7 +75,7 @@ pub(crate) use super::stream::{
     record_flags as cudaEventRecordWithFlags, release_object as cudaUserObjectRelease,
     retain_object as cudaUserObjectRetain, synchronize as cudaDeviceSynchronize,
     synchronize as cudaThreadSynchronize, wait as cudaStreamWaitEvent,
-    wait_for_event as cudaEventSynchronize,
+    wait_for_event as cudaEventSynchronize, wait_for_stream as cudaStreamSynchronize,
 };
 
 thread_local! {
@@ -513,7 +512,7 @@ pub(crate) fn __cudaInitModule(_handle: Ptr) -> i32 {
 }
 
 pub(crate) fn cudaLaunchKernelExC(config: Option<[u8; 40]>, _kernel: Ptr, _arguments: Ptr) -> i32 {
-    super::kernel::launch_described(config)
+    super::kernel::launch_described(config, Ptr::NULL, Ptr::NULL)
 }
 
 pub(crate) fn cudaLaunchCooperativeKernelMultiDevice(_list: Ptr, count: u32, _flags: u32) -> i32 {

@@ -2,12 +2,12 @@
 //! Kernels: registered, asked about, launched; never run.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
 use crate::costs;
-use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field};
+use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field, guard};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 use crate::region::Region;
@@ -38,10 +38,68 @@ pub(crate) fn launch_runtime(
     launch(stream)
 }
 
-/// The stream stands 32 bytes into the launch's description.
-pub(crate) fn launch_described(config: Option<[u8; 40]>) -> i32 {
-    let stream = config.and_then(|config| field(&config, 32));
-    launch(stream.unwrap_or(Ptr::NULL))
+/// Called by the driver's functions, with the place of the arguments' addresses.
+pub(crate) fn launch_driver(kernel: Ptr, grid: [u32; 3], arguments: Ptr, stream: Ptr) -> i32 {
+    let answer = launch(stream);
+    if answer == code::SUCCESS {
+        tell_watcher(kernel, grid, arguments);
+    }
+    answer
+}
+
+/// The grid stands at the beginning of the launch's description, the stream 32 bytes into it.
+pub(crate) fn launch_described(config: Option<[u8; 40]>, kernel: Ptr, arguments: Ptr) -> i32 {
+    let Some(config) = config else {
+        return launch(Ptr::NULL);
+    };
+    let stream = field(&config, 32).unwrap_or(Ptr::NULL);
+    let grid = [0, 4, 8].map(|at| field::<u32>(&config, at).unwrap_or(1));
+    launch_driver(kernel, grid, arguments, stream)
+}
+
+/// What the hook computes: a kernel's handle, its grid, and where the addresses of its arguments are.
+type Watcher = extern "C" fn(u64, u32, u32, u32, u64);
+
+#[derive(Default)]
+struct Watched {
+    watcher: Option<Watcher>,
+    kernels: BTreeSet<usize>,
+}
+
+static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
+
+fn watched<R>(act: impl FnOnce(&mut Watched) -> R) -> R {
+    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    act(watched.get_or_insert_default())
+}
+
+/// Has the hook compute a kernel that it asked for, unless the launch is only captured.
+fn tell_watcher(kernel: Ptr, grid: [u32; 3], arguments: Ptr) {
+    if arguments.is_null() || super::capturing() {
+        return;
+    }
+    let watcher = watched(|watched| {
+        let is_wanted = watched.kernels.contains(&kernel.0);
+        watched.watcher.filter(|_| is_wanted)
+    });
+    if let Some(watcher) = watcher {
+        let [x, y, z] = grid;
+        watcher(kernel.0 as u64, x, y, z, arguments.0 as u64);
+    }
+}
+
+/// Sets the function that is called when a watched kernel is launched; none if it is null.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_kernel_launched(watcher: Option<Watcher>) {
+    guard((), || watched(|watched| watched.watcher = watcher));
+}
+
+/// Has launches of a kernel told.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_kernel_watch(kernel: u64) {
+    guard((), || {
+        watched(|watched| watched.kernels.insert(kernel as usize));
+    });
 }
 
 thread_local! {

@@ -170,13 +170,19 @@ pub(crate) fn host_device_pointer(out: Out<u64>, host: Ptr, _flags: u32) -> i32 
 
 pub(crate) fn host_flags(flags: Out<u32>, host: Ptr) -> i32 {
     status(accounts().and_then(|(_, accounts)| {
-        pinned_range(&accounts, host.0).ok_or(code::INVALID_VALUE)?;
+        pinned_in(&accounts, host.0).ok_or(code::INVALID_VALUE)?;
         flags.set(1);
         Ok(())
     }))
 }
 
-fn pinned_range(accounts: &machine::Accounts, address: usize) -> Option<(usize, usize)> {
+/// Start and length of the pinned memory that an address is in.
+pub(crate) fn pinned_range(address: usize) -> Option<(usize, usize)> {
+    let (_, accounts) = accounts().ok()?;
+    pinned_in(&accounts, address)
+}
+
+fn pinned_in(accounts: &machine::Accounts, address: usize) -> Option<(usize, usize)> {
     let (&start, pinned) = accounts.pinned.range(..=address).next_back()?;
     let length = pinned.mapped.unwrap_or(pinned.size);
     (address - start < length).then_some((start, length))
@@ -211,7 +217,7 @@ fn place(address: u64) -> Answer<Place> {
         }));
     }
     Ok(
-        pinned_range(&accounts, address as usize).map_or(Place::Unknown, |(start, length)| {
+        pinned_in(&accounts, address as usize).map_or(Place::Unknown, |(start, length)| {
             Place::Pinned(start, length)
         }),
     )
@@ -361,9 +367,14 @@ pub(crate) fn map(address: u64, size: usize, offset: usize, handle: u64, _flags:
 }
 
 pub(crate) fn unmap(address: u64, size: usize) -> i32 {
-    at_device(address, |accounts, device| {
+    let status = at_device(address, |accounts, device| {
         accounts.unmap(device, address, size as u64)
-    })
+    });
+    if status == code::SUCCESS {
+        // What is mapped there next has other bytes.
+        values::forget(address, size as u64);
+    }
+    status
 }
 
 pub(crate) fn set_access(address: u64, _size: usize, _who: Ptr, _count: usize) -> i32 {

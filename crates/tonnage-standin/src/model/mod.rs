@@ -30,7 +30,9 @@ pub(crate) mod images;
 mod kernel;
 mod memory;
 pub(crate) mod nccl;
+mod nccl_buffers;
 pub(crate) mod nvml;
 mod stream;
 
+pub(crate) use memory::pinned_range;
 pub(crate) use stream::capturing;

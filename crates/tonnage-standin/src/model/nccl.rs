@@ -1,46 +1,39 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! NCCL without peers: every other rank looks like this one.
+//! NCCL between the processes of a run, and between the devices of one.
 //!
-//! Small payloads come back as if all ranks had sent the same, which is what
-//! training where every rank does the same needs. NCCL's own buffers are
-//! allocated inside the real library, by sizes that depend on the machine; none
-//! are charged here.
+//! Communicators, groups and the calls are here; what they exchange, and when a
+//! process waits for another, is in [`exchange`]. NCCL's own buffers depend on
+//! the machine; none are charged, and [`nccl_buffers`] tells how much they take.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-use tonnage_capture::RUN_VARIABLE;
 
 use super::cudnn::real;
-use super::memory;
+use super::{memory, nccl_buffers, stream};
+use crate::exchange::{self, Kind, Operator, Request, Type};
 use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{current, machine, use_current};
 use crate::recorder::{remark_note, static_text};
 use crate::region::Region;
-use crate::values;
 
 const SUCCESS: i32 = 0;
 const UNHANDLED_CUDA_ERROR: i32 = 1;
+const SYSTEM_ERROR: i32 = 2;
 const INTERNAL_ERROR: i32 = 3;
 const INVALID_ARGUMENT: i32 = 4;
 
 #[derive(Clone, Copy)]
-struct Communicator {
-    ranks: usize,
-    rank: usize,
+pub(super) struct Communicator {
+    pub(super) ranks: usize,
+    pub(super) rank: usize,
     /// The visible number of the device that was current when it was made.
-    device: i32,
+    pub(super) device: i32,
     /// A number that all its ranks have, and no other communicator.
-    name: u64,
+    pub(super) name: u64,
     /// How often it was split.
     splits: u64,
-    /// Whether `ranks` and `rank` are sure: after a split they follow from what
-    /// the others ask for, and these may not be there.
-    sure: bool,
 }
 
 static COMMUNICATORS: Mutex<BTreeMap<Ptr, Communicator>> = Mutex::new(BTreeMap::new());
@@ -55,16 +48,27 @@ fn of(comm: Ptr) -> Option<Communicator> {
     communicators().get(&comm).copied()
 }
 
-fn register(communicator: Communicator) -> Ptr {
+fn register(communicator: Communicator) -> std::io::Result<Ptr> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     // The buffers of NCCL are not charged, so whoever judges the job must know of them.
     if communicator.ranks > 1 && !TOLD.swap(true, Ordering::Relaxed) {
         let note = format!("{{\"communicator\": {}}}", communicator.ranks);
         remark_note(note.as_bytes());
     }
+    exchange::join(communicator.name, communicator.rank, communicator.ranks)?;
     let handle = Ptr::fresh();
     communicators().insert(handle, communicator);
-    handle
+    Ok(handle)
+}
+
+fn register_at(out: &Out<Ptr>, communicator: Communicator) -> i32 {
+    match register(communicator) {
+        Ok(handle) => {
+            out.set(handle);
+            SUCCESS
+        }
+        Err(_) => SYSTEM_ERROR,
+    }
 }
 
 /// A number from the bytes that name a communicator (FNV-1a).
@@ -81,15 +85,14 @@ fn open(out: &Out<Ptr>, ranks: i32, id: &[u8], rank: i32) -> i32 {
     if ranks < 1 || !(0..ranks).contains(&rank) {
         return INVALID_ARGUMENT;
     }
-    out.set(register(Communicator {
+    let communicator = Communicator {
         ranks: ranks as usize,
         rank: rank as usize,
         device: current() as i32,
         name: name_of(id),
         splits: 0,
-        sure: true,
-    }));
-    SUCCESS
+    };
+    register_at(out, communicator)
 }
 
 pub(crate) fn ncclGetVersion(version: Out<i32>) -> i32 {
@@ -161,53 +164,18 @@ pub(crate) fn ncclCommInitAll(comms: OutArray<Ptr>, count: i32, devices: &[i32])
         if machine.physical(device).is_err() {
             return INVALID_ARGUMENT;
         }
-        let handle = register(Communicator {
+        let Ok(handle) = register(Communicator {
             ranks: count as usize,
             rank: rank as usize,
             device,
             name,
             splits: 0,
-            sure: true,
-        });
+        }) else {
+            return SYSTEM_ERROR;
+        };
         comms.set(rank as usize, handle);
     }
     SUCCESS
-}
-
-/// How long a split waits for the other ranks.
-const SPLIT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What each rank requests of a split, by rank: colour and key.
-///
-/// They meet in the run's folder, a file for each, as the real library meets
-/// over the network. Ranks that do not come are missed once, then no more.
-fn gather_requests(parent: &Communicator, colour: i32, key: i32) -> Option<Vec<(i32, i32)>> {
-    static MISSED: AtomicBool = AtomicBool::new(false);
-    let folder = PathBuf::from(std::env::var_os(RUN_VARIABLE)?);
-    let path = |rank: usize| {
-        folder.join(format!(
-            "nccl-{:016x}-{}-{rank}",
-            parent.name, parent.splits
-        ))
-    };
-    // Written under another name first, so that no one reads half of it.
-    let draft = path(parent.rank).with_extension("draft");
-    std::fs::write(&draft, format!("{colour} {key}")).ok()?;
-    std::fs::rename(&draft, path(parent.rank)).ok()?;
-    let begin = Instant::now();
-    let mut requests = Vec::with_capacity(parent.ranks);
-    while requests.len() < parent.ranks {
-        if let Ok(text) = std::fs::read_to_string(path(requests.len())) {
-            let (colour, key) = text.split_once(' ')?;
-            requests.push((colour.parse().ok()?, key.parse().ok()?));
-        } else if MISSED.load(Ordering::Relaxed) || begin.elapsed() > SPLIT_TIMEOUT {
-            MISSED.store(true, Ordering::Relaxed);
-            return None;
-        } else {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-    Some(requests)
 }
 
 /// The ranks of `parent` with the same colour as this one, in the order of their keys.
@@ -224,12 +192,11 @@ fn part(parent: &Communicator, requests: &[(i32, i32)]) -> Option<Communicator> 
     Some(Communicator {
         ranks: ranks.len(),
         rank,
-        sure: true,
         ..*parent
     })
 }
 
-/// A part of the ranks; where the others do not come, all of them, unsurely.
+/// A part of the ranks. Waits for all of them, as the real library does.
 pub(crate) fn ncclCommSplit(comm: Ptr, colour: i32, key: i32, out: Out<Ptr>, _config: Ptr) -> i32 {
     let Some(parent) = of(comm) else {
         return INVALID_ARGUMENT;
@@ -237,23 +204,19 @@ pub(crate) fn ncclCommSplit(comm: Ptr, colour: i32, key: i32, out: Out<Ptr>, _co
     if let Some(parent) = communicators().get_mut(&comm) {
         parent.splits += 1;
     }
-    let requests = if parent.ranks == 1 {
-        Some(vec![(colour, key)])
-    } else {
-        gather_requests(&parent, colour, key).filter(|_| parent.sure)
+    let Ok(requests) = exchange::split((parent.name, parent.rank), colour, key) else {
+        return SYSTEM_ERROR;
     };
-    if colour >= 0 {
-        let child = requests.and_then(|requests| part(&parent, &requests));
-        let mut child = child.unwrap_or(Communicator {
-            sure: false,
-            ..parent
-        });
-        let name = format!("{:016x} {} {colour}", parent.name, parent.splits);
-        child.name = name_of(name.as_bytes());
-        child.splits = 0;
-        out.set(register(child));
+    if colour < 0 {
+        return SUCCESS;
     }
-    SUCCESS
+    let Some(mut child) = part(&parent, &requests) else {
+        return INTERNAL_ERROR;
+    };
+    let name = format!("{:016x} {} {colour}", parent.name, parent.splits);
+    child.name = name_of(name.as_bytes());
+    child.splits = 0;
+    register_at(&out, child)
 }
 
 pub(crate) fn ncclCommShrink(
@@ -268,14 +231,14 @@ pub(crate) fn ncclCommShrink(
         return INVALID_ARGUMENT;
     };
     let gone: Vec<usize> = excluded.iter().map(|&rank| rank as usize).collect();
-    out.set(register(Communicator {
+    let child = Communicator {
         ranks: parent.ranks.saturating_sub(gone.len()).max(1),
         rank: parent.rank - gone.iter().filter(|&&rank| rank < parent.rank).count(),
         name: name_of(format!("{:016x} less {gone:?}", parent.name).as_bytes()),
         splits: 0,
         ..parent
-    }));
-    SUCCESS
+    };
+    register_at(&out, child)
 }
 
 pub(crate) fn ncclCommGrow(
@@ -290,7 +253,9 @@ pub(crate) fn ncclCommGrow(
 }
 
 pub(crate) fn ncclCommDestroy(comm: Ptr) -> i32 {
-    communicators().remove(&comm);
+    if let Some(gone) = communicators().remove(&comm) {
+        nccl_buffers::forget(&gone);
+    }
     SUCCESS
 }
 
@@ -390,133 +355,247 @@ pub(crate) fn ncclWinGetUserPtr(_comm: Ptr, window: Ptr, out: Out<Ptr>) -> i32 {
 
 /// Bytes of `count` elements of an `ncclDataType_t`.
 pub(crate) fn bytes(count: usize, data_type: i32) -> usize {
-    let element = match data_type {
-        0 | 1 | 10 | 11 => 1,
-        6 | 9 => 2,
-        4 | 5 | 8 => 8,
-        _ => 4,
-    };
+    let element = Type::of(data_type).map_or(0, Type::size);
     count.saturating_mul(element)
 }
 
-fn copy(to: Region, from: Region, stream: Ptr) -> i32 {
-    if to.address() == from.address() || memory::copy(to, from, stream) == 0 {
-        SUCCESS
-    } else {
-        UNHANDLED_CUDA_ERROR
-    }
+/// How many ranks a communicator has.
+pub(crate) fn ranks(comm: Ptr) -> usize {
+    of(comm).map_or(1, |comm| comm.ranks)
 }
 
-/// What arrives here is unknown.
-fn forget(region: Region) {
-    values::forget(region.address().0 as u64, region.len() as u64);
+/// A call that is part of a group.
+#[derive(Clone, Copy)]
+struct Call {
+    comm: Ptr,
+    request: Request,
 }
 
-/// How many ranks a communicator has, as far as that is sure: with an unsure
-/// count, writing beyond a buffer is worse than writing too little.
-pub(crate) fn known_ranks(comm: Ptr) -> usize {
-    let comm = of(comm).filter(|comm| comm.sure);
-    comm.map_or(1, |comm| comm.ranks)
+struct Group {
+    depth: usize,
+    calls: Vec<Call>,
 }
 
-/// Copies one block to a place for each rank.
-fn spread(to: Region, from: Region, comm: Ptr, stream: Ptr) -> i32 {
-    if of(comm).is_none() {
+thread_local! {
+    static GROUP: RefCell<Group> = const {
+        RefCell::new(Group {
+            depth: 0,
+            calls: Vec::new(),
+        })
+    };
+}
+
+/// Does `act` with this thread's group. A thread that ends has none any more, and gets an error.
+fn with_group<R>(act: impl FnOnce(&mut Group) -> R) -> Option<R> {
+    GROUP.try_with(|group| act(&mut group.borrow_mut())).ok()
+}
+
+/// Issues a call, or keeps it until the outermost group ends.
+fn call(comm: Ptr, request: Request) -> i32 {
+    let Some(communicator) = of(comm) else {
+        return INVALID_ARGUMENT;
+    };
+    if Type::of(request.data_type).is_none() {
         return INVALID_ARGUMENT;
     }
-    // Gathering in place is common: the own block lies where it belongs, and
-    // must be read before anything is written over it; copies go outwards.
-    (0..known_ranks(comm))
-        .map_while(|rank| to.part(rank * from.len(), from.len()))
-        .map(|place| copy(place, from, stream))
-        .find(|&status| status != SUCCESS)
-        .unwrap_or(SUCCESS)
+    nccl_buffers::note(&communicator, request.kind, request.root);
+    let call = Call { comm, request };
+    let kept = with_group(|group| {
+        let inside = group.depth > 0;
+        if inside {
+            group.calls.push(call);
+        }
+        inside
+    });
+    match kept {
+        Some(true) => SUCCESS,
+        Some(false) => issue(&[call]),
+        None => INTERNAL_ERROR,
+    }
 }
 
-/// The block of `size` bytes that is this rank's among equal ones.
-fn own(from: Region, size: usize, comm: Ptr) -> Region {
-    let rank = of(comm)
-        .filter(|comm| comm.sure)
-        .map_or(0, |comm| comm.rank);
-    from.part(rank.saturating_mul(size), size).unwrap_or(from)
+fn issue(calls: &[Call]) -> i32 {
+    let seat = |comm: Communicator| (comm.name, comm.rank);
+    let requests: Vec<_> = calls
+        .iter()
+        // In a graph it would happen at a launch.
+        .filter(|call| !stream::note_work(call.request.stream))
+        .filter_map(|call| Some((seat(of(call.comm)?), call.request)))
+        .collect();
+    match exchange::issue(&requests) {
+        Ok(()) => SUCCESS,
+        Err(_) => SYSTEM_ERROR,
+    }
+}
+
+pub(crate) fn ncclGroupStart() -> i32 {
+    let counted = with_group(|group| group.depth += 1);
+    counted.map_or(INTERNAL_ERROR, |()| SUCCESS)
+}
+
+pub(crate) fn ncclGroupEnd() -> i32 {
+    let calls = with_group(|group| {
+        group.depth = group.depth.saturating_sub(1);
+        match group.depth {
+            0 => std::mem::take(&mut group.calls),
+            _ => Vec::new(),
+        }
+    });
+    let Some(calls) = calls else {
+        return INTERNAL_ERROR;
+    };
+    issue(&calls)
+}
+
+/// Where a region is, and how long.
+fn range(region: Region) -> (u64, usize) {
+    (region.address().0 as u64, region.len())
+}
+
+/// A request without operator or root.
+fn request(kind: Kind, send: Region, receive: Region, stream: Ptr) -> Request {
+    Request {
+        kind,
+        send: range(send),
+        receive: range(receive),
+        count: 0,
+        data_type: 0,
+        operator: (-1, None),
+        root: -1,
+        stream,
+    }
+}
+
+// Operators of the program's, by their number: what each multiplies by.
+
+static FACTORS: Mutex<BTreeMap<i32, f64>> = Mutex::new(BTreeMap::new());
+
+fn factors() -> MutexGuard<'static, BTreeMap<i32, f64>> {
+    FACTORS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An operator by its number, and the number that all ranks have for it.
+fn operator(number: i32) -> (i32, Option<Operator>) {
+    if let Some(operator) = Operator::of(number) {
+        return (number, Some(operator));
+    }
+    let factor = factors().get(&number).copied();
+    (FIRST_FACTOR, factor.map(Operator::Scaled))
+}
+
+/// The first number that is not one of NCCL's own operators.
+const FIRST_FACTOR: i32 = 5;
+
+pub(crate) fn ncclRedOpCreatePreMulSum(
+    op: Out<i32>,
+    scalar: Region,
+    data_type: i32,
+    _residence: i32,
+    _comm: Ptr,
+) -> i32 {
+    static NEXT: AtomicI32 = AtomicI32::new(FIRST_FACTOR);
+    let mut bytes = [0_u8; 8];
+    // SAFETY: as many bytes as there are, which live as long as the copy.
+    let here = unsafe { Region::new(Ptr(bytes.as_mut_ptr() as usize), bytes.len()) };
+    if memory::copy(here, scalar, Ptr::NULL) != 0 {
+        return UNHANDLED_CUDA_ERROR;
+    }
+    let factor = Type::of(data_type).and_then(|of| exchange::number(&bytes, of));
+    let Some(factor) = factor else {
+        return INVALID_ARGUMENT;
+    };
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    factors().insert(number, factor);
+    op.set(number);
+    SUCCESS
+}
+
+pub(crate) fn ncclRedOpDestroy(op: i32, _comm: Ptr) -> i32 {
+    factors().remove(&op);
+    SUCCESS
 }
 
 pub(crate) fn ncclAllReduce(
     send: Region,
     receive: Region,
-    _count: usize,
-    _data_type: i32,
-    _op: i32,
-    _comm: Ptr,
+    count: usize,
+    data_type: i32,
+    op: i32,
+    comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    copy(receive, send, stream)
+    let request = Request {
+        count,
+        data_type,
+        operator: operator(op),
+        ..request(Kind::AllReduce, send, receive, stream)
+    };
+    call(comm, request)
 }
 
-/// Alone, a broadcast brings what this rank has itself. Many in a group are how
-/// torch gathers: one with each rank as its root.
 pub(crate) fn ncclBroadcast(
     send: Region,
     receive: Region,
-    _count: usize,
-    _data_type: i32,
+    count: usize,
+    data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let broadcast = Broadcast {
-        send,
-        receive,
+    let request = Request {
+        count,
+        data_type,
         root,
-        comm,
-        stream,
+        ..request(Kind::Broadcast, send, receive, stream)
     };
-    with_group(|group| {
-        if group.depth == 0 {
-            return copy(receive, send, stream);
-        }
-        group.broadcasts.push(broadcast);
-        SUCCESS
-    })
+    call(comm, request)
 }
 
 pub(crate) fn ncclBcast(
-    _buffer: Ptr,
-    _count: usize,
-    _data_type: i32,
-    _root: i32,
-    _comm: Ptr,
-    _stream: Ptr,
-) -> i32 {
-    SUCCESS
-}
-
-#[expect(clippy::too_many_arguments, reason = "the C interface has as many")]
-pub(crate) fn ncclReduce(
-    send: Region,
-    receive: Region,
-    _count: usize,
-    _data_type: i32,
-    _op: i32,
+    buffer: Region,
+    count: usize,
+    data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
-        return SUCCESS;
-    }
-    copy(receive, send, stream)
+    ncclBroadcast(buffer, buffer, count, data_type, root, comm, stream)
+}
+
+pub(crate) fn ncclReduce(
+    send: Region,
+    receive: Region,
+    count: usize,
+    data_type: i32,
+    op: i32,
+    root: i32,
+    comm: Ptr,
+    stream: Ptr,
+) -> i32 {
+    let request = Request {
+        count,
+        data_type,
+        operator: operator(op),
+        root,
+        ..request(Kind::Reduce, send, receive, stream)
+    };
+    call(comm, request)
 }
 
 pub(crate) fn ncclAllGather(
     send: Region,
     receive: Region,
-    _count: usize,
-    _data_type: i32,
+    count: usize,
+    data_type: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    spread(receive, send, comm, stream)
+    let request = Request {
+        count,
+        data_type,
+        ..request(Kind::AllGather, send, receive, stream)
+    };
+    call(comm, request)
 }
 
 pub(crate) fn ncclReduceScatter(
@@ -524,14 +603,19 @@ pub(crate) fn ncclReduceScatter(
     receive: Region,
     count: usize,
     data_type: i32,
-    _op: i32,
+    op: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    copy(receive, own(send, bytes(count, data_type), comm), stream)
+    let request = Request {
+        count,
+        data_type,
+        operator: operator(op),
+        ..request(Kind::ReduceScatter, send, receive, stream)
+    };
+    call(comm, request)
 }
 
-/// What every rank sends to this one is what this one sends to itself.
 pub(crate) fn ncclAlltoAll(
     send: Region,
     receive: Region,
@@ -540,26 +624,32 @@ pub(crate) fn ncclAlltoAll(
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let own = own(send, bytes(count, data_type), comm);
-    spread(receive, own, comm, stream)
+    let request = Request {
+        count,
+        data_type,
+        ..request(Kind::AllToAll, send, receive, stream)
+    };
+    call(comm, request)
 }
 
 pub(crate) fn ncclGather(
     send: Region,
     receive: Region,
-    _count: usize,
-    _data_type: i32,
+    count: usize,
+    data_type: i32,
     root: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
-        return SUCCESS;
-    }
-    spread(receive, send, comm, stream)
+    let request = Request {
+        count,
+        data_type,
+        root,
+        ..request(Kind::Gather, send, receive, stream)
+    };
+    call(comm, request)
 }
 
-/// Only the root has what is scattered; the others receive something unknown.
 pub(crate) fn ncclScatter(
     send: Region,
     receive: Region,
@@ -569,164 +659,54 @@ pub(crate) fn ncclScatter(
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    if of(comm).is_some_and(|comm| comm.rank as i32 != root) {
-        forget(receive);
-        return SUCCESS;
-    }
-    copy(receive, own(send, bytes(count, data_type), comm), stream)
+    let request = Request {
+        count,
+        data_type,
+        root,
+        ..request(Kind::Scatter, send, receive, stream)
+    };
+    call(comm, request)
 }
 
-// Messages between two ranks, which meet when the outermost group ends.
-
-#[derive(Clone, Copy)]
-struct Message {
+/// A message to or from another rank.
+fn message(
+    kind: Kind,
     buffer: Region,
+    count: usize,
+    data_type: i32,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
-}
-
-#[derive(Clone, Copy)]
-struct Broadcast {
-    send: Region,
-    receive: Region,
-    root: i32,
-    comm: Ptr,
-    stream: Ptr,
-}
-
-struct Group {
-    depth: usize,
-    sent: Vec<Message>,
-    awaited: Vec<Message>,
-    broadcasts: Vec<Broadcast>,
-}
-
-thread_local! {
-    static GROUP: RefCell<Group> = const {
-        RefCell::new(Group {
-            depth: 0,
-            sent: Vec::new(),
-            awaited: Vec::new(),
-            broadcasts: Vec::new(),
-        })
+) -> i32 {
+    let request = Request {
+        count,
+        data_type,
+        root: peer,
+        ..request(kind, buffer, buffer, stream)
     };
-}
-
-/// Does `act` with this thread's group. A thread that ends has none any more, and gets an error.
-fn with_group(act: impl FnOnce(&mut Group) -> i32) -> i32 {
-    let result = GROUP.try_with(|group| act(&mut group.borrow_mut()));
-    result.unwrap_or(INTERNAL_ERROR)
-}
-
-/// Other roots send what this rank sends as a root, where it is of the same size.
-fn spread_roots(broadcasts: &[Broadcast]) -> i32 {
-    let mut status = SUCCESS;
-    for broadcast in broadcasts {
-        let own = of(broadcast.comm).map_or(-1, |comm| comm.rank as i32);
-        let mine = broadcasts.iter().find(|mine| {
-            mine.root == own
-                && mine.comm == broadcast.comm
-                && mine.send.len() == broadcast.send.len()
-        });
-        let from = mine.map_or(broadcast.send, |mine| mine.send);
-        let result = copy(broadcast.receive, from, broadcast.stream);
-        status = status.max(result);
-    }
-    status
-}
-
-/// Gives each awaited message what this rank sends to itself, or else to that
-/// peer, if it is of the same size; otherwise what arrives is unknown.
-fn deliver(sent: &mut Vec<Message>, awaited: &[Message]) -> i32 {
-    let mut status = SUCCESS;
-    for message in awaited {
-        let own = of(message.comm).map_or(-1, |comm| comm.rank as i32);
-        let fits = |peer: i32| {
-            move |sent: &Message| {
-                sent.peer == peer
-                    && sent.comm == message.comm
-                    && sent.buffer.len() == message.buffer.len()
-            }
-        };
-        let to_self = sent.iter().position(fits(own));
-        let found = to_self.or_else(|| sent.iter().position(fits(message.peer)));
-        let Some(index) = found else {
-            forget(message.buffer);
-            continue;
-        };
-        let from = sent[index].buffer;
-        let result = copy(message.buffer, from, message.stream);
-        if message.peer == sent[index].peer {
-            sent.remove(index);
-        }
-        status = status.max(result);
-    }
-    status
-}
-
-fn post(message: Message, list: impl FnOnce(&mut Group) -> &mut Vec<Message>) -> i32 {
-    with_group(|group| {
-        list(group).push(message);
-        if group.depth > 0 {
-            return SUCCESS;
-        }
-        let awaited = std::mem::take(&mut group.awaited);
-        deliver(&mut std::mem::take(&mut group.sent), &awaited)
-    })
+    call(comm, request)
 }
 
 pub(crate) fn ncclSend(
     buffer: Region,
-    _count: usize,
-    _data_type: i32,
+    count: usize,
+    data_type: i32,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let message = Message {
-        buffer,
-        peer,
-        comm,
-        stream,
-    };
-    post(message, |group| &mut group.sent)
+    message(Kind::Send, buffer, count, data_type, peer, comm, stream)
 }
 
 pub(crate) fn ncclRecv(
     buffer: Region,
-    _count: usize,
-    _data_type: i32,
+    count: usize,
+    data_type: i32,
     peer: i32,
     comm: Ptr,
     stream: Ptr,
 ) -> i32 {
-    let message = Message {
-        buffer,
-        peer,
-        comm,
-        stream,
-    };
-    post(message, |group| &mut group.awaited)
-}
-
-pub(crate) fn ncclGroupStart() -> i32 {
-    with_group(|group| {
-        group.depth += 1;
-        SUCCESS
-    })
-}
-
-pub(crate) fn ncclGroupEnd() -> i32 {
-    with_group(|group| {
-        group.depth = group.depth.saturating_sub(1);
-        if group.depth > 0 {
-            return SUCCESS;
-        }
-        let gathered = spread_roots(&std::mem::take(&mut group.broadcasts));
-        let awaited = std::mem::take(&mut group.awaited);
-        gathered.max(deliver(&mut std::mem::take(&mut group.sent), &awaited))
-    })
+    message(Kind::Receive, buffer, count, data_type, peer, comm, stream)
 }
 
 #[cfg(test)]
@@ -741,7 +721,6 @@ mod tests {
             device: 0,
             name: 1,
             splits: 0,
-            sure: true,
         };
         let requests = [(0, 9), (1, 0), (0, 3), (-1, 0)];
         let part = part(&parent, &requests).expect("rank 2 asked for colour 0");

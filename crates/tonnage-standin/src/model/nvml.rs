@@ -114,7 +114,7 @@ pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: OutText, length: u32) -> 
 
 pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> i32 {
     status(machine().map_err(|_| DRIVER_NOT_LOADED).map(|machine| {
-        count.set(machine.config.devices.len() as u32);
+        count.set(machine.own.len() as u32);
     }))
 }
 
@@ -126,7 +126,7 @@ fn find(out: &Out<Ptr>, matches: impl Fn(usize) -> bool) -> i32 {
         machine()
             .map_err(|_| DRIVER_NOT_LOADED)
             .and_then(|machine| {
-                let found = (0..machine.config.devices.len()).find(|&device| matches(device));
+                let found = machine.own.clone().find(|&device| matches(device));
                 out.set(handle(found.ok_or(NOT_FOUND)?));
                 Ok(())
             }),
@@ -134,7 +134,8 @@ fn find(out: &Out<Ptr>, matches: impl Fn(usize) -> bool) -> i32 {
 }
 
 pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, out: Out<Ptr>) -> i32 {
-    let answer = find(&out, |device| device == index as usize);
+    let first = machine().map_or(0, |machine| machine.own.start);
+    let answer = find(&out, |device| device - first == index as usize);
     if answer == NOT_FOUND {
         INVALID_ARGUMENT
     } else {

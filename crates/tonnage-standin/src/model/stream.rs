@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::exchange;
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
@@ -163,11 +164,22 @@ pub(crate) fn destroy(stream: Ptr) -> i32 {
     code::SUCCESS
 }
 
+/// Whether a stream is idle: it always is.
+///
+/// Also where it has yet to meet other ranks, because torch's allocator asks the same of events, and what it does
+/// must not depend on how fast the other ranks are.
 pub(crate) fn done(_handle: Ptr) -> i32 {
     status(machine().map(|_| ()))
 }
 
+/// Waits for a stream: only other ranks can keep it busy.
+pub(crate) fn wait_for_stream(stream: Ptr) -> i32 {
+    exchange::finish_stream(stream);
+    done(stream)
+}
+
 pub(crate) fn synchronize() -> i32 {
+    exchange::finish_all();
     status(use_current().map(|_| ()))
 }
 
@@ -245,6 +257,7 @@ pub(crate) fn create_event_plain(out: Out<Ptr>) -> i32 {
 }
 
 pub(crate) fn destroy_event(event: Ptr) -> i32 {
+    exchange::forget_event(event);
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| streams.events.remove(&event));
     }
@@ -255,6 +268,7 @@ pub(crate) fn destroy_event(event: Ptr) -> i32 {
 }
 
 pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
+    exchange::record(event, stream);
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| {
             let capture = streams.capture_of(stream);
@@ -273,6 +287,7 @@ pub(crate) fn record_flags(event: Ptr, stream: Ptr, _flags: u32) -> i32 {
 
 /// A stream that waits for an event of a capture joins the capture.
 pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
+    exchange::follow(stream, event);
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| {
             let capture = streams.events.get(&event).copied().unwrap_or(0);
@@ -294,6 +309,7 @@ pub(crate) fn query_event(event: Ptr) -> i32 {
 }
 
 pub(crate) fn wait_for_event(event: Ptr) -> i32 {
+    exchange::finish_event(event);
     if HOLDING.load(Ordering::Relaxed) {
         with(|streams| streams.held.wait(event));
     }

@@ -177,7 +177,14 @@ fn check(
             return Ok((failed(Held::Failed, trouble), None));
         }
         Outcome::Failed | Outcome::Interrupted => {
-            let trouble = exception.unwrap_or_else(|| verdict.ending.clone());
+            let waits = verdict.deadlocks.first().map(|deadlock| {
+                format!(
+                    "rank {} waits for ever in {}",
+                    deadlock.rank, deadlock.operation
+                )
+            });
+            let trouble = exception.or(waits);
+            let trouble = trouble.unwrap_or_else(|| verdict.ending.clone());
             return Ok((failed(Held::Failed, trouble), None));
         }
     }

@@ -124,12 +124,17 @@ impl<'a> Panes<'a> {
         Self { sources, left_out }
     }
 
-    /// The number of a pane; the first if there is none such.
-    pub(super) fn of(&self, process: u32, device: i32, whole: bool) -> usize {
+    /// The number of a pane.
+    pub(super) fn find(&self, process: u32, device: i32, whole: bool) -> Option<usize> {
         let is = |one: &Source<'_>| {
             one.whole == whole && (one.track.process, one.track.device) == (process, device)
         };
-        self.sources.iter().position(is).unwrap_or(0)
+        self.sources.iter().position(is)
+    }
+
+    /// The number of a pane; the first if there is none such.
+    pub(super) fn of(&self, process: u32, device: i32, whole: bool) -> usize {
+        self.find(process, device, whole).unwrap_or(0)
     }
 
     /// The number of the recording's own pane that is explained.

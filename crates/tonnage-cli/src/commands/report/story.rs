@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The words of a report: what the verdict, the explanation and the replays say, put where the page shows it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackRep
 use tonnage_analysis::unknown;
 use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
 use tonnage_report::{
-    AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Story, Tone, Words,
+    AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Rank, Ranks, Story,
+    Tone, Words,
 };
 use tonnage_trace::meta;
 
@@ -21,7 +23,7 @@ use crate::PRODUCER;
 use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
-use crate::output::{bytes, count};
+use crate::output::{bytes, count, ranks_named};
 use crate::progress;
 
 /// The words of the page: of the run, and of the process and device that is explained.
@@ -45,9 +47,64 @@ pub(super) fn story(
         findings: explanation
             .map(|explanation| findings(explanation, panes))
             .unwrap_or_default(),
+        ranks: ranks(held, panes),
         comparison: None,
         producer: PRODUCER.to_owned(),
     })
+}
+
+/// What each rank of the job took; of one that ran out of memory, what it takes without a limit.
+fn ranks(held: &Held, panes: &Panes<'_>) -> Option<Ranks> {
+    let whole = panes.sources.iter().find(|source| source.whole);
+    let of = whole.map_or(held, |source| source.held);
+    let mut run: BTreeMap<u32, Rank> = BTreeMap::new();
+    for track in &of.tracks {
+        let Some(rank) = of.rank(track.process) else {
+            continue;
+        };
+        let used = track.peak_charged.saturating_add(track.context);
+        let one = Rank {
+            rank,
+            used: used.max(track.peak_allocated),
+            allocated: track.peak_allocated,
+            capacity: track.capacity,
+            pane: panes.find(track.process, track.device, whole.is_some()),
+        };
+        let known = run.entry(rank).or_default();
+        if one.used > known.used {
+            *known = one;
+        }
+    }
+    let run: Vec<Rank> = run.into_values().collect();
+    if run.len() < 2 {
+        return None;
+    }
+    let size = held.fact(facts::RUN, facts::WORLD_SIZE);
+    let size = size.and_then(|text| text.parse().ok());
+    let last = run.last().map_or(0, |rank| rank.rank.saturating_add(1));
+    Some(Ranks {
+        world_size: size.unwrap_or(last),
+        lines: groups(&run),
+        run,
+    })
+}
+
+/// Ranks with the same figures in one line, the fullest first.
+fn groups(run: &[Rank]) -> Vec<Fact> {
+    let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
+    for rank in run {
+        let same = groups.entry((rank.used, rank.allocated)).or_default();
+        same.push(rank.rank);
+    }
+    let line = |((used, allocated), ranks): ((u64, u64), Vec<u32>)| Fact {
+        name: ranks_named(&ranks),
+        text: format!(
+            "{} used at most, {} allocated",
+            bytes(used),
+            bytes(allocated)
+        ),
+    };
+    groups.into_iter().rev().map(line).collect()
 }
 
 /// Command, recording, device, versions.

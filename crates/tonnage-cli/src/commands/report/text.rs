@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use anstyle::{RgbColor, Style};
 use tonnage_analysis::holdings::{Category, Holding, Holdings, Phase, Recording};
 use tonnage_report::{
-    Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, Words, colour, own_line,
+    Fact, Levels, Moment, MomentKind, Picture, Story, Stretch, Tone, Words, colour, own_line,
 };
 
 use crate::commands::recording::plain;
@@ -57,6 +57,9 @@ fn headline(text: &mut String, story: &Story) {
     }
     for finding in &story.findings {
         let _ = writeln!(text, "{WARN}{}{WARN:#}  {}", finding.code, finding.title);
+    }
+    for Fact { name, text: line } in story.ranks.iter().flat_map(|ranks| &ranks.lines) {
+        let _ = writeln!(text, "{name:<NAME$} {line}");
     }
 }
 

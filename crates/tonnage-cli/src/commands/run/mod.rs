@@ -9,6 +9,7 @@
 
 pub(crate) mod render;
 mod screen;
+mod waits;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,27 +18,62 @@ use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_gpus::Catalogue;
-use tonnage_run::{AddressOrder as Order, Job, JobOutput, Options, dry_run};
+use tonnage_run::collect::Collected;
+use tonnage_run::{
+    AddressOrder as Order, DryRun, Job, JobOutput, Options, RunError, StopAfter, World, dry_run,
+    launched,
+};
 
 use crate::Surroundings;
-use crate::arguments::{AddressOrder, RunOptions, Values};
+use crate::arguments::{AddressOrder, Ranks, RunOptions, Values};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
-use crate::output::{Answer, Form, Reply, hinted, print_err};
+use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
 
 pub(crate) use self::screen::Screen;
+
+/// GPUs of a machine of a large job, unless something else is said.
+const USUAL_GPUS: u8 = 8;
 
 pub(crate) fn run_in(
     options: &RunOptions,
     form: Form,
     surroundings: &Surroundings,
 ) -> Result<Reply> {
-    // Before anything runs: a recording that cannot be written is found out now.
     let path = output_file(
         options.file.output.as_deref(),
         options.file.force,
         &options.job.command,
     );
+    let here = job_folder(surroundings);
+    let (judged, collected) = judge(options, path, surroundings)?;
+    let answer = answer(&judged.verdict);
+    let reply = Reply::new(form, answer, &judged, |judged| {
+        // The script's own output may have ended without a line break.
+        print_err("");
+        let cause = judged.cause.as_ref();
+        let output = Path::new(&judged.recording);
+        render::text(&judged.verdict, cause, &collected, output, &here)
+    });
+    Ok(reply?)
+}
+
+/// The answer of a dry run.
+pub(crate) fn answer(verdict: &Verdict) -> Answer {
+    match verdict.outcome {
+        Outcome::Fits | Outcome::NoDevice => Answer::Yes,
+        Outcome::DoesNotFit => Answer::No,
+        Outcome::Interrupted | Outcome::Failed | Outcome::NotCovered => Answer::Failed,
+    }
+}
+
+/// Runs the job dry and records it in the file `path`.
+pub(crate) fn judge(
+    options: &RunOptions,
+    path: PathBuf,
+    surroundings: &Surroundings,
+) -> Result<(Judged, Collected)> {
+    // Before anything runs: a recording that cannot be written is found out now.
     let output = Output::create(&path, options.file.force)?;
     let Some(written) = output.path() else {
         return Err(hinted(
@@ -46,29 +82,58 @@ pub(crate) fn run_in(
         ));
     };
     let (job, machine) = described(options, surroundings)?;
-    let here = job_folder(surroundings);
     let mut screen = Screen::new(!options.no_progress, surroundings);
-    let run = dry_run(&job, &machine, written, &mut screen)?;
+    let several = options.world_size > Some(1);
+    let run = if options.ranks == Some(Ranks::Auto) && several {
+        run_differing(&job, &machine, written, &mut screen)?
+    } else {
+        dry_run(&job, &machine, written, &mut screen)?
+    };
     let (verdict, collected) = (run.verdict, run.limited.collected);
     let output = finished(output, path, options.file.force)?;
-    let answer = match verdict.outcome {
-        Outcome::Fits | Outcome::NoDevice => Answer::Yes,
-        Outcome::DoesNotFit => Answer::No,
-        Outcome::Interrupted | Outcome::Failed | Outcome::NotCovered => Answer::Failed,
-    };
     let fails = verdict.outcome == Outcome::DoesNotFit;
     let judged = Judged {
         verdict,
         cause: fails.then(|| super::explain::cause(&output)).flatten(),
         recording: output.to_string_lossy().into_owned(),
     };
-    let reply = Reply::new(form, answer, &judged, |judged| {
-        // The script's own output may have ended without a line break.
-        print_err("");
-        let cause = judged.cause.as_ref();
-        render::text(&judged.verdict, cause, &collected, &output, &here)
-    });
-    Ok(reply?)
+    Ok((judged, collected))
+}
+
+/// Runs the ranks of a job that can differ. A first step of rank 0 tells whether there is a pipeline, of which one rank
+/// of each stage is run; else the first and the last rank are.
+fn run_differing(
+    job: &Job,
+    options: &Options,
+    recording: &Path,
+    screen: &mut Screen,
+) -> Result<DryRun> {
+    let mut options = options.clone();
+    let mut first = options.clone();
+    first.stop_after.get_or_insert(StopAfter::Steps(1));
+    first.stop_at_oom = true;
+    let mut silent = job.clone();
+    silent.output = JobOutput::Discard;
+    let mut run = dry_run(&silent, &first, recording, screen)?;
+    while let Some(ran) = &run.verdict.ranks_run {
+        let with = |more: &[u32]| {
+            let ranks = ran.ranks.iter().chain(more).copied();
+            Ok::<_, RunError>(Some(World::new(ran.world_size, ranks)?))
+        };
+        options.world = with(&ran.differing)?;
+        // They may be too many for one run; the verdict names them then.
+        let possible = !ran.differing.is_empty() && options.validate().is_ok();
+        if !possible && ran.ranks == [0] {
+            options.world = with(&[ran.world_size - 1])?;
+        } else if !possible {
+            break;
+        }
+        let ranks = options.world.as_ref().map_or(&[][..], World::ranks);
+        print_err(&format!("running {}", ranks_named(ranks)));
+        std::fs::File::create(recording)?;
+        run = dry_run(job, &options, recording, screen)?;
+    }
+    Ok(run)
 }
 
 /// Gives a recording that is complete its name, which it returns.
@@ -124,11 +189,26 @@ pub(crate) fn job_of<W: AsRef<OsStr>>(
 
 /// What was typed, as the library takes it.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
-    let job = job_of(&typed.job.command, typed.json, surroundings);
+    let mut job = job_of(&typed.job.command, typed.json, surroundings);
     let catalogue = Catalogue::embedded();
     let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
     let mut options = Options::new(gpu.clone());
-    options.gpus = typed.gpus;
+    options.gpus = typed.gpus.unwrap_or(1);
+    if let Some(size) = typed.world_size {
+        let launched = launched(&job)?;
+        let per_machine = launched.as_ref().and_then(|it| it.ranks_per_node);
+        let per_machine = per_machine.and_then(|ranks| u8::try_from(ranks).ok());
+        let usual = u8::try_from(size).unwrap_or(USUAL_GPUS).min(USUAL_GPUS);
+        options.gpus = typed.gpus.or(per_machine).unwrap_or(usual);
+        let ranks = match &typed.ranks {
+            Some(Ranks::These(ranks)) => ranks.clone(),
+            Some(Ranks::Auto) | None => vec![0],
+        };
+        options.world = Some(World::new(size, ranks)?);
+        if let Some(launched) = launched {
+            job.command = launched.command;
+        }
+    }
     options.capacity = typed.capacity;
     options.context = typed.context;
     options.address_order = match typed.address_order {

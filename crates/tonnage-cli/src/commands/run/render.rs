@@ -9,13 +9,14 @@ use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
+use super::waits::{hangs, waits};
 use crate::commands::explain::Cause;
-use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural};
+use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural, ranks_named};
 
 /// How many holders the text lists; the JSON has more.
 const HOLDERS: usize = 5;
 /// How many other processes and devices the text lists.
-const OTHERS: usize = 8;
+pub(super) const OTHERS: usize = 8;
 /// How many GPUs that are large enough the text lists.
 const GPUS: usize = 5;
 /// How many places of a change the text lists.
@@ -48,6 +49,7 @@ pub(crate) fn text(
         not_covered(&mut text, verdict, here);
     } else if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device, here);
+        waits(&mut text, verdict, here);
         breakdown(&mut text, verdict, device);
         // PyTorch keeps a history, with lines, only of its own allocator.
         if verdict.allocator.is_none() {
@@ -146,7 +148,7 @@ fn operations(count: u64) -> String {
     format!("{value:.2} {}", units[unit])
 }
 
-fn row(text: &mut String, name: &str, value: &str) {
+pub(super) fn row(text: &mut String, name: &str, value: &str) {
     let _ = writeln!(text, "  {name:<12} {value}");
 }
 
@@ -157,6 +159,17 @@ fn headline(verdict: &Verdict) -> String {
         _ => bytes(verdict.capacity.bytes),
     };
     let machine = match verdict.gpu_count {
+        _ if let Some(run) = &verdict.ranks_run => format!(
+            "{} ({size} each), as far as {} of {} {}",
+            verdict.gpu_name,
+            ranks_named(&run.ranks),
+            run.world_size,
+            if run.ranks.len() == 1 {
+                "shows"
+            } else {
+                "show"
+            },
+        ),
         1 => format!("{} ({size})", verdict.gpu_name),
         count => format!("{count} × {} ({size} each)", verdict.gpu_name),
     };
@@ -179,6 +192,9 @@ fn headline(verdict: &Verdict) -> String {
             "{WARN}interrupted{WARN:#} on {machine}: the script {}; {} to spare until then, the rest is not known",
             ended(&verdict.ending),
             bytes(verdict.spare())
+        ),
+        Outcome::Failed if hangs(verdict) => format!(
+            "{BAD}hangs{BAD:#} on {machine}: ranks wait for others for ever, and were ended"
         ),
         Outcome::Failed => format!(
             "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: the script {}{}",
@@ -234,7 +250,7 @@ fn fits(verdict: &Verdict, machine: &str) -> String {
             "{WARN}fits as far as it was recorded{WARN:#} on {machine}, {spare} to spare"
         );
     }
-    let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
+    let caught = verdict.handled_ooms();
     if caught > 0 && verdict.stopped.is_none() {
         let times = plural(caught, "time");
         return format!(
@@ -345,10 +361,11 @@ fn distance(text: &mut String, margin: &Margin) {
         .iter()
         .map(|part| {
             format!(
-                "{} ({} to {} seen)",
+                "{} ({} to {} {})",
                 part.what,
                 bytes(part.low),
-                bytes(part.high)
+                bytes(part.high),
+                part.known
             )
         })
         .collect();
@@ -423,7 +440,7 @@ fn at(place: &Place, here: &Path) -> String {
 }
 
 /// A path as far as it helps: libraries from their package on, files of the job from its folder on.
-fn shorten<'a>(file: &'a str, here: &Path) -> &'a str {
+pub(super) fn shorten<'a>(file: &'a str, here: &Path) -> &'a str {
     for part in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, rest)) = file.rsplit_once(part) {
             return rest;
@@ -505,6 +522,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     };
     let whose = match (&device.rank, verdict.devices.len()) {
         (_, 1) => String::new(),
+        (Some(rank), _) if verdict.ranks_run.is_some() => format!(" of rank {rank}"),
         (Some(rank), _) => format!(" on GPU {} (rank {rank})", device.device),
         (None, _) => format!(" on GPU {}", device.device),
     };
@@ -603,9 +621,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
             "PyTorch"
         };
         format!("{} reserved by {who}", bytes(device.peak_reserved))
+    } else if device.hooked {
+        "what PyTorch reserved is not known: the process ended before it handed over PyTorch's history (it was killed, \
+         or crashed), or another allocator was set"
+            .to_owned()
     } else {
-        "what PyTorch reserved is not known: Python did not load tonnage's hook (-I, -E, -S), \
-         or the process was killed, or another allocator was set"
+        "what PyTorch reserved is not known: Python did not load tonnage's hook (-I, -E, -S)"
             .to_owned()
     };
     let allocated = bytes(device.peak_allocated);
@@ -632,38 +653,73 @@ fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
     }
 }
 
-/// The other processes and devices, in a line each.
+/// Puts ranks together whose figures are the same.
+fn alike<'a>(devices: &[&'a DeviceUse]) -> Vec<Vec<&'a DeviceUse>> {
+    let figures = |device: &DeviceUse| (device.peak_used, device.peak_allocated);
+    let mut groups: Vec<Vec<&DeviceUse>> = Vec::new();
+    for &device in devices {
+        let same = |group: &&mut Vec<&DeviceUse>| {
+            let first = group[0];
+            first.rank.is_some() && device.rank.is_some() && figures(first) == figures(device)
+        };
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(device),
+            None => groups.push(vec![device]),
+        }
+    }
+    groups
+}
+
+fn ranks_of(devices: &[&DeviceUse]) -> Option<Vec<u32>> {
+    let ranks = devices
+        .iter()
+        .map(|device| device.rank.as_ref()?.parse().ok());
+    let mut ranks: Vec<u32> = ranks.collect::<Option<_>>()?;
+    ranks.sort_unstable();
+    Some(ranks)
+}
+
+/// The other processes and devices, in a line each, equal ranks in one.
 fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
     let others: Vec<_> = verdict
         .devices
         .iter()
         .filter(|device| *device != shown)
         .collect();
-    for device in others.iter().take(OTHERS) {
-        let who = device.rank.as_ref().map_or_else(
-            || format!("process {}", device.process),
-            |rank| format!("rank {rank}"),
-        );
+    let alike = alike(&others);
+    for group in alike.iter().take(OTHERS) {
+        let device = group[0];
         let allocated = match device.peak_allocated {
             0 => String::new(),
             allocated => format!(", {} allocated", bytes(allocated)),
         };
-        row(
-            text,
-            &format!("GPU {}", device.device),
-            &format!(
-                "{} used at most{allocated} ({who})",
-                bytes(device.peak_used)
+        let (name, who) = match ranks_of(group) {
+            Some(ranks) if group.len() > 1 => (
+                format!("{} GPUs", group.len()),
+                format!("each ({})", ranks_named(&ranks)),
             ),
-        );
+            // The numbers of GPUs are those of the machines that are simulated.
+            Some(ranks) if verdict.ranks_run.is_some() => (ranks_named(&ranks), String::new()),
+            Some(ranks) => (
+                format!("GPU {}", device.device),
+                format!("({})", ranks_named(&ranks)),
+            ),
+            None => (
+                format!("GPU {}", device.device),
+                format!("(process {})", device.process),
+            ),
+        };
+        let used = bytes(device.peak_used);
+        let line = format!("{used} used at most{allocated} {who}");
+        row(text, &name, line.trim_end());
     }
-    if others.len() > OTHERS {
-        let left = others.len() - OTHERS;
+    if alike.len() > OTHERS {
+        let left: usize = alike[OTHERS..].iter().map(Vec::len).sum();
         row(text, "", &format!("and {left} more, which --json lists"));
     }
-    let caught: u64 = verdict.devices.iter().map(|device| device.ooms).sum();
+    let caught = verdict.handled_ooms();
     let refused: u64 = verdict.devices.iter().map(|device| device.refusals).sum();
-    if verdict.outcome == Outcome::Fits && caught > 0 {
+    if caught > 0 {
         if let Some(after) = shown.after_ooms {
             row(
                 text,
@@ -736,7 +792,7 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
 mod tests {
     use tonnage_analysis::verdict::{
         Above, AfterOoms, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment,
-        OutOfMemory, SCHEMA_VERSION, Uncounted, Unmodelled,
+        OutOfMemory, RanksRun, SCHEMA_VERSION, Uncounted, Unmodelled,
     };
 
     use super::*;
@@ -766,6 +822,7 @@ mod tests {
             peak_allocated: 30 << 30,
             peak_reserved: 31 << 30,
             reserved_known: true,
+            hooked: true,
             peak_used: (31 << 30) + (512 << 20),
             holders: vec![
                 Holder {
@@ -801,6 +858,7 @@ mod tests {
                 what: "kernel images".to_owned(),
                 low: 50 << 20,
                 high: 350 << 20,
+                known: "seen".to_owned(),
             }],
             certain: room >= 350 << 20,
         }
@@ -815,6 +873,7 @@ mod tests {
             gpu: "test".to_owned(),
             gpu_name: "NVIDIA Test".to_owned(),
             gpu_count: 1,
+            ranks_run: None,
             capacity: KnownBytes {
                 bytes: 40 << 30,
                 known: "read".to_owned(),
@@ -844,6 +903,7 @@ mod tests {
             costs: None,
             stopped: None,
             host_out_of_memory: None,
+            deadlocks: Vec::new(),
             foreign: Vec::new(),
             unknown_sizes: Vec::new(),
             unknown: Vec::new(),
@@ -867,6 +927,45 @@ mod tests {
             Path::new("/job"),
         );
         anstream::adapter::strip_str(&styled).to_string()
+    }
+
+    #[test]
+    fn ranks_with_the_same_figures_are_one_line() {
+        let device = |rank: u32, used: u64| DeviceUse {
+            rank: Some(rank.to_string()),
+            device: i32::try_from(rank).unwrap(),
+            peak_used: used,
+            ..DeviceUse::default()
+        };
+        let mut verdict = verdict();
+        verdict.devices = vec![
+            device(0, 3 << 30),
+            device(3, 2 << 30),
+            device(1, 2 << 30),
+            device(2, 2 << 30),
+            device(4, 1 << 30),
+        ];
+        let mut text = String::new();
+        others(&mut text, &verdict, &verdict.devices[0]);
+        assert!(
+            text.contains("3 GPUs       2.00 GiB used at most each (ranks 1–3)\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("GPU 4        1.00 GiB used at most (rank 4)\n"),
+            "{text}"
+        );
+        verdict.ranks_run = Some(RanksRun {
+            world_size: 8,
+            ranks: vec![0, 1, 2, 3, 4],
+            differing: Vec::new(),
+        });
+        text.clear();
+        others(&mut text, &verdict, &verdict.devices[0]);
+        assert!(
+            text.contains("rank 4       1.00 GiB used at most\n"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -958,6 +1057,9 @@ mod tests {
         verdict.devices[0].peak_reserved = 0;
         verdict.devices[0].reserved_known = false;
         insta::assert_snapshot!(shown(&verdict));
+        verdict.devices[0].hooked = false;
+        let text = shown(&verdict);
+        assert!(text.contains("did not load tonnage's hook"), "{text}");
     }
 
     #[test]

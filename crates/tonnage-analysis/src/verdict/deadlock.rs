@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Ranks that wait for others for ever.
+
+use serde::{Deserialize, Serialize};
+use tonnage_trace::Meta;
+
+use super::Place;
+use crate::facts;
+
+/// Why a rank waits for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum WaitsBecause {
+    /// The rank that it waits for waits, too.
+    Waits,
+    /// The process of the rank that it waits for has ended.
+    Ended,
+    /// No process is the rank that it waits for.
+    Absent,
+    /// The rank that it waits for called something else.
+    Differs,
+}
+
+/// What another rank called instead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct CalledInstead {
+    /// The operation, with its size.
+    pub operation: String,
+    /// The line of the script, where it is known.
+    pub place: Option<Place>,
+}
+
+/// A rank that would wait for ever on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Deadlock {
+    /// Number of the process.
+    pub process: u32,
+    /// The rank that waits.
+    pub rank: i64,
+    /// What it called: `all_reduce`, `recv`, …
+    pub operation: String,
+    /// The how many-th of its kind that is, from 1: of all operations of the communicator, or of the messages between
+    /// two ranks.
+    pub number: u64,
+    /// A name of the communicator, which all its ranks have.
+    pub communicator: String,
+    /// How many ranks the communicator has.
+    pub ranks: u64,
+    /// The line of the script that called it, where it is known.
+    pub place: Option<Place>,
+    /// The rank that it waits for.
+    pub waits_for: i64,
+    /// Why that does not come.
+    pub because: WaitsBecause,
+    /// What the other rank called instead, if that is why.
+    pub instead: Option<CalledInstead>,
+}
+
+/// What a process says of it.
+#[derive(Deserialize)]
+struct Told {
+    rank: i64,
+    communicator: String,
+    ranks: u64,
+    operation: String,
+    number: u64,
+    file: String,
+    line: u64,
+    waits_for: i64,
+    why: WaitsBecause,
+    instead: Option<ToldInstead>,
+}
+
+#[derive(Deserialize)]
+struct ToldInstead {
+    operation: String,
+    file: String,
+    line: u64,
+}
+
+fn place(file: String, line: u64) -> Option<Place> {
+    (!file.is_empty()).then(|| Place {
+        function: String::new(),
+        file,
+        line,
+    })
+}
+
+/// Those that a recording names, by rank.
+pub(super) fn find(facts: &[Meta]) -> Vec<Deadlock> {
+    let told = facts.iter().filter(|fact| fact.name == facts::DEADLOCK);
+    let mut found: Vec<Deadlock> = told
+        .filter_map(|fact| {
+            let told: Told = serde_json::from_str(&fact.text).ok()?;
+            Some(Deadlock {
+                process: fact.process,
+                rank: told.rank,
+                operation: told.operation,
+                number: told.number,
+                communicator: told.communicator,
+                ranks: told.ranks,
+                place: place(told.file, told.line),
+                waits_for: told.waits_for,
+                because: told.why,
+                instead: told.instead.map(|instead| CalledInstead {
+                    operation: instead.operation,
+                    place: place(instead.file, instead.line),
+                }),
+            })
+        })
+        .collect();
+    found.sort_by_key(|deadlock| (deadlock.rank, deadlock.process));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_processes_say_is_sorted_by_rank() {
+        let fact = |process, text: &str| Meta {
+            process,
+            name: facts::DEADLOCK.to_owned(),
+            text: text.to_owned(),
+        };
+        let waits = r#"{"rank": 1, "communicator": "ab", "ranks": 2, "operation": "all_reduce", "number": 3,
+            "file": "train.py", "line": 12, "waits_for": 0, "why": "waits", "instead": null}"#;
+        let differs = r#"{"rank": 0, "communicator": "ab", "ranks": 2, "operation": "broadcast", "number": 3,
+            "file": "", "line": 0, "waits_for": 1, "why": "differs",
+            "instead": {"operation": "all_reduce of 4 elements", "file": "train.py", "line": 12}}"#;
+        let facts = [fact(0, waits), fact(1, differs), fact(2, "{}")];
+        let found = find(&facts);
+        let ranks: Vec<i64> = found.iter().map(|deadlock| deadlock.rank).collect();
+        assert_eq!(ranks, [0, 1]);
+        assert_eq!(found[0].place, None);
+        assert_eq!(found[0].because, WaitsBecause::Differs);
+        let instead = found[0].instead.as_ref().and_then(|it| it.place.as_ref());
+        assert_eq!(instead.map(|place| place.line), Some(12));
+    }
+}

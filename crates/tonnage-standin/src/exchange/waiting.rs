@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Where a rank waits for another, and what is done if it would wait for ever.
+//!
+//! Who waits for longer says so in a file of the run's folder, so that each can
+//! follow who waits for whom. Nothing can go on if that leads in a circle, or to
+//! a process that has ended. It is concluded only after a while in which
+//! nothing changed and no other thread of those processes had anything to do.
+//! Then every rank that waits tells what it waits for, and its process ends: a
+//! GPU would hang here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::Seat;
+use super::records::{Call, Kind, Owner};
+use crate::{ending, ledger, recorder};
+
+/// From here on a wait is told to the others.
+const TOLD_AFTER: Duration = Duration::from_millis(300);
+/// Between two looks at who waits for whom.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long nothing may have changed before it is concluded that nothing will.
+const STABLE: Duration = Duration::from_secs(3);
+/// The same where the rank that is waited for has not been seen yet: it may still be importing.
+const STABLE_UNSEEN: Duration = Duration::from_mins(1);
+/// Looks at which a thread was about to run that make a process busy.
+const BUSY_LOOKS: u32 = 4;
+
+/// What becomes of a wait that cannot end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// The host of a GPU would not wait here: then what arrives is unknown.
+    Soft,
+    /// The host of a GPU would wait here, too: the ranks wait for each other for ever.
+    Firm,
+}
+
+/// A rank that has yet to call, or that has called something else.
+#[derive(Clone, Debug)]
+pub(crate) struct Missing {
+    /// The communicator, and the rank in it that waits.
+    pub(crate) seat: Seat,
+    /// How many ranks the communicator has.
+    pub(crate) ranks: usize,
+    /// The rank that is waited for.
+    pub(crate) peer: usize,
+    /// Its process, if it has opened the communicator.
+    pub(crate) owner: Option<Owner>,
+    /// What the waiting rank has called.
+    pub(crate) call: Call,
+    /// What the other rank has called instead.
+    pub(crate) instead: Option<Call>,
+}
+
+/// A wait, as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Told {
+    process: u64,
+    thread: i32,
+    communicator: u64,
+    rank: usize,
+    peer: usize,
+    /// The process that is waited for.
+    target: Option<u64>,
+    kind: String,
+    number: u64,
+    firm: bool,
+}
+
+/// Why a wait cannot end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Why {
+    /// The rank that is waited for waits, too.
+    Waits,
+    /// Its process has ended.
+    Ended,
+    /// No process is that rank.
+    Absent,
+    /// It called something else.
+    Differs,
+}
+
+/// What is told of a wait that cannot end; `tonnage-run` reads it.
+#[derive(Serialize)]
+struct Note {
+    deadlock: Stuck,
+}
+
+#[derive(Serialize)]
+struct Stuck {
+    /// The rank that waits, as the script counts them.
+    rank: i64,
+    communicator: String,
+    ranks: usize,
+    operation: &'static str,
+    number: u64,
+    file: String,
+    line: u32,
+    waits_for: i64,
+    why: Why,
+    /// What the other rank called, and where.
+    instead: Option<Instead>,
+}
+
+#[derive(Serialize)]
+struct Instead {
+    operation: String,
+    file: String,
+    line: u32,
+}
+
+/// One wait.
+pub(crate) struct Waiter {
+    patience: Patience,
+    since: Instant,
+    looked: Instant,
+    told: Option<(PathBuf, Told)>,
+    /// The chain of waits at the last look, since when, and how often each process was busy since.
+    chain: Vec<Told>,
+    unchanged_since: Instant,
+    busy: u32,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some((path, _)) = self.told.take() {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl Waiter {
+    pub(crate) fn new(patience: Patience) -> Self {
+        let now = Instant::now();
+        Self {
+            patience,
+            since: now,
+            looked: now,
+            told: None,
+            chain: Vec::new(),
+            unchanged_since: now,
+            busy: 0,
+        }
+    }
+
+    /// Waits a little; whether to go on. Ends the process if it would wait for ever.
+    pub(crate) fn wait(&mut self, missing: &Missing) -> bool {
+        if missing.instead.is_some() {
+            end_for(missing);
+        }
+        let waited = self.since.elapsed();
+        let pause = match waited.as_millis() {
+            0 => Duration::from_micros(20),
+            1..=100 => Duration::from_millis(1),
+            101..=1000 => Duration::from_millis(5),
+            _ => Duration::from_millis(20),
+        };
+        std::thread::sleep(pause);
+        if waited > TOLD_AFTER && self.looked.elapsed() > LOOK {
+            self.looked = Instant::now();
+            return self.look(missing);
+        }
+        true
+    }
+
+    /// Looks whether the wait can end; whether to go on.
+    fn look(&mut self, missing: &Missing) -> bool {
+        let Some(folder) = ledger::folder() else {
+            return true;
+        };
+        let Some(me) = self.tell(&folder, missing) else {
+            return true;
+        };
+        if folder.join(ENDING).exists() {
+            // Others have found that nothing can go on, and this rank waits as well.
+            end_for(missing);
+        }
+        let (chain, closed) = follow(&me, &waits(&folder));
+        if !closed || chain != self.chain {
+            self.chain = chain;
+            self.unchanged_since = Instant::now();
+            self.busy = 0;
+            return true;
+        }
+        let unseen = chain.iter().any(|told| told.target.is_none());
+        self.busy += u32::from(is_busy(&chain, unseen.then_some(&folder)));
+        if self.busy >= BUSY_LOOKS {
+            self.unchanged_since = Instant::now();
+            self.busy = 0;
+        }
+        let stable = if unseen { STABLE_UNSEEN } else { STABLE };
+        if self.unchanged_since.elapsed() < stable {
+            return true;
+        }
+        if self.patience == Patience::Soft {
+            return false;
+        }
+        if chain.iter().all(|told| told.firm) {
+            end_for(missing);
+        }
+        true
+    }
+
+    /// Says to the others what is waited for.
+    fn tell(&mut self, folder: &Path, missing: &Missing) -> Option<Told> {
+        // SAFETY: asks for the number of this thread.
+        let thread = unsafe { libc::gettid() };
+        let process = ledger::ledger()?.number()?;
+        let told = Told {
+            process,
+            thread,
+            communicator: missing.seat.0,
+            rank: missing.seat.1,
+            peer: missing.peer,
+            target: missing.owner.map(|owner| owner.number),
+            kind: missing.call.kind.name().to_owned(),
+            number: missing.call.number,
+            firm: self.patience == Patience::Firm,
+        };
+        if self.told.as_ref().is_none_or(|(_, before)| *before != told) {
+            let path = folder.join(format!("{WAIT_PREFIX}{process}-{thread}"));
+            // Written under another name first, so that no one reads half of it.
+            let draft = folder.join(format!("draft-{process}-{thread}"));
+            fs::write(&draft, serde_json::to_vec(&told).ok()?).ok()?;
+            fs::rename(&draft, &path).ok()?;
+            self.told = Some((path, told.clone()));
+        }
+        Some(told)
+    }
+}
+
+const WAIT_PREFIX: &str = "nccl-wait-";
+/// Set by the first who finds that nothing can go on.
+const ENDING: &str = "nccl-deadlock";
+
+/// All waits of the run.
+fn waits(folder: &Path) -> Vec<Told> {
+    let Ok(files) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let mut waits: Vec<Told> = files
+        .filter_map(|file| {
+            let file = file.ok()?;
+            let name = file.file_name();
+            let name = name.to_str()?;
+            if !name.starts_with(WAIT_PREFIX) {
+                return None;
+            }
+            serde_json::from_slice(&fs::read(file.path()).ok()?).ok()
+        })
+        .collect();
+    waits.sort_by_key(|told| (told.process, told.thread));
+    waits
+}
+
+fn is_alive(process: u64) -> bool {
+    ledger::ledger().is_none_or(|ledger| ledger.is_there(process))
+}
+
+/// Who waits for whom from `first` on, and whether that leads in a circle or to somebody who will not come.
+fn follow(first: &Told, waits: &[Told]) -> (Vec<Told>, bool) {
+    let mut chain = vec![first.clone()];
+    loop {
+        let last = &chain[chain.len() - 1];
+        let Some(target) = last.target else {
+            return (chain, true);
+        };
+        if chain.iter().any(|told| told.process == target) || !is_alive(target) {
+            return (chain, true);
+        }
+        let Some(next) = waits.iter().find(|told| told.process == target) else {
+            return (chain, false);
+        };
+        chain.push(next.clone());
+    }
+}
+
+/// Why the rank that is waited for does not come.
+fn why(missing: &Missing) -> Why {
+    if missing.instead.is_some() {
+        return Why::Differs;
+    }
+    match missing.owner {
+        None => Why::Absent,
+        Some(owner) if !is_alive(owner.number) => Why::Ended,
+        Some(_) => Why::Waits,
+    }
+}
+
+/// Whether a thread is about to run in one of these processes, other than those that wait; in any of the run's, if its
+/// `folder` is given.
+fn is_busy(chain: &[Told], folder: Option<&PathBuf>) -> bool {
+    let waiting: Vec<i32> = chain.iter().map(|told| told.thread).collect();
+    let pid = |told: &Told| ledger::ledger()?.pid(told.process);
+    let processes: Vec<u32> = folder.map_or_else(
+        || chain.iter().filter_map(pid).collect(),
+        |folder| processes_of(folder),
+    );
+    processes.into_iter().any(|process| {
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
+            return false;
+        };
+        threads.filter_map(Result::ok).any(|thread| {
+            let name = thread.file_name();
+            let number = name.to_str().and_then(|name| name.parse().ok());
+            let runs = || {
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                // The state follows the name, which may hold anything.
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('R'))
+            };
+            number.is_some_and(|number| !waiting.contains(&number)) && runs()
+        })
+    })
+}
+
+/// The processes of the run with this folder.
+fn processes_of(folder: &Path) -> Vec<u32> {
+    let variable = format!("{}={}", tonnage_capture::RUN_VARIABLE, folder.display());
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let numbers = entries.filter_map(Result::ok).filter_map(number);
+    numbers
+        .filter(|process| {
+            let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+            let mut variables = environment.split(|&byte| byte == 0);
+            variables.any(|one| one == variable.as_bytes())
+        })
+        .collect()
+}
+
+/// Tells what this rank waits for in vain, and ends the process.
+pub(crate) fn end_for(missing: &Missing) -> ! {
+    let (communicator, rank) = missing.seat;
+    // As the script counts its ranks, where that is known.
+    let own = super::world_rank().unwrap_or(rank as i64);
+    let other = missing.owner.and_then(|owner| owner.world_rank);
+    let note = Note {
+        deadlock: Stuck {
+            rank: own,
+            communicator: format!("{communicator:016x}"),
+            ranks: missing.ranks,
+            operation: missing.call.kind.name(),
+            number: missing.call.number + 1,
+            file: missing.call.place.file.clone(),
+            line: missing.call.place.line,
+            waits_for: other.unwrap_or(missing.peer as i64),
+            why: why(missing),
+            instead: missing.instead.as_ref().map(|call| Instead {
+                operation: call.describe(),
+                file: call.place.file.clone(),
+                line: call.place.line,
+            }),
+        },
+    };
+    if let Ok(json) = serde_json::to_vec(&note) {
+        recorder::remark_note(&json);
+    }
+    if let Some(folder) = ledger::folder() {
+        let first = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(folder.join(ENDING));
+        if first.is_ok() {
+            // The others tell what they wait for before they see that this process has ended.
+            std::thread::sleep(LOOK * 4);
+        }
+    }
+    ending::end(2)
+}
+
+impl Call {
+    /// What was called, so that it can be told from something similar.
+    pub(crate) fn describe(&self) -> String {
+        let elements = format!("{} of {} elements", self.kind.name(), self.count);
+        match self.kind {
+            Kind::Broadcast | Kind::Scatter => format!("{elements} from rank {}", self.root),
+            Kind::Reduce | Kind::Gather => format!("{elements} to rank {}", self.root),
+            Kind::Split => self.kind.name().to_owned(),
+            _ => elements,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(process: u64, target: Option<u64>) -> Told {
+        Told {
+            process,
+            thread: process as i32,
+            communicator: 1,
+            rank: process as usize,
+            peer: 0,
+            target,
+            kind: "all_reduce".to_owned(),
+            number: 0,
+            firm: true,
+        }
+    }
+
+    #[test]
+    fn a_circle_of_waits_is_found() {
+        // There is no ledger here, so all are taken for alive.
+        let waits = [
+            told(0, Some(1)),
+            told(1, Some(2)),
+            told(2, Some(1)),
+            told(3, Some(4)),
+        ];
+        assert!(
+            follow(&waits[0], &waits).1,
+            "0 waits for two that wait for each other"
+        );
+        assert!(!follow(&waits[3], &waits).1, "4 does not wait");
+        assert!(follow(&told(5, None), &waits).1, "nobody is that rank");
+        assert_eq!(follow(&waits[0], &waits).0.len(), 3);
+    }
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! NCCL for programs that load it by its path.
+//!
+//! Being loaded first is enough for everybody who is linked with a library.
+//! vLLM and others open `libnccl.so.2` themselves and ask it for its functions,
+//! and would get those of the real one, which cannot work without a GPU. So
+//! `dlopen` is taken over, for that one name.
+//!
+//! The loader searches where the caller's library says, and knows the caller by
+//! the address it returns to. Hence [`dlopen`] does not call the real function,
+//! it jumps there.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::foreign::file_of;
+use crate::{ffi, ledger};
+
+type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+/// What [`dlopen`] does: which file to open, and the real function.
+#[repr(C)]
+struct Redirected {
+    path: *const c_char,
+    open: *const c_void,
+}
+
+/// Stands before the loader's function of this name.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub(crate) extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!(
+        "push rsi",
+        "call {}",
+        "pop rsi",
+        "mov rdi, rax",
+        "jmp rdx",
+        sym redirect,
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, -32]!",
+        "str x1, [sp, 16]",
+        "bl {}",
+        "mov x9, x1",
+        "ldr x1, [sp, 16]",
+        "ldp x29, x30, [sp], 32",
+        "br x9",
+        sym redirect,
+    );
+}
+
+extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
+    static REAL: OnceLock<usize> = OnceLock::new();
+    let real = *REAL.get_or_init(|| {
+        // SAFETY: the name is zero-terminated; only asks for an address.
+        unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
+    });
+    let open = real as *const c_void;
+    let path = ffi::guard(path, || {
+        // SAFETY: the caller's own zero-terminated text, or null.
+        let name = unsafe { ffi::input_text(path) };
+        let Some(standin) = name
+            .filter(|name| is_replaced(name, flags))
+            .and_then(own_path)
+        else {
+            return path;
+        };
+        // The real one is loaded all the same: others may count on it by its name.
+        // SAFETY: the real function, called as the program would have.
+        unsafe {
+            let open = std::mem::transmute::<*const c_void, Open>(open);
+            open(path, flags);
+        }
+        standin.as_ptr()
+    });
+    Redirected { path, open }
+}
+
+/// Whether this library takes the place of the one with this name. Who asks only whether it is there gets the truth.
+fn is_replaced(path: &CStr, flags: c_int) -> bool {
+    let file = Path::new(OsStr::from_bytes(path.to_bytes())).file_name();
+    let is_nccl = file.is_some_and(|file| file.as_bytes().starts_with(b"libnccl.so"));
+    is_nccl && flags & libc::RTLD_NOLOAD == 0 && ledger::folder().is_some()
+}
+
+/// The file of this library.
+fn own_path(_: &CStr) -> Option<&'static CStr> {
+    static PATH: OnceLock<Option<CString>> = OnceLock::new();
+    let path = PATH.get_or_init(|| CString::new(file_of(is_replaced as *const c_void)?.1).ok());
+    path.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nccl_itself_is_replaced() {
+        // Outside of a run nothing is.
+        assert!(!is_replaced(c"libnccl.so.2", libc::RTLD_NOW));
+        // SAFETY: no name is the program itself.
+        let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_NOW) };
+        assert!(!program.is_null(), "the real function is reached");
+    }
+}

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Kernels of Triton that keep a program's books are computed, so that the host reads what a GPU would have written."""
+
+from conftest import PYTHON
+
+# By hand, from what the kernels do.
+EXPECTED = """\
+sampled: [1, 0, 1, 2]
+lengths: [5, 10, 7, 10]
+slots: [[40, 41, 42, 43, 80, 81, -1, -1, -1, -1], [28, 29, 30, 31, 32, 33, 34, 35, 36, -1]]
+summary: [29, 9, 3, 6, 3, 29, 17, -201, 54]
+pinned: [6, 5, 10]
+picked one of them: True
+beside it: 300
+after a stray address: 1
+went on: True
+"""
+
+
+def printed(run):
+    return "".join(f"{line}\n" for line in run.err.splitlines() if ": " in line and not line.startswith(" "))
+
+
+def test_what_kernels_write_is_read_back(tonnage):
+    run = tonnage("triton_kernels.py")
+    assert run.code == 0, run.err
+    assert printed(run).endswith(EXPECTED), run.err
+    unknown = run.verdict["unknown_values"]
+    # The index of the greatest of unknown scores is read by the comparison; nothing else is unknown.
+    assert unknown["decisions"] == 1, unknown
+
+
+def test_without_values_kernels_do_nothing(tonnage):
+    run = tonnage("triton_kernels.py", options=["--values", "off"])
+    assert run.code == 0, run.err
+    assert "sampled: [1, 1, 1, 2]" in run.err
+    assert "lengths: [5, 6, 7, 8]" in run.err
+
+
+AHEAD_OF_TIME = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 32, device="cuda")
+
+    def forward(self, ids):
+        return self.embedding(ids.long()) + torch.zeros(32, device=ids.device)
+
+
+net = Net()
+ids = torch.arange(8, dtype=torch.int32, device="cuda")
+with torch.inference_mode():
+    # Serving programs compile so: with modes of torch.compile below ours.
+    torch.compile(net.forward, fullgraph=True, backend="aot_eager").aot_compile(((ids,), {}))
+print("compiled: True")
+"""
+
+
+def test_a_program_may_compile_ahead_of_time(tonnage, tmp_path):
+    path = tmp_path / "ahead.py"
+    path.write_text(AHEAD_OF_TIME)
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert "compiled: True" in run.err, run.err
+    assert "data pointer of FakeTensor" not in run.err

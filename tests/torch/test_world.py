@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Some ranks of a job of many: `--world-size` and `--ranks`."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import PYTHON, SCRIPTS
+
+TORCHRUN = [str(Path(PYTHON).parent / "torchrun"), "--nproc-per-node"]
+WIDTH, LAYERS = 1024, 4
+PARAMETERS = [[WIDTH], [WIDTH], [4 * WIDTH, WIDTH], [4 * WIDTH], [WIDTH, 4 * WIDTH], [WIDTH]]
+
+
+def world(size, ranks):
+    return ["--world-size", str(size), "--ranks", ranks]
+
+
+def shard_of(size, rank):
+    """Elements of a rank: each parameter is cut along its first dimension into as equal pieces as there are ranks."""
+    total = 0
+    for shape in PARAMETERS:
+        piece = -(-shape[0] // size)
+        rows = min(piece, max(0, shape[0] - piece * rank))
+        total += rows * (shape[1] if len(shape) > 1 else 1)
+    return LAYERS * total
+
+
+def test_two_ranks_of_512(tonnage):
+    run = tonnage("world.py", "fsdp", options=world(512, "0,511"))
+    assert run.code == 0, run.err
+    printed = {int(rank): int(size) for rank, size in re.findall(r"shard (\d+) (\d+)", run.err)}
+    assert printed == {rank: shard_of(512, rank) for rank in (0, 511)}
+    verdict = run.verdict
+    assert verdict["ranks_run"] == {"world_size": 512, "ranks": [0, 511], "differing": []}
+    # Rank 511 is the eighth of the 64th machine, which is the second here.
+    assert {device["rank"]: device["device"] for device in verdict["devices"]} == {"0": 0, "511": 15}
+    assert any("510 ranks that were not run" in sentence for sentence in verdict["unknown"])
+
+
+def test_a_rank_alone_does_what_it_does_among_others(tonnage):
+    live = tonnage("", options=["--gpus", "4"], command=[*TORCHRUN, "4", str(SCRIPTS / "world.py"), "hsdp"])
+    assert live.code == 0, live.err
+    alone = tonnage("", options=world(4, "2"), command=[*TORCHRUN, "4", str(SCRIPTS / "world.py"), "hsdp"])
+    assert alone.code == 0, alone.err
+
+    def rows(run):
+        table = run.table()
+        process = next(one["process"] for one in run.verdict["devices"] if one["rank"] == "2")
+        columns = ("process", "kind", "device", "address", "size", "stream")
+        kinds = {"alloc", "free_requested", "free_completed", "segment_alloc", "driver_malloc", "driver_context"}
+        every = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
+        return [row[1:] for row in every if row[0] == process and row[1] in kinds]
+
+    assert len(rows(alone)) > 1000
+    assert rows(alone) == rows(live)
+
+
+@pytest.mark.parametrize(("how", "more"), [("hsdp", "bound"), ("ddp", ""), ("address", "kept")])
+def test_one_rank_of_64(tonnage, how, more):
+    run = tonnage("world.py", how, *more.split(), options=world(64, "63"))
+    assert run.code == 0, run.err
+    whole = sum(shape[0] * (shape[1] if len(shape) > 1 else 1) for shape in PARAMETERS) * LAYERS
+    expected = {"hsdp": shard_of(4, 3), "ddp": whole, "address": shard_of(64, 63)}[how]
+    assert f"shard 63 {expected}" in run.err
+
+
+def test_ranks_that_run_say_each_other_objects(tonnage):
+    run = tonnage("world.py", "objects", options=world(16, "0,3"))
+    assert run.code == 0, run.err
+    # Ranks that do not run are taken to say what the one that asks says.
+    assert "gathered 0 [0, 0, 0, 3, 0" in run.err
+    assert "gathered 3 [0, 3, 3, 3, 3" in run.err
+    assert "told 0 ['from 0']" in run.err and "told 3 ['from 0']" in run.err
+
+
+def test_objects_of_a_rank_that_does_not_run_are_missed(tonnage):
+    run = tonnage("world.py", "objects", options=world(16, "3"))
+    assert run.code == 2
+    assert "rank 3 waits for objects from rank 0, which tonnage does not run: name it too, --ranks 0,3" in run.err
+
+
+def test_a_rank_that_runs_out_of_memory_ends_the_others(tonnage):
+    run = tonnage("world.py", "ddp", options=[*world(16, "0,1"), "--capacity", "600MiB"])
+    assert run.code == 1, run.err
+    assert run.verdict["outcome"] == "does_not_fit"
+    assert run.verdict["need"]["known"] == "replayed"
+
+
+def test_the_error_of_a_rank_is_not_hidden_by_the_others_that_are_ended(tonnage, tmp_path):
+    script = tmp_path / "one_fails.py"
+    script.write_text(
+        "import os, time, torch\n"
+        "x = torch.ones(1 << 20, device='cuda')\n"
+        "if os.environ['RANK'] == '7':\n"
+        "    raise ValueError('rank 7 has no data')\n"
+        "time.sleep(60)\n"
+    )
+    run = tonnage(None, options=world(8, "0,7"), command=[PYTHON, str(script)])
+    assert run.code == 2, run.err
+    assert run.verdict["outcome"] == "failed"
+    (exception,) = run.verdict["exceptions"]
+    assert (exception["message"], exception["place"]["line"]) == ("rank 7 has no data", 4)
+
+
+def test_one_rank_of_each_stage_of_a_pipeline_is_run(tonnage):
+    run = tonnage("pipeline.py", options=world(16, "auto"))
+    assert run.code == 0, run.err
+    verdict = run.verdict
+    assert verdict["ranks_run"] == {"world_size": 16, "ranks": [0, 4, 8, 12], "differing": []}
+    first, second, third, last = sorted(verdict["devices"], key=lambda device: int(device["rank"]))
+    # The last stage has the logits, the first the embedding and the most micro-batches.
+    assert last["peak_allocated"] > first["peak_allocated"] > second["peak_allocated"] > third["peak_allocated"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--ranks", "0"], "--world-size"),
+        (world(4, "4"), "there is no rank 4 in a job of 4"),
+        (world(512, "0,8,16,24,32,40,48,56,64"), "at most 64 GPUs"),
+        (world(4, "3-1"), "write ranks with commas"),
+    ],
+)
+def test_ranks_that_make_no_sense_are_refused(tonnage, options, words):
+    run = tonnage("world.py", "ddp", options=options)
+    assert run.code == 2 and words in run.err, run.err
