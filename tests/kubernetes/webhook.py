@@ -43,11 +43,11 @@ class Authority:
         new = f"-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {self.key} -out {self.certificate}"
         openssl(f"req -x509 {new} -days 2 -subj /CN={name}")
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A certificate for this machine, and its key."""
+    def sign(self, name: str, hosts: tuple[str, ...] = ("localhost",)) -> tuple[Path, Path]:
+        """A certificate for this machine under these names, and its key."""
         certificate, key, request = (self.folder / f"{name}.{end}" for end in ("crt", "key", "csr"))
         extensions = self.folder / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(",".join(["subjectAltName=IP:127.0.0.1", *(f"DNS:{host}" for host in hosts)]) + "\n")
         new = f"-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {key} -out {request}"
         openssl(f"req {new} -subj /CN={name}")
         by = f"-CA {self.certificate} -CAkey {self.key} -CAcreateserial -extfile {extensions}"
@@ -61,31 +61,33 @@ def openssl(arguments: str) -> None:
 
 
 class Webhook:
-    """tonnage's webhook as a process, and its registration."""
+    """tonnage's webhook as a process, with files of its name; in a cluster, its certificate is that of a service."""
 
-    def __init__(self, cluster: Any, program: Path, store: Path) -> None:
-        self.cluster, self.program, self.store = cluster, program, store
+    def __init__(
+        self, cluster: Any, program: Path, store: Path, name: str = "webhook", host: str = "localhost"
+    ) -> None:
+        self.cluster, self.program, self.store, self.name = cluster, program, store, name
         self.port = free_port()
-        self.authority = Authority(cluster.folder / "webhook", "webhook")
-        self.certificate, self.key = self.authority.sign("webhook")
+        self.authority = Authority(cluster.folder / name, name)
+        self.certificate, self.key = self.authority.sign(name, (host,))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, mode: str, seconds: float = 30) -> None:
+    def start(self, mode: str, seconds: float = 30, delay: int = 0) -> None:
         """Starts it, and waits until it is ready."""
         command = [str(self.program), "--mode", mode, "--store", str(self.store)]
-        command += ["--listen", f"127.0.0.1:{self.port}", "--shutdown-delay", "0"]
+        command += ["--listen", f"127.0.0.1:{self.port}", "--shutdown-delay", str(delay)]
         command += ["--certificate", str(self.certificate), "--key", str(self.key)]
         token = self.cluster.folder / "webhook.token"
         token.write_text(self.cluster.tokens["webhook"])
         command += ["--server", f"https://127.0.0.1:{self.cluster.port}", "--token", str(token)]
         command += ["--server-ca", str(self.cluster.authority.certificate)]
-        self.process = self.cluster.run("webhook", command)
+        self.process = self.cluster.run(self.name, command)
         wait("ready: the webhook", lambda: self.get("/readyz") == 200, seconds)
 
     def get(self, path: str) -> int | None:
         """The status of an address; none if nobody answers."""
         assert self.process is not None
-        assert self.process.poll() is None, self.cluster.log("webhook")[-3000:]
+        assert self.process.poll() is None, self.cluster.log(self.name)[-3000:]
         context = ssl.create_default_context(cafile=str(self.authority.certificate))
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=context, timeout=5)
         try:
@@ -98,7 +100,7 @@ class Webhook:
 
     def lines(self) -> Iterator[Any]:
         """What it has written."""
-        for line in self.cluster.log("webhook").splitlines():
+        for line in self.cluster.log(self.name).splitlines():
             if line.startswith("{"):
                 yield json.loads(line)
 
