@@ -58,11 +58,11 @@ local function ask(options)
 	local words = options["argv"]
 	if options["type"] ~= "sbatch" then
 		job.words = words
-		return tonnage.ask(job, SECONDS)
+		return tonnage.ask(job, tonnage.seconds("client_seconds", SECONDS))
 	end
 	local function ask_of(script)
 		job.script = script
-		return tonnage.ask(job, SECONDS)
+		return tonnage.ask(job, tonnage.seconds("client_seconds", SECONDS))
 	end
 	if words[1] then
 		local script = table.remove(words, 1)

@@ -67,14 +67,14 @@ local function ask(job)
 		end
 	end
 	if not job.script then
-		return tonnage.ask(question, SECONDS)
+		return tonnage.ask(question, tonnage.seconds("controller_seconds", SECONDS))
 	end
 	question.environment = function(name)
 		return job.environment[name]
 	end
 	return tonnage.with_script(job.script, function(path)
 		question.script = path
-		return tonnage.ask(question, SECONDS)
+		return tonnage.ask(question, tonnage.seconds("controller_seconds", SECONDS))
 	end)
 end
 

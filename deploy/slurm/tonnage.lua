@@ -16,6 +16,8 @@ local PROGRAM = os.getenv("TONNAGE_SLURM_PROGRAM") or "tonnage"
 local MOST_COMMAND = 120000
 -- An answer has a few lines.
 local MOST_ANSWER = 65536
+-- The longest that a hook may wait.
+local MOST_SECONDS = 60
 -- A reason is one line.
 local MOST_REASON = 500
 -- What PyTorch's allocator reads, so that a forecast depends on it.
@@ -31,15 +33,26 @@ local function one_line(text)
 	return (text:gsub("%c+", " "):gsub("^ +", ""):gsub(" +$", ""))
 end
 
--- Whether the settings say that no job may go on unchecked. It must be known when the command cannot be asked.
-function tonnage.enforces()
+-- What matches after the name of a setting. Two are needed when the command cannot be asked.
+local function setting(name, pattern)
 	local file = io.open(SETTINGS)
 	if not file then
-		return false
+		return nil
 	end
 	local text = "\n" .. (file:read(MOST_ANSWER) or "")
 	file:close()
-	return text:match("\n[ \t]*mode[ \t]*=[ \t]*[\"'](%a+)[\"']") == "enforce"
+	return text:match("\n[ \t]*" .. name .. "[ \t]*=[ \t]*" .. pattern)
+end
+
+-- Whether the settings say that no job may go on unchecked.
+function tonnage.enforces()
+	return setting("mode", "[\"'](%a+)[\"']") == "enforce"
+end
+
+-- How long to wait for an answer.
+function tonnage.seconds(name, default)
+	local seconds = tonumber(setting(name, "(%d+)"))
+	return seconds and seconds >= 1 and seconds <= MOST_SECONDS and seconds or default
 end
 
 -- What a shell command printed, and its exit code.

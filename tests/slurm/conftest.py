@@ -14,7 +14,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from cluster import SHARDS, Answer, Cluster, Programs
+from cluster import PATIENCE, SHARDS, Answer, Cluster, Programs
 
 NEWER = os.environ.get("SLURM_NEWER")
 
@@ -74,11 +74,12 @@ class Site:
         self.settings = settings
         self._program = program
 
-    def set(self, mode: str, store: Path) -> None:
-        """What tonnage may do, and where its forecasts are."""
+    def set(self, mode: str, store: Path, seconds: int = PATIENCE) -> None:
+        """What tonnage may do, where its forecasts are, and how long the hooks wait for it."""
         several = str(self.cluster.shards_per_task).lower()
         self.settings.write_text(
             f'store = "{store}"\nmode = "{mode}"\nshards_of_several_gpus = {several}\n'
+            f"client_seconds = {seconds}\ncontroller_seconds = {seconds}\n"
             f'[[gpu]]\ntype = "h100"\nshards = {SHARDS}\n'
         )
 

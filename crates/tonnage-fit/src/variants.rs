@@ -502,12 +502,7 @@ fn last_line(recording: &Path) -> Option<String> {
 
 /// Bytes of a GPU that a job needs, and how that is known.
 fn needed(verdict: &Verdict) -> (Option<u64>, Evidence) {
-    let assumed = !verdict.unknown_sizes.is_empty()
-        || verdict
-            .unknown_values
-            .as_ref()
-            .is_some_and(|values| values.sizes > 0);
-    let replayed = if assumed {
+    let replayed = if verdict.assumes_sizes() {
         Evidence::Assumed
     } else {
         Evidence::Replayed

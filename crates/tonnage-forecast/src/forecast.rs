@@ -320,18 +320,28 @@ impl Forecast {
         }
     }
 
+    /// Whether the job was seen to its end by something that the forecast rests on.
+    pub fn is_complete(&self) -> bool {
+        self.evidence.iter().any(|evidence| evidence.complete)
+    }
+
     /// What the fullest GPU takes, in a sentence that says how it is known.
     pub fn sentence(&self) -> String {
         let role = self.fullest();
         let gpu = &self.key.gpu;
         let whole = bytes(self.gpu_memory);
+        let takes = if self.is_complete() {
+            "it takes"
+        } else {
+            "as far as it was seen, it takes"
+        };
         match (self.fits, role.bound) {
             (Fits::No, Some(bound)) => {
                 let larger = match self.larger_gpus.first() {
                     Some(larger) => format!("; {larger} is large enough"),
                     None => "; no GPU that tonnage knows is large enough".to_owned(),
                 };
-                format!("it takes up to {}, {gpu} has {whole}{larger}", bytes(bound))
+                format!("{takes} up to {}, {gpu} has {whole}{larger}", bytes(bound))
             }
             (Fits::No, None) => {
                 let least = bytes(role.peak);
@@ -340,13 +350,13 @@ impl Forecast {
             (Fits::Perhaps, _) => {
                 let (peak, uncounted) = (bytes(role.peak), bytes(role.uncounted));
                 format!(
-                    "it takes {peak} and up to {uncounted} that is not counted, {gpu} has {whole}: it may run out"
+                    "{takes} {peak} and up to {uncounted} that is not counted, {gpu} has {whole}: it may run out"
                 )
             }
             (Fits::Yes, _) => {
                 let bound = bytes(role.bound.unwrap_or(role.peak));
                 let (peak, known) = (bytes(role.peak), role.known.word());
-                format!("it takes at most {bound} of {whole} ({peak} {known})")
+                format!("{takes} at most {bound} of {whole} ({peak} {known})")
             }
         }
     }
@@ -360,7 +370,7 @@ fn larger_gpus(bound: u64, context: u64) -> Vec<String> {
 }
 
 fn evidence(verdict: &Verdict) -> Evidence {
-    let measured = is_measured(verdict);
+    let measured = verdict.is_measured();
     let gpu = &verdict.gpu;
     let torch = match verdict.torch.as_str() {
         "" => String::new(),
@@ -394,18 +404,15 @@ fn evidence(verdict: &Verdict) -> Evidence {
     }
 }
 
-fn is_measured(verdict: &Verdict) -> bool {
-    verdict.context.known == tonnage_analysis::facts::MEASURED
-}
-
 fn known(verdict: &Verdict) -> Known {
-    let values = verdict.unknown_values.as_ref();
-    let assumed =
-        values.is_some_and(|values| values.sizes > 0) || !verdict.unknown_sizes.is_empty();
-    match assumed {
-        _ if is_measured(verdict) => Known::Measured,
-        true => Known::Assumed,
-        false => Known::Exact,
+    // The context is a part of what is in use.
+    let context_known = matches!(verdict.context.known.as_str(), "read" | "given");
+    if verdict.is_measured() {
+        Known::Measured
+    } else if verdict.assumes_sizes() || !context_known {
+        Known::Assumed
+    } else {
+        Known::Exact
     }
 }
 
@@ -700,6 +707,25 @@ pub(crate) mod tests {
                 "{outcome:?}: {made:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_rests_on_an_assumed_context_or_was_not_seen_to_its_end_says_so() {
+        let mut verdict = verdict_of(Outcome::Fits, &[30 * GIB]);
+        let sentence = |verdict: &Verdict| {
+            let forecast = Forecast::of_verdict(verdict, key()).expect("a forecast");
+            forecast.sentence()
+        };
+        assert_eq!(
+            sentence(&verdict),
+            "it takes at most 31.00 GiB of 80.00 GiB (30.00 GiB exact)"
+        );
+        verdict.context.known = "assumed".to_owned();
+        verdict.stopped = Some("after 3 steps".to_owned());
+        assert_eq!(
+            sentence(&verdict),
+            "as far as it was seen, it takes at most 31.00 GiB of 80.00 GiB (30.00 GiB assumed)"
+        );
     }
 
     #[test]

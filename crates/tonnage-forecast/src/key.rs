@@ -15,8 +15,10 @@ use sha2::{Digest as _, Sha256};
 
 /// Larger files are data, not code: they are not part of a key.
 const MAX_SOURCE: u64 = 4 << 20;
-/// How many characters of a digest name a forecast.
-const SHORT: usize = 16;
+/// How many characters of a name are the digest of the job.
+const JOB_DIGITS: usize = 16;
+/// How many more are the digest of the whole key.
+const KEY_DIGITS: usize = 8;
 /// Settings of PyTorch's allocator, which decide how much it takes; the newer name first.
 pub const ALLOCATOR_SETTINGS: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
@@ -35,6 +37,8 @@ pub struct JobKey {
     pub allocator: Option<String>,
     /// How many ranks the job has, where its words do not say so.
     pub world_size: Option<u32>,
+    /// How many GPUs a process sees, where that was said.
+    pub gpus: Option<u32>,
     /// The version of PyTorch.
     pub torch: String,
     /// The catalogue's name of the GPU.
@@ -65,23 +69,28 @@ impl JobKey {
         }
     }
 
-    /// The name of a forecast with this key: the start of the SHA-256 of the key as JSON.
+    /// The name of a forecast with this key: that of the job, and the start of the SHA-256 of the key as JSON.
     pub fn name(&self) -> String {
-        let json = serde_json::to_vec(self).unwrap_or_default();
-        let mut digest = hex(&Sha256::digest(json));
-        digest.truncate(SHORT);
-        digest
+        self.job_name() + &digest_of(self, KEY_DIGITS)
     }
 
-    /// Whether both are the same job, on whatever GPU and with whatever PyTorch.
+    /// The start of the names of all forecasts of this job, so that they are found without a look at the others.
+    pub fn job_name(&self) -> String {
+        let job = (&self.command, &self.image, &self.sources, &self.allocator);
+        digest_of(&job, JOB_DIGITS)
+    }
+
+    /// Whether both are the same job, on whatever GPU and with whatever PyTorch. Numbers of ranks and of GPUs that only
+    /// one of them knows do not matter.
     pub fn is_same_job(&self, other: &Self) -> bool {
-        let sizes_differ =
+        let differ =
             |a: Option<u32>, b: Option<u32>| matches!((a, b), (Some(a), Some(b)) if a != b);
         self.command == other.command
             && self.image == other.image
             && self.sources == other.sources
             && self.allocator == other.allocator
-            && !sizes_differ(self.world_size, other.world_size)
+            && !differ(self.world_size, other.world_size)
+            && !differ(self.gpus, other.gpus)
     }
 
     /// The name under which jobs of one kind are added up: the script, or the module after `-m`, or the program.
@@ -143,6 +152,14 @@ fn digest(path: &Path) -> io::Result<Option<String>> {
     Ok((bytes.len() as u64 <= MAX_SOURCE).then(|| hex(&Sha256::digest(&bytes))))
 }
 
+/// The start of the SHA-256 of a value as JSON.
+fn digest_of(value: &impl Serialize, digits: usize) -> String {
+    let json = serde_json::to_vec(value).unwrap_or_default();
+    let mut digest = hex(&Sha256::digest(json));
+    digest.truncate(digits);
+    digest
+}
+
 fn hex(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
@@ -175,6 +192,19 @@ mod tests {
         let second = key(&["python", "train.py", "--config=a.yaml"]);
         assert!(!first.is_same_job(&second));
         assert_ne!(first.name(), second.name());
+    }
+
+    #[test]
+    fn the_same_words_on_other_numbers_of_gpus_are_other_forecasts() {
+        let key = |gpus| JobKey {
+            gpus,
+            ..JobKey::of_words(&["python", "train.py"])
+        };
+        let (one, two, any) = (key(Some(1)), key(Some(2)), key(None));
+        assert_ne!(one.name(), two.name());
+        assert_eq!(one.job_name(), two.job_name());
+        assert!(!one.is_same_job(&two));
+        assert!(any.is_same_job(&one) && any.is_same_job(&two));
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Observation {
         let forecast = self.forecast.as_deref().unwrap_or("unforecast");
         format!(
             "{}-{job}",
-            forecast.chars().map(plain).take(16).collect::<String>()
+            forecast.chars().map(plain).take(32).collect::<String>()
         )
     }
 

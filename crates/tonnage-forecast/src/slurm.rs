@@ -22,6 +22,9 @@ use crate::forecast::Forecast;
 use crate::key::{ALLOCATOR_SETTINGS, JobKey};
 use crate::store::{Store, StoreError};
 
+/// The longest that a hook may wait.
+const MAX_SECONDS: u32 = 60;
+
 /// What an administrator says of a cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +41,10 @@ pub struct Settings {
     /// `MULTIPLE_SHARING_GRES_PJ` in `SelectTypeParameters`.
     #[serde(default)]
     pub shards_of_several_gpus: bool,
+    /// How long the hooks wait for an answer; only they need it.
+    pub client_seconds: Option<u32>,
+    /// The same in the controller.
+    pub controller_seconds: Option<u32>,
     /// The kinds of GPUs.
     #[serde(rename = "gpu")]
     pub gpus: Vec<GpuType>,
@@ -77,6 +84,14 @@ impl Settings {
             toml::from_str(text).map_err(|error| SettingsError::Syntax(error.to_string()))?;
         if settings.gpus.is_empty() {
             return Err(SettingsError::Value("no [[gpu]] is named".to_owned()));
+        }
+        let mut waits = [settings.client_seconds, settings.controller_seconds]
+            .into_iter()
+            .flatten();
+        if waits.any(|seconds| !(1..=MAX_SECONDS).contains(&seconds)) {
+            return Err(SettingsError::Value(format!(
+                "a hook waits for 1 to {MAX_SECONDS} seconds"
+            )));
         }
         if settings.gpus.iter().any(|gpu| gpu.shards == 0) {
             return Err(SettingsError::Value(
@@ -426,6 +441,8 @@ mod tests {
                 shard: gib(),
                 mode,
                 shards_of_several_gpus: true,
+                client_seconds: None,
+                controller_seconds: None,
                 gpus: vec![GpuType {
                     name: "h100".to_owned(),
                     shards: 79,
@@ -606,6 +623,14 @@ mod tests {
             )
             .is_ok()
         );
+        let waits = |seconds: u32| {
+            parse(&format!(
+                "store = '/x'\ncontroller_seconds = {seconds}\n[[gpu]]\ntype = 'h100'\nshards = 80\n"
+            ))
+        };
+        assert!(waits(0).is_err());
+        assert!(waits(1).is_ok());
+        assert!(waits(61).is_err());
         assert!(parse("store = '/x'\n").is_err());
         assert!(parse("store = '/x'\n[[gpu]]\ntype = 'h100'\nshards = 0\n").is_err());
         assert!(

@@ -47,6 +47,9 @@ pub enum StoreError {
         /// The reason.
         source: ForecastError,
     },
+    /// The store's forecast saw the whole job, and the new one does not.
+    #[error("{0} saw the whole job, the new forecast did not: it is not kept")]
+    Whole(PathBuf),
     /// There are too many files.
     #[error("{0} has more than {MAX_FILES} files")]
     TooMany(PathBuf),
@@ -83,7 +86,13 @@ impl Store {
     }
 
     /// Keeps a forecast in place of an older one of the same key; the file.
+    ///
+    /// One that saw a part of the job does not replace one that saw all of it.
     pub fn put(&self, forecast: &Forecast) -> Result<PathBuf, StoreError> {
+        let path = self.forecasts().join(file_name(&forecast.name));
+        if !forecast.is_complete() && Forecast::read(&path).is_ok_and(|old| old.is_complete()) {
+            return Err(StoreError::Whole(path));
+        }
         write(&self.forecasts(), &forecast.name, forecast)
     }
 
@@ -94,7 +103,12 @@ impl Store {
 
     /// Every forecast.
     pub fn all(&self) -> Result<Listed<Forecast>, StoreError> {
-        read_all(&self.forecasts(), |path, json| {
+        self.named("")
+    }
+
+    /// Every forecast whose name starts so.
+    fn named(&self, start: &str) -> Result<Listed<Forecast>, StoreError> {
+        read_all(&self.forecasts(), start, |path, json| {
             let forecast = Forecast::parse(json)?;
             // A forecast under another name would be found for another job.
             let named = path
@@ -111,19 +125,27 @@ impl Store {
 
     /// Everything that jobs were seen to take.
     pub fn observed(&self) -> Result<Listed<Observation>, StoreError> {
-        read_all(&self.observations(), |_, json| Observation::parse(json))
+        self.observed_of("")
+    }
+
+    /// What jobs were seen to take that ran with a forecast whose name starts so.
+    fn observed_of(&self, start: &str) -> Result<Listed<Observation>, StoreError> {
+        read_all(&self.observations(), start, |_, json| {
+            Observation::parse(json)
+        })
     }
 
     /// The forecasts of a job on any GPU, with what past runs of the same job and GPU took. Of several versions of
     /// PyTorch the fullest speaks.
     pub fn find(&self, job: &JobKey) -> Result<Vec<Forecast>, StoreError> {
-        let mut found: Vec<Forecast> = self.all()?.found;
+        let name = job.job_name();
+        let mut found: Vec<Forecast> = self.named(&name)?.found;
         found.retain(|forecast| forecast.key.is_same_job(job));
         found.retain(|forecast| job.torch.is_empty() || forecast.key.torch == job.torch);
         if found.is_empty() {
             return Ok(found);
         }
-        let observed = self.observed()?.found;
+        let observed = self.observed_of(&name)?.found;
         for forecast in &mut found {
             forecast.learn(&observed);
         }
@@ -166,8 +188,12 @@ impl Forecast {
     }
 }
 
+fn file_name(name: &str) -> String {
+    format!("{name}.json")
+}
+
 fn write(folder: &Path, name: &str, value: &impl Serialize) -> Result<PathBuf, StoreError> {
-    let path = folder.join(format!("{name}.json"));
+    let path = folder.join(file_name(name));
     let written = || -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let mut file = tempfile::Builder::new();
@@ -191,8 +217,10 @@ fn write(folder: &Path, name: &str, value: &impl Serialize) -> Result<PathBuf, S
     }
 }
 
+/// Reads the files of a folder whose names start so.
 fn read_all<T>(
     folder: &Path,
+    start: &str,
     parse: impl Fn(&Path, &[u8]) -> Result<T, ForecastError>,
 ) -> Result<Listed<T>, StoreError> {
     let failed = |source| StoreError::Io {
@@ -212,8 +240,10 @@ fn read_all<T>(
     for entry in entries {
         let entry = entry.map_err(failed)?;
         let path = entry.path();
-        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        if !hidden
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        if !name.starts_with(b".")
+            && name.starts_with(start.as_bytes())
             && path
                 .extension()
                 .is_some_and(|extension| extension == "json")
@@ -279,6 +309,19 @@ mod tests {
         let mut other = forecast.key.clone();
         other.command.push("--more".to_owned());
         assert!(store.find(&other).expect("read").is_empty());
+    }
+
+    #[test]
+    fn a_forecast_of_a_part_does_not_replace_one_of_the_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::new(folder.path());
+        let whole = forecast_of(&[30 * GIB]);
+        let mut part = forecast_of(&[20 * GIB]);
+        part.evidence[0].complete = false;
+        store.put(&part).expect("written");
+        store.put(&whole).expect("written");
+        assert!(matches!(store.put(&part), Err(StoreError::Whole(_))));
+        assert_eq!(store.find(&whole.key).expect("read"), [whole]);
     }
 
     #[test]

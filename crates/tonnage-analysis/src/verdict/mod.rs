@@ -361,6 +361,17 @@ impl Verdict {
         free.min().unwrap_or(self.capacity.bytes)
     }
 
+    /// Whether the job ran on a real GPU.
+    pub fn is_measured(&self) -> bool {
+        self.capacity.known == facts::MEASURED
+    }
+
+    /// Whether sizes were assumed: of a library's memory, or because they depend on values that were not computed.
+    pub fn assumes_sizes(&self) -> bool {
+        let values = self.unknown_values.as_ref();
+        !self.unknown_sizes.is_empty() || values.is_some_and(|values| values.sizes > 0)
+    }
+
     /// How often a job that ran to its end had run out of memory.
     pub fn handled_ooms(&self) -> u64 {
         match self.outcome {

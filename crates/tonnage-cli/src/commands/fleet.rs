@@ -3,16 +3,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read as _;
+use std::io::{self, Read};
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use tonnage_forecast::admit::Action;
-use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
-
 use tonnage_forecast::Store;
+use tonnage_forecast::admit::Action;
 use tonnage_forecast::fleet::{Report, report};
 use tonnage_forecast::kubernetes::Account;
+use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
 
 use super::recording::{Input, named, plain};
 use crate::arguments::{FleetCommand, FleetOptions, FleetReport, SlurmOptions};
@@ -20,7 +19,6 @@ use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_
 
 /// Larger files are no batch scripts and no settings.
 const MAX_SCRIPT: u64 = 16 << 20;
-
 /// Larger documents are no account: that of 10,000 GPUs has some 20 MB.
 const MAX_ACCOUNT: u64 = 1 << 30;
 /// Machines and teams that the text lists; the JSON has all.
@@ -36,17 +34,14 @@ pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
 fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
     let mut documents = Vec::new();
     for path in &options.files {
-        let input = Input::new(path)?;
-        let mut json = Vec::new();
-        let read = input.open()?.take(MAX_ACCOUNT + 1).read_to_end(&mut json);
-        read.with_context(|| format!("cannot read {}", named(path)))?;
-        if json.len() as u64 > MAX_ACCOUNT {
-            return Err(hinted(
+        let json = at_most(MAX_ACCOUNT, Input::new(path)?.open()?)
+            .with_context(|| format!("cannot read {}", named(path)))?;
+        documents.push(json.ok_or_else(|| {
+            hinted(
                 format!("{} is larger than any account", named(path)),
                 "it should be what kubectl printed",
-            ));
-        }
-        documents.push(json);
+            )
+        })?);
     }
     let account = Account::parse(documents.iter().map(Vec::as_slice)).map_err(|error| {
         hinted(
@@ -144,8 +139,7 @@ fn text(report: &Report) -> String {
     if !report.pins.is_empty() {
         let _ = writeln!(
             text,
-            "\n{WARN}{} would start{WARN:#} that first fit leaves waiting or puts in the way, pinned like this:",
-            plural(report.pins.len() as u64, "job")
+            "\n{WARN}pinned like this{WARN:#}, more of the waiting jobs start than by first fit:"
         );
         for pin in &report.pins {
             let gpus = pin
@@ -214,16 +208,20 @@ fn slurm(options: &SlurmOptions) -> Result<Reply> {
 
 fn text_of(path: &Path) -> Result<String> {
     let failed = || format!("cannot read {}", path.display());
-    let mut bytes = Vec::new();
     let file = fs::File::open(path).with_context(failed)?;
-    file.take(MAX_SCRIPT + 1)
-        .read_to_end(&mut bytes)
-        .with_context(failed)?;
-    if bytes.len() as u64 > MAX_SCRIPT {
-        return Err(hinted(
+    let bytes = at_most(MAX_SCRIPT, file).with_context(failed)?;
+    let bytes = bytes.ok_or_else(|| {
+        hinted(
             format!("{} is larger than any script", path.display()),
             "name the batch script",
-        ));
-    }
+        )
+    })?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// All of it; none if it has more bytes than `most`.
+fn at_most(most: u64, reader: impl Read) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    reader.take(most + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use tonnage_analysis::verdict::{Verdict, verdict, verdict_of_whole};
+use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_forecast::emit::{Dialect, EmitError, Emitted, Options, emit};
 use tonnage_forecast::ledger::{self, Ended, Ledger, Observation, ledger};
 use tonnage_forecast::slurm::allocator_settings;
@@ -52,6 +52,7 @@ fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Resu
     // Before the job runs, which may change its own files.
     let mut key = key_of(&words, &folder, options.names.image.clone());
     key.world_size = run.world_size;
+    key.gpus = run.gpus.map(u32::from);
     let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
     let path = match &run.file.output {
         Some(path) => path.clone(),
@@ -85,8 +86,7 @@ fn told(form: Form, answer: Answer, forecast: &Forecast, file: Option<&Path>) ->
             let file = shlex::try_quote(&file).unwrap_or(std::borrow::Cow::Borrowed(&file));
             let _ = write!(
                 text,
-                "
-{HINT}next{HINT:#}  tonnage forecast emit --for slurm {file}"
+                "\n{HINT}next{HINT:#}  tonnage forecast emit --for slurm {file}"
             );
         }
         text
@@ -107,14 +107,16 @@ fn no_forecast(error: &ForecastError) -> anyhow::Error {
 
 /// Keeps it where a store is named; the file.
 fn kept(forecast: &Forecast, store: &ForecastStore) -> Result<Option<PathBuf>> {
-    let folder = store.store.as_ref();
-    folder
-        .map(|folder| {
-            Store::new(folder)
-                .put(forecast)
-                .map_err(|error| unusable(&error))
-        })
-        .transpose()
+    let Some(folder) = &store.store else {
+        return Ok(None);
+    };
+    match Store::new(folder).put(forecast) {
+        Err(error @ StoreError::Whole(_)) => {
+            print_err(&format!("{WARN}note{WARN:#}: {error}"));
+            Ok(None)
+        }
+        kept => kept.map(Some).map_err(|error| unusable(&error)),
+    }
 }
 
 fn unusable(error: &StoreError) -> anyhow::Error {
@@ -170,14 +172,7 @@ fn key_of_recording(recording: &Path, verdict: &Verdict, image: Option<String>) 
 }
 
 fn verdict_of(path: &Path) -> Result<Verdict> {
-    let recording = Recording::open(path)?;
-    let open = || recording.trace();
-    let judged = if recording.has_whole() {
-        verdict_of_whole(open, || recording.furthest())
-    } else {
-        verdict(open)
-    };
-    judged.map_err(|error| {
+    Recording::open(path)?.verdict().map_err(|error| {
         explained(&error, "record the job again").context(format!("cannot read {}", path.display()))
     })
 }
@@ -326,6 +321,17 @@ fn differences(before: &JobKey, after: &JobKey) -> Vec<String> {
     );
     say("torch", &before.torch, &after.torch);
     say("GPU", &before.gpu, &after.gpu);
+    let number = |number: Option<u32>| number.map_or_else(String::new, |it| it.to_string());
+    say(
+        "ranks",
+        &number(before.world_size),
+        &number(after.world_size),
+    );
+    say(
+        "GPUs of a process",
+        &number(before.gpus),
+        &number(after.gpus),
+    );
     let allocator = |key: &JobKey| key.allocator.clone().unwrap_or_default();
     say("allocator settings", &allocator(before), &allocator(after));
     for (name, digest) in &before.sources {
@@ -474,7 +480,7 @@ fn observe_recording(
     observation: &mut Observation,
 ) -> Result<()> {
     let verdict = verdict_of(file)?;
-    if verdict.context.known != tonnage_analysis::facts::MEASURED {
+    if !verdict.is_measured() {
         return Err(hinted(
             format!("{} was not recorded on a real GPU", file.display()),
             "what a job really took is learnt from `tonnage record`, or given with --used",
@@ -488,8 +494,8 @@ fn observe_recording(
     observation.used = most.unwrap_or(0);
     observation.gpu.clone_from(&verdict.gpu);
     observation.ended = match verdict.outcome {
-        tonnage_analysis::verdict::Outcome::Fits => Ended::Completed,
-        tonnage_analysis::verdict::Outcome::DoesNotFit => Ended::OutOfMemory,
+        Outcome::Fits => Ended::Completed,
+        Outcome::DoesNotFit => Ended::OutOfMemory,
         _ => Ended::Other,
     };
     let words = shlex::split(&verdict.command).unwrap_or_default();

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use tempfile::NamedTempFile;
 use tonnage_analysis::unknown;
+use tonnage_analysis::verdict::{Verdict, VerdictError, verdict, verdict_of_whole};
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
 use tonnage_trace::{ReadError, WriteError, Writer, second_recording};
 
@@ -162,6 +163,15 @@ impl Recording {
         match self.whole()? {
             Some(whole) => Ok(whole),
             None => self.trace(),
+        }
+    }
+
+    /// How the job went, all of it.
+    pub(crate) fn verdict(&self) -> Result<Verdict, VerdictError> {
+        if self.has_whole() {
+            verdict_of_whole(|| self.trace(), || self.furthest())
+        } else {
+            verdict(|| self.trace())
         }
     }
 

@@ -29,7 +29,7 @@ mkdirSync(folder, { recursive: true });
 const FIRST_PICTURE_MS = 2000;
 // Frames come in steps of a sixtieth of a second: two of them are 33.3 ms.
 const FRAME_MS = 33.5;
-// What a virtual machine is robbed of counts as time of the processor: with up to half of it gone, frames of 60 and
+// Steal time of a virtual machine counts as time of the processor: with up to half of it gone, frames of 60 and
 // 108 ms were seen.
 const BUSY_FRAME_MS = 4 * FRAME_MS;
 let failures = 0;

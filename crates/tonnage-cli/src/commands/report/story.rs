@@ -11,7 +11,7 @@ use tonnage_analysis::facts;
 use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
 use tonnage_analysis::unknown;
-use tonnage_analysis::verdict::{self, verdict, verdict_of_whole};
+use tonnage_analysis::verdict::{self, Verdict};
 use tonnage_report::{
     AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Rank, Ranks, Story,
     Tone, Words,
@@ -23,7 +23,7 @@ use crate::PRODUCER;
 use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
-use crate::output::{bytes, count, ranks_named};
+use crate::output::{bytes, count, plural, ranks_named};
 use crate::progress;
 
 /// The words of the page: of the run, and of the process and device that is explained.
@@ -251,20 +251,15 @@ pub(super) fn sentence(
     // Only a dry run knows how the program ended.
     let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
     if own {
-        let verdict = if recording.has_whole() {
-            verdict_of_whole(|| recording.trace(), || recording.furthest())
-        } else {
-            verdict(|| recording.trace())
-        };
-        let verdict = verdict.map_err(|error| match error {
+        let verdict = recording.verdict().map_err(|error| match error {
             verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
             error => explained(&error, "check the file"),
         })?;
         return Ok(match verdict.outcome {
-            verdict::Outcome::Fits if verdict.capacity.known == facts::MEASURED => {
+            verdict::Outcome::Fits if verdict.is_measured() => {
                 (format!("Ran on this GPU: {peak}{of}."), Tone::Good)
             }
-            verdict::Outcome::Fits => (format!("Fits: {peak}{of}."), Tone::Good),
+            verdict::Outcome::Fits => fits(&verdict, &format!("{peak}{of}")),
             verdict::Outcome::DoesNotFit => {
                 let (mut sentence, tone) = failed(Tone::Bad)
                     .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad));
@@ -292,6 +287,32 @@ pub(super) fn sentence(
         });
     }
     Ok(failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain)))
+}
+
+/// A dry run that did not run out of memory: it fits, as far as that can be said.
+fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
+    let uncertain = verdict.margin.as_ref().filter(|margin| !margin.certain);
+    if verdict.incomplete.is_some() {
+        (
+            format!("Fits as far as it was recorded: {peak}."),
+            Tone::Plain,
+        )
+    } else if let Some(stopped) = &verdict.stopped {
+        let fits = "Fits until it was stopped";
+        (format!("{fits} {stopped}: {peak}."), Tone::Plain)
+    } else if verdict.handled_ooms() > 0 {
+        let times = plural(verdict.handled_ooms(), "time");
+        let sentence = format!(
+            "Runs to its end; it ran out of memory {times}, which the script handled: {peak}."
+        );
+        (sentence, Tone::Plain)
+    } else if let Some(margin) = uncertain {
+        let room = bytes(margin.room);
+        let sentence = format!("Fits only if what is not counted takes less than {room}: {peak}.");
+        (sentence, Tone::Plain)
+    } else {
+        (format!("Fits: {peak}."), Tone::Good)
+    }
 }
 
 fn capitalised(text: &str) -> String {

@@ -179,7 +179,7 @@ fn headline(verdict: &Verdict) -> String {
             ended(&verdict.ending)
         );
     }
-    if is_measured(verdict) {
+    if verdict.is_measured() {
         return ran(verdict, &machine);
     }
     match verdict.outcome {
@@ -214,11 +214,6 @@ fn headline(verdict: &Verdict) -> String {
             )
         }
     }
-}
-
-/// Whether the job ran on a real GPU.
-fn is_measured(verdict: &Verdict) -> bool {
-    verdict.capacity.known == facts::MEASURED
 }
 
 /// How a job on a real GPU went.
@@ -539,12 +534,10 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         moment,
         &format!("{}{whose}{most}, {when}", bytes(peak.used)),
     );
-    let sizes = verdict.unknown_values.as_ref();
-    let assumed = sizes.is_some_and(|values| values.sizes > 0) || !verdict.unknown_sizes.is_empty();
-    let exact = match (recorded, assumed) {
+    let exact = match (recorded, verdict.assumes_sizes()) {
         (true, _) => "recorded",
         // PyTorch's history has what was asked for; how far that was rounded follows from its rules.
-        (false, _) if is_measured(verdict) => "computed",
+        (false, _) if verdict.is_measured() => "computed",
         (false, true) => "assumed",
         (false, false) => "exact",
     };
@@ -569,7 +562,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         };
         part("cached", peak.cached, exact, what);
     }
-    let measured = is_measured(verdict);
+    let measured = verdict.is_measured();
     let context = if measured {
         "beside PyTorch when the device was first asked: CUDA's own and its libraries'"
     } else {
@@ -778,7 +771,7 @@ fn gaps(text: &mut String, verdict: &Verdict) {
 fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     match verdict.outcome {
         // What explains it follows below.
-        Outcome::DoesNotFit if is_measured(verdict) => {
+        Outcome::DoesNotFit if verdict.is_measured() => {
             Some(format!("tonnage report {}", output.display()))
         }
         Outcome::Fits | Outcome::DoesNotFit => {
