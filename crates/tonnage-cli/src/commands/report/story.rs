@@ -307,9 +307,14 @@ fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
         );
         (sentence, Tone::Plain)
     } else if let Some(margin) = uncertain {
-        let room = bytes(margin.room);
-        let sentence = format!("Fits only if what is not counted takes less than {room}: {peak}.");
-        (sentence, Tone::Plain)
+        let fits = match margin.room {
+            0 => "Fits with nothing to spare for what is not counted".to_owned(),
+            room => format!(
+                "Fits only if what is not counted takes less than {}",
+                bytes(room)
+            ),
+        };
+        (format!("{fits}: {peak}."), Tone::Plain)
     } else {
         (format!("Fits: {peak}."), Tone::Good)
     }

@@ -253,6 +253,9 @@ fn fits(verdict: &Verdict, machine: &str) -> String {
         );
     }
     match verdict.margin.as_ref().filter(|margin| !margin.certain) {
+        Some(margin) if margin.room == 0 => {
+            format!("{WARN}fits with nothing to spare{WARN:#} for what is not counted on {machine}")
+        }
         Some(margin) => format!(
             "{WARN}fits only if{WARN:#} what is not counted takes less than {} of {machine}",
             bytes(margin.room)
