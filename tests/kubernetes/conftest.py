@@ -13,6 +13,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -179,7 +180,7 @@ def gpus(cluster: Cluster) -> Iterator[Callable[[int, int], None]]:
 @pytest.fixture
 def namespace(cluster: Cluster, gpus: Any, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of a test, with a template of claims that have no number."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:50].strip("-")
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.removeprefix("test_"))[-60:].strip("-")
     one = Namespace(cluster, name)
     one.template("gpu")
     yield one

@@ -112,6 +112,9 @@ class Server:
         if path.endswith("/pods"):
             self.watches.append(events)
         while (event := events.get()) is not None:
+            if event == "break":
+                request.close_connection = True
+                return
             text = json.dumps(event).encode() + b"\n"
             for piece in (text[:20], text[20:]):
                 request.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
@@ -203,6 +206,17 @@ def test_a_watch_that_is_too_old_begins_again_with_a_list(server: Server) -> Non
     server.tell(None)
     wait("watched again", lambda: len(server.watches) > watches, 20)
     assert server.lists == lists
+
+
+def test_watches_that_break_again_and_again_are_soon_back(server: Server) -> None:
+    webhook = start(server)
+    for _ in range(6):
+        watches = len(server.watches)
+        server.tell("break")
+        # Whoever waited longer after each would miss pods for half a minute in the end.
+        wait("watched again", lambda watches=watches: len(server.watches) > watches, 5)
+    failed = [line["message"] for line in webhook.lines() if line["event"] == "watch failed"]
+    assert len(failed) == 6 and all("does not answer" in line for line in failed), failed
 
 
 def test_it_is_not_ready_before_it_knows_the_cluster(server: Server) -> None:

@@ -11,7 +11,10 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
+import shutil
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from cluster import DRA, DRIVER, Cluster, Namespace, allocated, claim_spec, written
+from cluster import DRA, DRIVER, REGISTRATIONS, Cluster, Namespace, allocated, claim_spec, written
 from conftest import GPU_MIB, SERVICE, SYSTEM, Site, memory_of
 from webhook import Authority, Webhook, wait
 
@@ -198,6 +201,28 @@ def test_the_manifests_are_taken_and_give_no_more_than_is_needed(site: Site, nam
     assert cluster.request("DELETE", f"{DRA}/resourceslices", token=token).status == 403
 
 
+@pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
+def test_it_is_installed_by_the_commands_of_the_guide(site: Site, namespace: Namespace, gpus: Gpus) -> None:
+    gpus(1, 1)
+    cluster = namespace.cluster
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig("admin"))}
+    deploy = site.manifests.DEPLOY
+    webhook = site.new()
+    # Twice, as when a certificate is renewed: the authority of before stays trusted.
+    for _ in range(2):
+        for command in (["kubectl", "apply", "-k", str(deploy / "fill")], [str(deploy / "certificates.sh"), "2"]):
+            subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    secret = cluster.get(f"/api/v1/namespaces/{SYSTEM}/secrets/tonnage-admit-tls")["data"]
+    webhook.certificate.write_bytes(base64.b64decode(secret["tls.crt"]))
+    webhook.key.write_bytes(base64.b64decode(secret["tls.key"]))
+    registration = cluster.get(f"{REGISTRATIONS}/{SERVICE}")
+    bundle = base64.b64decode(registration["webhooks"][0]["clientConfig"]["caBundle"])
+    assert bundle.count(b"BEGIN CERTIFICATE") == 2
+    site.webhook = webhook
+    webhook.launch("fill")
+    wait("asked: the webhook", site.is_asked)
+
+
 def test_without_its_role_it_is_not_ready_and_says_why(site: Site, namespace: Namespace, gpus: Gpus) -> None:
     gpus(1, 1)
     cluster = namespace.cluster
@@ -311,6 +336,23 @@ def test_it_goes_on_when_the_api_server_has_restarted(site: Site, namespace: Nam
     wait("seen: that no GPU is left", lambda: "told its memory" in cluster.request("POST", path, claim).message)
 
 
+@pytest.mark.large
+def test_a_quiet_cluster_is_no_failure(site: Site, namespace: Namespace, gpus: Gpus) -> None:
+    gpus(1, 1)
+    webhook = site.start("fill")
+    # Longer than the webhook waits for a word of the API server, which says nothing of GPUs that stay as they are.
+    time.sleep(170)
+    assert [line for line in webhook.lines() if line["event"] == "watch failed"] == []
+    # They are still watched.
+    namespace.cluster.remove_nodes()
+    claim = {"metadata": {"name": "hand"}, "spec": claim_spec("96Gi")}
+    path = f"{namespace.claims}?dryRun=All"
+    wait(
+        "seen: that no GPU is left",
+        lambda: "would never start" not in namespace.cluster.request("POST", path, claim).message,
+    )
+
+
 def create_pods(namespace: Namespace, count: int) -> threading.Thread:
     """Begins to create many pods of one job."""
 
@@ -348,11 +390,13 @@ def test_killed_amid_500_pods_it_loses_nothing(site: Site, namespace: Namespace,
     assert len(owners) == 500
     if mode == "fill":
         assert set(found) == {None, f"{SMALL}Mi"} and found[f"{SMALL}Mi"] > 100
-        # Each without a number takes a whole GPU, two with a number share one.
-        whole = found[None]
-        expected = min(500, whole + 2 * (256 - whole)) if whole < 256 else 256
+        # Each without a number takes a whole GPU, two with a number share one: more run than there are GPUs.
         wait("decided: all", lambda: len(namespace.placed()) + len(namespace.waiting()) == 500, 300)
-        assert len(namespace.placed()) >= min(expected, 500) * 0.9
+        assert len(namespace.placed()) > 256
+        charged: dict[str, int] = {}
+        for device, charge in (one for claim in namespace.all_claims() for one in allocated(claim)):
+            charged[device] = charged.get(device, 0) + int(charge.removesuffix("Mi"))
+        assert max(charged.values()) <= GPU_MIB
     else:
         # No claim was made without it, and those that were refused meanwhile were made later.
         assert found == {f"{SMALL}Mi": 500}
@@ -369,34 +413,30 @@ def answers(webhook: Webhook) -> bool:
 
 
 @pytest.mark.large
-def test_a_rolling_update_leaves_no_claim_without_its_number(site: Site, namespace: Namespace, gpus: Gpus) -> None:
-    gpus(32, 8)
+def test_a_rolling_update_leaves_no_claim_without_its_number(site: Site, namespace: Namespace) -> None:
+    slices(namespace.cluster, 1, 8)
     site.forecast(words("many"), SMALL)
-    first = site.start("fill")
-    second = site.new()
+    first, second = site.start("fill"), site.new()
     # Both have the certificate of the secret.
     second.authority, second.certificate, second.key = first.authority, first.certificate, first.key
-    replicas = [first]
-    site.route(lambda: next((one.port for one in replicas if one.get("/readyz") == 200), 0))
     first.stop()
-    first.start("fill", delay=3)
+    first.start("fill", delay=1)
+    second.start("fill", delay=1)
     wait("asked: the webhook", site.is_asked)
-    creating = create_pods(namespace, 300)
+    creating = create_pods(namespace, 1000)
     wait("made: some claims", lambda: len(namespace.all_claims()) > 50)
-    second.start("fill", delay=3)
-    replicas.append(second)
-    process = first.process
-    assert process is not None
-    process.terminate()
+    # As Kubernetes does: the signal goes out, and the service leads to those that are ready.
+    assert first.process is not None
+    first.process.terminate()
     wait("not ready: the first", lambda: first.get("/readyz") != 200, 5)
-    replicas.remove(first)
-    assert process.wait(30) == 0
     site.webhook = second
+    assert first.process.wait(30) == 0
+    before = len(namespace.all_claims())
     creating.join()
-    wait("made: all claims", lambda: len(namespace.all_claims()) == 300, 300)
-    assert counts(namespace.all_claims()) == {f"{SMALL}Mi": 300}
-    assert any(line["event"] == "allowed" for line in second.lines())
-    site.route(lambda: site.webhook.port if site.webhook else 0)
+    wait("made: all claims", lambda: len(namespace.all_claims()) == 1000, 300)
+    assert counts(namespace.all_claims()) == {f"{SMALL}Mi": 1000}
+    # Both had a part of it.
+    assert before < 1000 and all(any(line["event"] == "allowed" for line in one.lines()) for one in (first, second))
 
 
 def slices(cluster: Cluster, count: int, gpus: int) -> None:
@@ -434,17 +474,36 @@ def test_latency_with_10000_gpus(site: Site, namespace: Namespace, cluster: Clus
     before = durations(cluster)
     create_pods(namespace, 1000).join()
     wait("made: all claims", lambda: len(namespace.all_claims()) == 1000, 300)
+    # Every one in time: the API server goes on without the webhook after 5 s.
     assert counts(namespace.all_claims()) == {f"{SMALL}Mi": 1000}
     own = [line["microseconds"] / 1000 for line in webhook.lines() if line.get("namespace") == namespace.name]
-    print(f"\nthe webhook's own time: {percentiles(own)}")
+    print(f"\n1,000 pods at once: the webhook's own time: {percentiles(own)}")
     calls, seconds = (after - earlier for after, earlier in zip(durations(cluster), before, strict=True))
     print(f"the API server's time for a call: mean {seconds / calls * 1000:.2f} ms of {calls:.0f}")
-    seen = asked(webhook, namespace.all_claims()[0], 2000)
-    print(f"a client's time for a call over a connection that stays: {percentiles(seen)}")
+    claim = namespace.all_claims()[0]
+    seen = asked(webhook, claim, 2000)
+    print(f"one after the other, a client's time for a call: {percentiles(seen)}")
+    with_it = created(namespace, claim, 500)
+    print(f"one after the other, creation of a claim with the webhook: {percentiles(with_it)}")
     print(f"memory of the webhook: {memory_of(webhook.process) / 1024:.1f} MiB")
-    # Generous: a busy machine of two cores. The API server waits 5 s.
-    assert sorted(own)[int(len(own) * 0.99)] < 500
-    assert seconds / calls < 0.5
+    site.stop()
+    print(f"one after the other, creation of a claim without it: {percentiles(created(namespace, claim, 500))}")
+    # Generous: a busy machine of two cores.
+    assert sorted(seen)[1000] < 100 and sorted(with_it)[250] < 500
+
+
+def created(namespace: Namespace, claim: Any, count: int) -> list[float]:
+    """Milliseconds in which the API server creates claims of a pod, one after the other, but for storing them."""
+    request = {"name": "gpu", "exactly": {"deviceClassName": DRIVER}}
+    keep = {name: claim["metadata"][name] for name in ("generateName", "annotations", "ownerReferences")}
+    body = {"metadata": keep, "spec": {"devices": {"requests": [request]}}}
+    times = []
+    for _ in range(count):
+        began = time.monotonic()
+        answer = namespace.cluster.request("POST", f"{namespace.claims}?dryRun=All", body)
+        times.append((time.monotonic() - began) * 1000)
+        assert answer.status == 201, answer
+    return times
 
 
 def durations(cluster: Cluster) -> tuple[float, float]:

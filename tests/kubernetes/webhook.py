@@ -74,6 +74,11 @@ class Webhook:
 
     def start(self, mode: str, seconds: float = 30, delay: int = 0) -> None:
         """Starts it, and waits until it is ready."""
+        self.launch(mode, delay)
+        wait("ready: the webhook", lambda: self.get("/readyz") == 200, seconds)
+
+    def launch(self, mode: str, delay: int = 0) -> None:
+        """Starts it."""
         command = [str(self.program), "--mode", mode, "--store", str(self.store)]
         command += ["--listen", f"127.0.0.1:{self.port}", "--shutdown-delay", str(delay)]
         command += ["--certificate", str(self.certificate), "--key", str(self.key)]
@@ -82,7 +87,6 @@ class Webhook:
         command += ["--server", f"https://127.0.0.1:{self.cluster.port}", "--token", str(token)]
         command += ["--server-ca", str(self.cluster.authority.certificate)]
         self.process = self.cluster.run(self.name, command)
-        wait("ready: the webhook", lambda: self.get("/readyz") == 200, seconds)
 
     def get(self, path: str) -> int | None:
         """The status of an address; none if nobody answers."""

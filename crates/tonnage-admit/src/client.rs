@@ -33,9 +33,11 @@ const MAX_PAGE: usize = 1 << 30;
 const MAX_EVENT: usize = 8 << 20;
 /// Until the API server answers.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a watch lasts, and within what time something must come: the API server sends a bookmark every minute.
-const WATCH_SECONDS: u32 = 290;
+/// How long a watch lasts, and after what silence nobody is there any more. Silence before the end of a watch is nothing:
+/// of a list in which nothing changes, the API server sends no bookmark either.
+const WATCH_SECONDS: u32 = 120;
 const SILENCE: Duration = Duration::from_secs(150);
+const _: () = assert!(SILENCE.as_secs() > WATCH_SECONDS as u64);
 /// Between attempts, from and to.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
@@ -227,7 +229,7 @@ impl Client {
                     .await
                     .map(|listed| version = Some(listed)),
                 Some(mut seen) => {
-                    let watched = self.watch(list, &mut seen, &mut tell).await;
+                    let watched = self.watch(list, &mut seen, &mut pause, &mut tell).await;
                     // What happened in between is not kept for ever: then everything is listed again.
                     if watched.as_ref().is_ok()
                         || watched.as_ref().is_err_and(|error| !error.is_gone())
@@ -270,11 +272,13 @@ impl Client {
         }
     }
 
-    /// Watches until the API server ends it, which it does now and then.
+    /// Watches until the API server ends it, which it does now and then. One that begins well forgets the failures
+    /// before it, whatever becomes of it.
     async fn watch<T: DeserializeOwned>(
         &self,
         list: &List,
         version: &mut String,
+        pause: &mut Duration,
         tell: &mut impl FnMut(Change<T>),
     ) -> Result<(), ClientError> {
         let from = escaped(version);
@@ -285,6 +289,7 @@ impl Client {
         );
         let sent = tokio::time::timeout(ANSWER, self.send(&path)).await;
         let mut body = sent.map_err(|_| ClientError::Time)??.into_body();
+        *pause = FIRST_PAUSE;
         let mut lines = Lines::default();
         loop {
             let frame = tokio::time::timeout(SILENCE, body.frame()).await;
