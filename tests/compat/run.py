@@ -264,6 +264,7 @@ def main():
     parser.add_argument("--torch", default="", help="rows of this torch")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--ci", action="store_true")
+    parser.add_argument("--gpus", choices=["one", "several"], help="rows on one GPU, or on several")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--environment", metavar="VERSION", choices=[*PACKAGES, *OWN])
@@ -293,6 +294,9 @@ def main():
     missing, wrong, done = set(), [], 0
     for row in ROWS:
         if arguments.only not in row.name or arguments.torch not in ("", row.torch) or (arguments.ci and not row.ci):
+            continue
+        gpus = "several" if {"--gpus", "--world-size"} & set(row.options) else "one"
+        if arguments.gpus not in (None, gpus):
             continue
         old = found.get(row.name)
         if old and old["digest"] == digest(row) and not (arguments.again or arguments.ci):

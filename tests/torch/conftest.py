@@ -3,6 +3,8 @@
 
 `TONNAGE` names the binary, `TORCH_PYTHON` a Python with torch. Recordings are
 read with pyarrow, which shares no code with what wrote them.
+
+CI runs a slice: what is named in `WHOLE` is left out unless `TORCH_TESTS=all`.
 """
 
 import json
@@ -18,6 +20,40 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 TONNAGE = os.environ.get("TONNAGE", str(Path(__file__).parents[2] / "target" / "debug" / "tonnage"))
 PYTHON = os.environ.get("TORCH_PYTHON", "python")
+
+#: Tests that take long and have a shorter one beside them: parts of their names.
+WHOLE = (
+    "test_changes.py::test_a_change_gives_what_the_printed_lines_give[",
+    "test_fit.py::test_a_constant_of_the_script_has_another_value",
+    "test_host.py::test_a_model_built_on_the_host_costs_no_memory_there[True-False]",
+    "test_plugged.py::test_less_is_reserved[script1]",
+    "test_ranks.py::test_every_collective_operator_and_type[8]",
+    "test_ranks.py::test_the_buffers_of_nccl_grow_with_its_communicators[None]",
+    "test_record.py::test_verify_names_another_setting_and_another_gpu",
+    "test_record.py::test_verify_names_a_value_that_the_script_decides_by",
+    "test_replay.py::test_several_streams_and_a_pool[expandable_segments:True]",
+    "test_replay.py::test_the_advice_of_tune_holds_in_the_real_torch",
+    "test_replay.py::test_training_with_sequences_that_grow[expandable_segments:True]",
+    "test_run.py::test_an_8b_model_does_not_fit_on_40_gib",
+    "test_run.py::test_two_runs_give_the_same_recording[expandable_segments:True]",
+    "test_shard.py::test_rank_0_is_as_on_live_ranks[changed_gpt.py-fully-shard-4]",
+    "test_values.py::test_values_leave_every_event_and_stack_as_it_was[transformer]",
+    "test_world.py::test_one_rank_of_64[ddp-]",
+)
+#: Of those, what CI runs all the same: a change of each script.
+OF_THEM = ("[gradients-to-none]", "[optimizer-8bit]", "[checkpoint-blocks]", "[lora]")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("TORCH_TESTS") == "all":
+        return
+    left_out = [item for item in items if is_left_out(item.nodeid)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+def is_left_out(name):
+    return any(part in name for part in WHOLE) and not name.endswith(OF_THEM)
 
 
 @dataclass
