@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use tonnage_forecast::metrics::{self, Exposition};
 use tonnage_forecast::{Forecast, Store, StoreError};
 
 use crate::job::Job;
@@ -18,6 +19,8 @@ pub struct Forecasts {
     by_name: HashMap<String, usize>,
     /// Files that are no forecasts.
     pub damaged: Vec<(PathBuf, String)>,
+    /// The store as Prometheus reads it.
+    pub metrics: String,
 }
 
 /// When the folders of a store were last changed: a file is written beside its place and renamed, which changes them.
@@ -41,10 +44,13 @@ impl Forecasts {
     pub fn read(store: &Store) -> Result<Self, StoreError> {
         let listed = store.all()?;
         let observed = store.observed()?;
+        let mut exposition = Exposition::default();
+        metrics::of_store(&mut exposition, &listed.found, &observed.found);
         let mut forecasts = Self::of(listed.found.into_iter().map(|mut forecast| {
             forecast.learn(&observed.found);
             forecast
         }));
+        forecasts.metrics = exposition.into_text();
         forecasts.damaged = listed.damaged;
         forecasts.damaged.extend(observed.damaged);
         Ok(forecasts)

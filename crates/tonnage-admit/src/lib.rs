@@ -22,6 +22,7 @@ pub mod answer;
 pub mod claim;
 pub mod client;
 pub mod cluster;
+mod counters;
 pub mod devices;
 pub mod forecasts;
 pub mod job;

@@ -19,12 +19,14 @@ use axum_server::tls_rustls::RustlsConfig;
 use hyper::body::Body as _;
 use hyper_util::rt::TokioTimer;
 use tokio::sync::Semaphore;
+use tonnage_forecast::metrics::{Exposition, Kind};
 use tonnage_forecast::{Store, StoreError};
 
 use crate::answer::{Answer, Settings, answer};
 use crate::claim;
 use crate::client::ClientError;
 use crate::cluster::{Cache, Pods};
+use crate::counters::Counters;
 use crate::forecasts::{Changed, Forecasts};
 use crate::objects::ResourceClaim;
 use crate::review::{self, Subject};
@@ -85,6 +87,7 @@ pub struct Webhook {
     forecasts: RwLock<Option<Arc<Forecasts>>>,
     is_ending: AtomicBool,
     reviews: Semaphore,
+    counters: Counters,
     events: Events,
 }
 
@@ -98,12 +101,19 @@ impl Webhook {
             forecasts: RwLock::new(None),
             is_ending: AtomicBool::new(false),
             reviews: Semaphore::new(REVIEWS),
+            counters: Counters::default(),
             events,
         }
     }
 
-    /// Tells what happened.
+    /// Counts and tells what happened.
     pub fn tell(&self, event: Event<'_>) {
+        match &event {
+            Event::Answered { answer, took, .. } => self.counters.answered(answer, *took),
+            Event::Malformed(_) => self.counters.malformed(),
+            Event::Watch(_) => self.counters.failed_watch(),
+            _ => {}
+        }
         (self.events)(event);
     }
 
@@ -131,6 +141,38 @@ impl Webhook {
         self.cache.is_complete()
             && self.forecasts().is_some()
             && !self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// What it did and knows, as Prometheus reads it.
+    pub fn metrics(&self) -> String {
+        let mut exposition = Exposition::default();
+        self.counters.tell(&mut exposition);
+        let forecasts = self.forecasts();
+        let mut tell = |name: &str, help: &str, value: usize| {
+            exposition.metric(name, Kind::Gauge, help).add(&[], value);
+        };
+        tell(
+            "tonnage_admit_ready",
+            "Whether everything is known that an answer needs.",
+            usize::from(self.is_ready()),
+        );
+        tell(
+            "tonnage_admit_forecasts",
+            "Forecasts that are known.",
+            forecasts.as_ref().map_or(0, |forecasts| forecasts.len()),
+        );
+        tell(
+            "tonnage_store_damaged_files",
+            "Files of the store that could not be read.",
+            forecasts
+                .as_ref()
+                .map_or(0, |forecasts| forecasts.damaged.len()),
+        );
+        let mut text = exposition.into_text();
+        if let Some(forecasts) = forecasts {
+            text.push_str(&forecasts.metrics);
+        }
+        text
     }
 
     /// Stops being ready: no new connections should come.
@@ -181,6 +223,7 @@ impl Webhook {
             Subject::Other => Answer::default(),
             Subject::Claim(claim) => {
                 let Some(forecasts) = self.forecasts().filter(|_| self.cache.is_complete()) else {
+                    self.counters.unready();
                     return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
                 };
                 let known = self.pods.known(claim::owner(claim).as_ref()).await;
@@ -221,10 +264,17 @@ pub fn router(webhook: Arc<Webhook>) -> Router {
     let review = |State(webhook): State<Arc<Webhook>>, request: Request| async move {
         webhook.review(request).await
     };
+    let metrics = |State(webhook): State<Arc<Webhook>>| async move {
+        (
+            [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
+            webhook.metrics(),
+        )
+    };
     Router::new()
         .route("/claims", post(review))
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(webhook)
 }

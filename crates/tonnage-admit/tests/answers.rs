@@ -126,20 +126,8 @@ impl World {
 
     fn send(&self, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
         let events = Arc::new(Mutex::new(Vec::new()));
-        let webhook = self.webhook(&events);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let request = Request::post("/claims").body(body.into()).unwrap();
-            let response = router(webhook).call(request).await.unwrap();
-            let status = response.status();
-            let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
-                .await
-                .unwrap();
-            (status, bytes.to_vec())
-        })
+        let request = Request::post("/claims").body(body.into()).unwrap();
+        sent(self.webhook(&events), request)
     }
 
     /// The response to a review, and its claim with the patch applied.
@@ -160,6 +148,22 @@ impl World {
         }
         (response, claim)
     }
+}
+
+/// What a webhook answers to a request.
+fn sent(webhook: Arc<Webhook>, request: Request<Body>) -> (StatusCode, Vec<u8>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let response = router(webhook).call(request).await.unwrap();
+        let status = response.status();
+        let bytes = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        (status, bytes.to_vec())
+    })
 }
 
 /// Base64, by the definition.
@@ -484,6 +488,34 @@ fn what_is_no_review_is_no_answer_but_a_bad_request() {
     bad(review(|claim| claim["spec"]["devices"]["requests"] = json!({})).to_string());
     let (status, _) = world.send(vec![b' '; MAX_BODY + 1]);
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[test]
+fn metrics_count_what_was_answered() {
+    let world = World::new(Mode::Fill);
+    let webhook = world.webhook(&Arc::default());
+    let post = |body: String| {
+        let request = Request::post("/claims").body(body.into()).unwrap();
+        sent(Arc::clone(&webhook), request).0
+    };
+    assert_eq!(post(review(|_| {}).to_string()), StatusCode::OK);
+    assert_eq!(post(review(ask("200Gi")).to_string()), StatusCode::OK);
+    assert_eq!(post("{".to_owned()), StatusCode::BAD_REQUEST);
+    let request = Request::get("/metrics").body(Body::empty()).unwrap();
+    let (status, text) = sent(Arc::clone(&webhook), request);
+    assert_eq!(status, StatusCode::OK);
+    let text = String::from_utf8(text).unwrap();
+    for line in [
+        "tonnage_admit_claims_total{result=\"filled\"} 1",
+        "tonnage_admit_claims_total{result=\"refused\"} 1",
+        "tonnage_admit_claims_total{result=\"passed\"} 0",
+        "tonnage_admit_claim_duration_seconds_bucket{le=\"+Inf\"} 2",
+        "tonnage_admit_malformed_total 1",
+        "tonnage_admit_ready 1",
+        "tonnage_admit_forecasts 1",
+    ] {
+        assert!(text.lines().any(|told| told == line), "{line}\n{text}");
+    }
 }
 
 #[test]

@@ -12,8 +12,8 @@ use tonnage_run::StopAfter;
 
 pub(crate) use self::fleet::{
     ChosenForecast, CompareForecasts, EmitForecast, Ending, Engine, FindForecast, FleetCommand,
-    FleetOptions, FleetReport, ForecastCommand, ForecastFrom, ForecastOptions, ForecastStore,
-    JobNames, LearnOptions, LedgerOptions, MakeForecast, ShowForecast, SlurmOptions,
+    FleetMetrics, FleetOptions, FleetReport, ForecastCommand, ForecastFrom, ForecastOptions,
+    ForecastStore, JobNames, LearnOptions, LedgerOptions, MakeForecast, ShowForecast, SlurmOptions,
 };
 
 /// What a job does to GPU memory, without a GPU.

@@ -197,12 +197,79 @@ pub struct Ledger {
     pub damaged: u64,
 }
 
-/// Adds up what jobs were seen to take.
-pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
-    let by_name: BTreeMap<&str, &Forecast> = forecasts
+/// A job that ran to its end, and its forecast.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison<'a> {
+    /// What it took.
+    pub observation: &'a Observation,
+    /// What it was forecast to take.
+    pub forecast: &'a Forecast,
+}
+
+impl Comparison<'_> {
+    /// What was forecast (without what is not counted) minus what was used, over what was used.
+    pub fn error(&self) -> f64 {
+        let used = self.observation.used as f64;
+        (self.forecast.fullest().peak as f64 - used) / used
+    }
+
+    /// Whether more was used than the upper bound.
+    pub fn is_over_bound(&self) -> bool {
+        is_over(self.observation, self.forecast)
+    }
+}
+
+fn is_over(job: &Observation, forecast: &Forecast) -> bool {
+    let bound = forecast.fullest().bound;
+    bound.is_some_and(|bound| job.used > bound)
+}
+
+/// Every job that ran to its end and had a forecast, with it.
+pub fn comparisons<'a>(
+    forecasts: &'a [Forecast],
+    observed: &'a [Observation],
+) -> Vec<Comparison<'a>> {
+    let by_name = by_name(forecasts);
+    let whole = observed
+        .iter()
+        .filter(|one| one.ended == Ended::Completed && one.used > 0);
+    whole
+        .filter_map(|observation| {
+            let forecast = forecast_of(observation, &by_name)?;
+            Some(Comparison {
+                observation,
+                forecast,
+            })
+        })
+        .collect()
+}
+
+fn by_name(forecasts: &[Forecast]) -> BTreeMap<&str, &Forecast> {
+    forecasts
         .iter()
         .map(|one| (one.name.as_str(), one))
-        .collect();
+        .collect()
+}
+
+fn forecast_of<'a>(
+    one: &Observation,
+    by_name: &BTreeMap<&str, &'a Forecast>,
+) -> Option<&'a Forecast> {
+    let forecast = by_name.get(one.forecast.as_deref()?).copied();
+    forecast.filter(|forecast| one.is_of(forecast))
+}
+
+/// Adds up what jobs were seen to take.
+pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
+    let by_name = by_name(forecasts);
+    let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for one in comparisons(forecasts, observed) {
+        let job = one.observation;
+        errors
+            .entry((&job.family, &job.gpu))
+            .or_default()
+            .push(one.error());
+    }
     let mut families: BTreeMap<(&str, &str), Vec<&Observation>> = BTreeMap::new();
     let mut teams: BTreeMap<Option<&str>, Vec<&Observation>> = BTreeMap::new();
     for one in observed {
@@ -212,38 +279,22 @@ pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
             .push(one);
         teams.entry(one.team.as_deref()).or_default().push(one);
     }
-    let forecast_of = |one: &Observation| {
-        let name = one.forecast.as_deref()?;
-        by_name
-            .get(name)
-            .copied()
-            .filter(|forecast| one.is_of(forecast))
-    };
     let ooms = |jobs: &[&Observation]| {
         jobs.iter()
             .filter(|one| one.ended == Ended::OutOfMemory)
             .count() as u64
     };
     let family = |((family, gpu), jobs): ((&str, &str), Vec<&Observation>)| {
-        let compared: Vec<(&Observation, &Forecast)> = jobs
-            .iter()
-            .filter(|one| one.ended == Ended::Completed && one.used > 0)
-            .filter_map(|one| Some((*one, forecast_of(one)?)))
-            .collect();
-        let error = |(one, forecast): &(&Observation, &Forecast)| {
-            (forecast.fullest().peak as f64 - one.used as f64) / one.used as f64
-        };
-        let mut errors: Vec<f64> = compared.iter().map(error).collect();
+        let mut errors = errors.get(&(family, gpu)).cloned().unwrap_or_default();
         errors.sort_unstable_by(f64::total_cmp);
         let is_over = |one: &&&Observation| {
-            let bound = forecast_of(one).and_then(|forecast| forecast.fullest().bound);
-            bound.is_some_and(|bound| one.used > bound)
+            forecast_of(one, &by_name).is_some_and(|forecast| is_over(one, forecast))
         };
         Family {
             family: family.to_owned(),
             gpu: gpu.to_owned(),
             jobs: jobs.len() as u64,
-            compared: compared.len() as u64,
+            compared: errors.len() as u64,
             median_error: errors.get(errors.len() / 2).copied(),
             worst_under: errors.first().copied().filter(|&error| error < 0.0),
             over_bound: jobs.iter().filter(is_over).count() as u64,

@@ -282,6 +282,7 @@ pub(crate) struct FleetOptions {
 #[derive(Debug, Subcommand)]
 pub(crate) enum FleetCommand {
     Report(FleetReport),
+    Metrics(FleetMetrics),
     Slurm(SlurmOptions),
 }
 
@@ -289,7 +290,7 @@ impl FleetCommand {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Self::Report(options) => options.json,
-            Self::Slurm(_) => false,
+            Self::Metrics(_) | Self::Slurm(_) => false,
         }
     }
 }
@@ -314,6 +315,24 @@ pub(crate) struct FleetReport {
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Print forecasts, what jobs used and a cluster's account for Prometheus
+///
+/// Text in Prometheus' own format, for a file that node_exporter's textfile
+/// collector reads. On Kubernetes, tonnage-admit serves the forecasts and what
+/// jobs used at /metrics by itself.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fleet metrics --store forecasts > /var/lib/node_exporter/tonnage.prom
+  kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet metrics --store forecasts -")]
+pub(crate) struct FleetMetrics {
+    /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: ForecastStore,
 }
 
 /// Decide about a job that is handed to Slurm

@@ -4,17 +4,18 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use tonnage_forecast::Store;
 use tonnage_forecast::admit::Action;
 use tonnage_forecast::fleet::{Report, report};
 use tonnage_forecast::kubernetes::Account;
+use tonnage_forecast::metrics::{self, Exposition, Kind};
 use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
 
 use super::recording::{Input, named, plain};
-use crate::arguments::{FleetCommand, FleetOptions, FleetReport, SlurmOptions};
+use crate::arguments::{FleetCommand, FleetMetrics, FleetOptions, FleetReport, SlurmOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
 
 /// Larger files are no batch scripts and no settings.
@@ -27,13 +28,53 @@ const LISTED: usize = 12;
 pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
     match &options.what {
         FleetCommand::Report(options) => report_on(options, form),
+        FleetCommand::Metrics(options) => metrics_of(options),
         FleetCommand::Slurm(options) => slurm(options),
     }
 }
 
 fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
+    let account = account_of(&options.files)?;
+    let sums = match &options.store.store {
+        Some(folder) => Some(super::forecast::ledger_of(&Store::new(folder))?),
+        None => None,
+    };
+    let reported = report(&account, sums.as_ref());
+    Ok(Reply::new(form, Answer::Yes, &reported, text)?)
+}
+
+fn metrics_of(options: &FleetMetrics) -> Result<Reply> {
+    if options.files.is_empty() && options.store.store.is_none() {
+        return Err(hinted(
+            "there is nothing to tell",
+            "name the folder of forecasts with --store, or a file that kubectl printed",
+        ));
+    }
+    let mut exposition = Exposition::default();
+    if let Some(folder) = &options.store.store {
+        let (forecasts, observed) = super::forecast::contents_of(&Store::new(folder))?;
+        metrics::of_store(&mut exposition, &forecasts.found, &observed.found);
+        let damaged = forecasts.damaged.len() + observed.damaged.len();
+        exposition
+            .metric(
+                "tonnage_store_damaged_files",
+                Kind::Gauge,
+                "Files of the store that could not be read.",
+            )
+            .add(&[], damaged);
+    }
+    if !options.files.is_empty() {
+        metrics::of_report(&mut exposition, &report(&account_of(&options.files)?, None));
+    }
+    let mut reply = Reply::silent(Answer::Yes);
+    reply.text = Some(exposition.into_text().trim_end().to_owned());
+    Ok(reply)
+}
+
+/// The account that kubectl printed to these files.
+fn account_of(files: &[PathBuf]) -> Result<Account> {
     let mut documents = Vec::new();
-    for path in &options.files {
+    for path in files {
         let json = at_most(MAX_ACCOUNT, Input::new(path)?.open()?)
             .with_context(|| format!("cannot read {}", named(path)))?;
         documents.push(json.ok_or_else(|| {
@@ -43,18 +84,12 @@ fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
             )
         })?);
     }
-    let account = Account::parse(documents.iter().map(Vec::as_slice)).map_err(|error| {
+    Account::parse(documents.iter().map(Vec::as_slice)).map_err(|error| {
         hinted(
             error.to_string(),
             "make it with: kubectl get resourceslices,resourceclaims -A -o json",
         )
-    })?;
-    let sums = match &options.store.store {
-        Some(folder) => Some(super::forecast::ledger_of(&Store::new(folder))?),
-        None => None,
-    };
-    let reported = report(&account, sums.as_ref());
-    Ok(Reply::new(form, Answer::Yes, &reported, text)?)
+    })
 }
 
 fn text(report: &Report) -> String {

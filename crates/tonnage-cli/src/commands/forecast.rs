@@ -11,7 +11,7 @@ use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_forecast::emit::{Dialect, EmitError, Emitted, Options, emit};
 use tonnage_forecast::ledger::{self, Ended, Ledger, Observation, ledger};
 use tonnage_forecast::slurm::allocator_settings;
-use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Role, Store, StoreError};
+use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
 
 use super::recording::{Recording, explained, plain};
 use super::run::{answer, job_of, judge};
@@ -519,21 +519,25 @@ fn tell_ledger(options: &LedgerOptions, form: Form) -> Result<Reply> {
 
 /// What a store says of forecasts and of what jobs took; files that cannot be read are named.
 pub(super) fn ledger_of(store: &Store) -> Result<Ledger> {
+    let (forecasts, observed) = contents_of(store)?;
+    let mut sums = ledger(&forecasts.found, &observed.found);
+    sums.damaged = (forecasts.damaged.len() + observed.damaged.len()) as u64;
+    Ok(sums)
+}
+
+/// All that a store has; files that cannot be read are named.
+pub(super) fn contents_of(store: &Store) -> Result<(Listed<Forecast>, Listed<Observation>)> {
     let unusable = |error: StoreError| unusable(&error);
     let forecasts = store.all().map_err(unusable)?;
     let observed = store.observed().map_err(unusable)?;
-    let damaged: Vec<&(PathBuf, String)> =
-        forecasts.damaged.iter().chain(&observed.damaged).collect();
-    for (path, reason) in &damaged {
+    for (path, reason) in forecasts.damaged.iter().chain(&observed.damaged) {
         print_err(&format!(
             "{WARN}passed over{WARN:#} {}: {}",
             path.display(),
             plain(reason)
         ));
     }
-    let mut sums = ledger(&forecasts.found, &observed.found);
-    sums.damaged = damaged.len() as u64;
-    Ok(sums)
+    Ok((forecasts, observed))
 }
 
 fn ledger_text(sums: &Ledger) -> String {

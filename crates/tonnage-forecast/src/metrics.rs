@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Forecasts, what jobs took and what a cluster has, as Prometheus reads it.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
+
+use crate::fleet::{Report, Sums};
+use crate::forecast::{Forecast, Role};
+use crate::ledger::{Comparison, Ended, Observation, comparisons};
+
+/// Upper ends of the buckets in which errors of forecasts are counted.
+const ERRORS: [f64; 11] = [
+    -0.5, -0.1, -0.05, -0.02, -0.01, 0.0, 0.01, 0.02, 0.05, 0.1, 0.5,
+];
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number that goes up and down.
+    Gauge,
+    /// A number that only goes up.
+    Counter,
+    /// Numbers, counted in buckets.
+    Histogram,
+}
+
+impl Kind {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// Labels of a sample.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A text in the exposition format of Prometheus, version 0.0.4.
+///
+/// By hand, as it is this short: the crates for it keep counters of a program, and most of this is read off files.
+#[derive(Clone, Debug, Default)]
+pub struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// Starts a metric. All its samples have to follow before the next one starts.
+    pub fn metric<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Samples<'a> {
+        let _ = writeln!(self.text, "# HELP {name} {}", escaped(help, false));
+        let _ = writeln!(self.text, "# TYPE {name} {}", kind.word());
+        Samples {
+            text: &mut self.text,
+            name,
+        }
+    }
+
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+}
+
+/// The samples of a metric.
+#[derive(Debug)]
+pub struct Samples<'a> {
+    text: &'a mut String,
+    name: &'a str,
+}
+
+impl Samples<'_> {
+    /// One of them.
+    pub fn add(&mut self, labels: Labels<'_>, value: impl Display) {
+        self.line("", labels, value);
+    }
+
+    /// A histogram: how many values are at most as large as each bound, and the values' sum.
+    pub fn histogram(&mut self, labels: Labels<'_>, bounds: &[(f64, u64)], count: u64, sum: f64) {
+        for (bound, at_most) in bounds {
+            let bound = bound.to_string();
+            let mut labels = labels.to_vec();
+            labels.push(("le", &bound));
+            self.line("_bucket", &labels, at_most);
+        }
+        let mut last = labels.to_vec();
+        last.push(("le", "+Inf"));
+        self.line("_bucket", &last, count);
+        self.line("_sum", labels, sum);
+        self.line("_count", labels, count);
+    }
+
+    fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) {
+        let _ = write!(self.text, "{}{suffix}", self.name);
+        for (at, (name, text)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(self.text, "{before}{name}=\"{}\"", escaped(text, true));
+        }
+        let after = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.text, "{after} {value}");
+    }
+}
+
+/// A text in which nothing ends a line or a label. Other control characters would only disturb a terminal.
+fn escaped(text: &str, is_label: bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\\' => escaped.push_str("\\\\"),
+            '\n' => escaped.push_str("\\n"),
+            '"' if is_label => escaped.push_str("\\\""),
+            letter if letter.is_control() => escaped.push('\u{fffd}'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+/// The metrics of a store: what was forecast, what jobs took, and by how much they differ.
+pub fn of_store(to: &mut Exposition, forecasts: &[Forecast], observed: &[Observation]) {
+    let roles = || {
+        forecasts.iter().flat_map(|forecast| {
+            let roles = forecast.roles.iter();
+            roles.map(move |role| (forecast, role))
+        })
+    };
+    let mut peaks = to.metric(
+        "tonnage_forecast_peak_bytes",
+        Kind::Gauge,
+        "The most that one GPU of a role is forecast to have in use, without what is not counted.",
+    );
+    for (forecast, role) in roles() {
+        peaks.add(&labels_of(forecast, role), role.peak);
+    }
+    let mut bounds = to.metric(
+        "tonnage_forecast_bound_bytes",
+        Kind::Gauge,
+        "An upper bound of what one GPU of a role has in use; none where only a lower one is known.",
+    );
+    for (forecast, role) in roles() {
+        if let Some(bound) = role.bound {
+            bounds.add(&labels_of(forecast, role), bound);
+        }
+    }
+    jobs(to, observed);
+    teams(to, observed);
+    errors(to, &comparisons(forecasts, observed));
+}
+
+fn labels_of<'a>(forecast: &'a Forecast, role: &'a Role) -> [(&'static str, &'a str); 4] {
+    [
+        ("forecast", &forecast.name),
+        ("family", &forecast.family),
+        ("gpu", &forecast.key.gpu),
+        ("role", &role.name),
+    ]
+}
+
+/// Jobs by how they ended.
+fn jobs(to: &mut Exposition, observed: &[Observation]) {
+    let mut ended: BTreeMap<[&str; 4], u64> = BTreeMap::new();
+    let mut ooms: BTreeMap<[&str; 3], u64> = BTreeMap::new();
+    for one in observed {
+        let how = match one.ended {
+            Ended::Completed => "completed",
+            Ended::OutOfMemory => "out_of_memory",
+            Ended::Other => "other",
+        };
+        let team = one.team.as_deref().unwrap_or("");
+        *ended.entry([&one.family, &one.gpu, team, how]).or_default() += 1;
+        // Also those of which there were none: a rate needs the value before the first.
+        *ooms.entry([&one.family, &one.gpu, team]).or_default() +=
+            u64::from(one.ended == Ended::OutOfMemory);
+    }
+    let mut jobs = to.metric(
+        "tonnage_jobs_total",
+        Kind::Counter,
+        "Jobs whose use was observed, by how they ended.",
+    );
+    for ([family, gpu, team, how], count) in ended {
+        let labels = [
+            ("family", family),
+            ("gpu", gpu),
+            ("team", team),
+            ("ended", how),
+        ];
+        jobs.add(&labels, count);
+    }
+    let mut out_of_memory = to.metric(
+        "tonnage_oom_total",
+        Kind::Counter,
+        "Jobs that ran out of GPU memory.",
+    );
+    for ([family, gpu, team], count) in ooms {
+        out_of_memory.add(&[("family", family), ("gpu", gpu), ("team", team)], count);
+    }
+}
+
+/// What the jobs of a team asked for and used.
+#[derive(Default)]
+struct TeamSums {
+    jobs: u64,
+    asked: u64,
+    used: u64,
+}
+
+/// What teams asked for and used. Sums, so that a rate over them is a mean over any time.
+fn teams(to: &mut Exposition, observed: &[Observation]) {
+    let mut teams: BTreeMap<&str, TeamSums> = BTreeMap::new();
+    for one in observed {
+        if let Some(asked) = one.asked {
+            let sums = teams.entry(one.team.as_deref().unwrap_or("")).or_default();
+            sums.jobs += 1;
+            sums.asked = sums.asked.saturating_add(asked);
+            sums.used = sums.used.saturating_add(one.used);
+        }
+    }
+    let mut tell = |name: &str, help: &str, pick: fn(&TeamSums) -> u64| {
+        let mut samples = to.metric(name, Kind::Counter, help);
+        for (team, sums) in &teams {
+            samples.add(&[("team", team)], pick(sums));
+        }
+    };
+    tell(
+        "tonnage_team_jobs_total",
+        "Jobs of a team that said what they asked for.",
+        |sums| sums.jobs,
+    );
+    tell(
+        "tonnage_team_requested_bytes_total",
+        "What these jobs asked for of one GPU, added up.",
+        |sums| sums.asked,
+    );
+    tell(
+        "tonnage_team_used_bytes_total",
+        "The most that these jobs used of one GPU, added up.",
+        |sums| sums.used,
+    );
+}
+
+/// Forecasts against use.
+fn errors(to: &mut Exposition, compared: &[Comparison<'_>]) {
+    let mut families: BTreeMap<[&str; 2], Vec<&Comparison<'_>>> = BTreeMap::new();
+    for one in compared {
+        let job = one.observation;
+        families
+            .entry([&job.family, &job.gpu])
+            .or_default()
+            .push(one);
+    }
+    let mut histogram = to.metric(
+        "tonnage_forecast_error_ratio",
+        Kind::Histogram,
+        "Of jobs that ran to their end: the forecast peak minus the used, over the used.",
+    );
+    for ([family, gpu], jobs) in &families {
+        let at_most = |bound: f64| jobs.iter().filter(|one| one.error() <= bound).count() as u64;
+        let bounds = ERRORS.map(|bound| (bound, at_most(bound)));
+        let sum = jobs.iter().map(|one| one.error()).sum();
+        let labels = [("family", *family), ("gpu", *gpu)];
+        histogram.histogram(&labels, &bounds, jobs.len() as u64, sum);
+    }
+    let mut over = to.metric(
+        "tonnage_over_bound_total",
+        Kind::Counter,
+        "Jobs that used more than the upper bound of their forecast.",
+    );
+    for ([family, gpu], jobs) in &families {
+        let count = jobs.iter().filter(|one| one.is_over_bound()).count();
+        over.add(&[("family", family), ("gpu", gpu)], count);
+    }
+}
+
+/// The metrics of a cluster's account.
+pub fn of_report(to: &mut Exposition, report: &Report) {
+    let mut tell = |name: &str, help: &str, pick: fn(&Sums) -> u64| {
+        let mut samples = to.metric(name, Kind::Gauge, help);
+        for node in &report.nodes {
+            samples.add(&[("node", &node.node)], pick(&node.sums));
+        }
+    };
+    tell("tonnage_node_gpus", "GPUs of a machine.", |sums| sums.gpus);
+    tell(
+        "tonnage_node_memory_bytes",
+        "Memory of a machine's GPUs.",
+        |sums| sums.capacity,
+    );
+    tell(
+        "tonnage_node_requested_bytes",
+        "What is asked for and given of it.",
+        |sums| sums.asked,
+    );
+    tell(
+        "tonnage_node_stranded_bytes",
+        "What is free in pieces too small for the smallest share that anybody has or wants.",
+        |sums| sums.stranded,
+    );
+    tell(
+        "tonnage_node_headroom_bytes",
+        "All else that is free.",
+        |sums| sums.headroom,
+    );
+    let mut requested = to.metric(
+        "tonnage_requested_bytes",
+        Kind::Gauge,
+        "What a namespace asked for and has, of all GPUs.",
+    );
+    for team in &report.teams {
+        requested.add(&[("namespace", &team.team)], team.asked);
+    }
+    let mut waiting = to.metric(
+        "tonnage_claims_waiting",
+        Kind::Gauge,
+        "Claims of a namespace that wait for GPUs.",
+    );
+    for team in &report.teams {
+        waiting.add(&[("namespace", &team.team)], team.waiting);
+    }
+    to.metric(
+        "tonnage_claims_impossible",
+        Kind::Gauge,
+        "Claims that ask for more of one GPU than any has: they never start.",
+    )
+    .add(&[], report.impossible.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forecast::tests::forecast_of;
+    use crate::ledger;
+
+    const GIB: u64 = 1 << 30;
+
+    fn observation(forecast: &Forecast, used: u64, ended: Ended, team: &str) -> Observation {
+        Observation {
+            schema_version: ledger::SCHEMA_VERSION,
+            job: "1".to_owned(),
+            team: Some(team.to_owned()),
+            forecast: Some(forecast.name.clone()),
+            family: forecast.family.clone(),
+            gpu: forecast.key.gpu.clone(),
+            asked: Some(80 * GIB),
+            used,
+            ended,
+        }
+    }
+
+    #[test]
+    fn a_store_is_told_with_its_errors_and_hostile_names() {
+        let forecast = forecast_of(&[30 * GIB]);
+        let hostile = "a\"} 1\ntonnage_evil 1 \\ \u{1b}";
+        let observed = [
+            observation(&forecast, 31 * GIB, Ended::Completed, hostile),
+            observation(&forecast, 29 * GIB, Ended::Completed, hostile),
+            observation(&forecast, 80 * GIB, Ended::OutOfMemory, hostile),
+        ];
+        let mut exposition = Exposition::default();
+        of_store(&mut exposition, &[forecast], &observed);
+        let text = exposition.into_text();
+        let lines = |start: &str| {
+            let found = text.lines().filter(|line| line.starts_with(start));
+            found
+                .filter_map(|line| line.rsplit_once(' '))
+                .map(|(_, value)| value.to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(lines("tonnage_forecast_peak_bytes"), ["32212254720"]);
+        assert_eq!(lines("tonnage_forecast_bound_bytes"), ["33285996544"]);
+        assert_eq!(lines("tonnage_oom_total"), ["1"]);
+        assert_eq!(lines("tonnage_team_jobs_total"), ["3"]);
+        // 30 against 31 is −3.2 %, against 29 it is +3.4 %.
+        assert_eq!(
+            lines("tonnage_forecast_error_ratio_bucket"),
+            ["0", "0", "0", "1", "1", "1", "1", "1", "2", "2", "2", "2"]
+        );
+        assert_eq!(lines("tonnage_forecast_error_ratio_count"), ["2"]);
+        assert_eq!(lines("tonnage_over_bound_total"), ["0"]);
+        assert_eq!(lines("tonnage_evil"), [""; 0]);
+        assert!(
+            text.contains(r#"team="a\"} 1\ntonnage_evil 1 \\ "#),
+            "{text}"
+        );
+    }
+}
