@@ -167,7 +167,9 @@ def judge(row, tonnage, python):
         complaints.append("ended by the harness: too long, or too much host memory")
     if outcome != row.outcome:
         complaints.append(f"verdict is {outcome} instead of {row.outcome}")
-    if not re.search(row.prints, printed, re.MULTILINE):
+    # What a rank prints may stand behind the progress bar of another, on the same line.
+    lines = re.sub(r"(it/s|s/it)\]", "\\1]\n", printed)
+    if not re.search(row.prints, lines, re.MULTILINE):
         complaints.append("the script did not print what it prints on a GPU")
     if row.says and not re.search(row.says, json.dumps(verdict)):
         complaints.append(f"the verdict does not say {row.says}")

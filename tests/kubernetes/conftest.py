@@ -126,16 +126,9 @@ class Site:
 
     def forecast(self, words: list[str], mib: int, image: str | None = "train:1") -> str:
         """Puts a forecast into the store, as `tonnage forecast make` does; its name."""
-        key = {
-            "command": words,
-            "image": image,
-            "sources": {},
-            "allocator": None,
-            "world_size": None,
-            "torch": "2.15.0",
-            "gpu": GPU,
-        }
-        name = hashlib.sha256(json.dumps(key, separators=(",", ":")).encode()).hexdigest()[:16]
+        job = {"command": words, "image": image, "sources": {}, "allocator": None}
+        key = {**job, "world_size": None, "gpus": None, "torch": "2.15.0", "gpu": GPU}
+        name = digest(list(job.values()))[:16] + digest(key)[:8]
         role = {"name": "GPU 0", "gpus": 1, "peak": (mib - 1) * MIB, "known": "exact", "uncounted": MIB}
         role |= {"bound": mib * MIB, "least": None}
         forecast = {
@@ -155,6 +148,10 @@ class Site:
         (folder / f".{name}").write_text(json.dumps(forecast))
         (folder / f".{name}").rename(folder / f"{name}.json")
         return name
+
+
+def digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
 use crate::fleet::{Report, Sums};
-use crate::forecast::{Forecast, Role};
+use crate::forecast::Forecast;
 use crate::ledger::{Comparison, Ended, Observation, comparisons};
 
 /// Upper ends of the buckets in which errors of forecasts are counted.
@@ -117,43 +117,41 @@ fn escaped(text: &str, is_label: bool) -> String {
 }
 
 /// The metrics of a store: what was forecast, what jobs took, and by how much they differ.
+///
+/// Forecasts are told by family and GPU: a series for each would be more than Prometheus should hold.
 pub fn of_store(to: &mut Exposition, forecasts: &[Forecast], observed: &[Observation]) {
-    let roles = || {
-        forecasts.iter().flat_map(|forecast| {
-            let roles = forecast.roles.iter();
-            roles.map(move |role| (forecast, role))
-        })
-    };
-    let mut peaks = to.metric(
-        "tonnage_forecast_peak_bytes",
-        Kind::Gauge,
-        "The most that one GPU of a role is forecast to have in use, without what is not counted.",
-    );
-    for (forecast, role) in roles() {
-        peaks.add(&labels_of(forecast, role), role.peak);
+    let mut families: BTreeMap<[&str; 2], Vec<&Forecast>> = BTreeMap::new();
+    for forecast in forecasts {
+        let family = [forecast.family.as_str(), forecast.key.gpu.as_str()];
+        families.entry(family).or_default().push(forecast);
     }
-    let mut bounds = to.metric(
-        "tonnage_forecast_bound_bytes",
-        Kind::Gauge,
-        "An upper bound of what one GPU of a role has in use; none where only a lower one is known.",
-    );
-    for (forecast, role) in roles() {
-        if let Some(bound) = role.bound {
-            bounds.add(&labels_of(forecast, role), bound);
+    let mut tell = |name: &str, help: &str, pick: fn(&[&Forecast]) -> Option<u64>| {
+        let mut samples = to.metric(name, Kind::Gauge, help);
+        for ([family, gpu], forecasts) in &families {
+            if let Some(value) = pick(forecasts) {
+                samples.add(&[("family", family), ("gpu", gpu)], value);
+            }
         }
-    }
+    };
+    tell("tonnage_forecasts", "Forecasts of a family.", |forecasts| {
+        Some(forecasts.len() as u64)
+    });
+    tell(
+        "tonnage_forecast_peak_bytes",
+        "The most that one GPU is forecast to have in use by any of the family, without what is not counted.",
+        |forecasts| forecasts.iter().map(|one| one.fullest().peak).max(),
+    );
+    tell(
+        "tonnage_forecast_bound_bytes",
+        "An upper bound of what one GPU has in use by any of the family; none where one of them has no upper bound.",
+        |forecasts| {
+            let bounds = forecasts.iter().map(|one| one.fullest().bound);
+            bounds.collect::<Option<Vec<u64>>>()?.into_iter().max()
+        },
+    );
     jobs(to, observed);
     teams(to, observed);
     errors(to, &comparisons(forecasts, observed));
-}
-
-fn labels_of<'a>(forecast: &'a Forecast, role: &'a Role) -> [(&'static str, &'a str); 4] {
-    [
-        ("forecast", &forecast.name),
-        ("family", &forecast.family),
-        ("gpu", &forecast.key.gpu),
-        ("role", &role.name),
-    ]
 }
 
 /// Jobs by how they ended.
@@ -365,6 +363,7 @@ mod tests {
                 .map(|(_, value)| value.to_owned())
                 .collect::<Vec<_>>()
         };
+        assert_eq!(lines("tonnage_forecasts{"), ["1"]);
         assert_eq!(lines("tonnage_forecast_peak_bytes"), ["32212254720"]);
         assert_eq!(lines("tonnage_forecast_bound_bytes"), ["33285996544"]);
         assert_eq!(lines("tonnage_oom_total"), ["1"]);

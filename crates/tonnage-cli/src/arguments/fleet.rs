@@ -305,13 +305,19 @@ impl FleetCommand {
 #[command(after_help = "\
 Examples:
   kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet report -
-  tonnage fleet report --store forecasts account.json")]
+  tonnage fleet report --store forecasts account.json --html fleet.html")]
 pub(crate) struct FleetReport {
     /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
+    /// Write it as a page, too; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Overwrite the page if it is there.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -363,6 +363,16 @@ impl Output {
         Ok(BufWriter::with_capacity(256 << 10, writer))
     }
 
+    /// Writes all of it, and puts it in its place.
+    pub(crate) fn write(self, bytes: &[u8]) -> Result<()> {
+        let mut writer = self.writer()?;
+        writer.write_all(bytes)?;
+        writer.flush()?;
+        drop(writer);
+        self.finish()?;
+        Ok(())
+    }
+
     /// Puts the finished file in its place and returns its size, if it is a file.
     pub(crate) fn finish(self) -> Result<Option<u64>> {
         let Self::File {

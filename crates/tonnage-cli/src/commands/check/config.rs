@@ -110,12 +110,8 @@ pub(super) fn read_lock(path: &Path) -> Result<Lock> {
 }
 
 pub(super) fn write_lock(path: &Path, lock: &Lock) -> Result<()> {
-    use std::io::Write as _;
     let text = format!("{LOCK_HEADER}{}", toml::to_string(lock)?);
-    let output = Output::create(path, true)?;
-    output.writer()?.write_all(text.as_bytes())?;
-    output.finish()?;
-    Ok(())
+    Output::create(path, true)?.write(text.as_bytes())
 }
 
 pub(super) fn limits(budget: &Budget) -> Result<Limits> {

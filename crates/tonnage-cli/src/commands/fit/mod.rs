@@ -8,7 +8,6 @@ mod picture;
 mod render;
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,11 +124,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
             Kind::Page => picture::page(&fit, &render::text(&fit)),
             Kind::Svg => picture::svg(&fit),
         };
-        let mut destination = output.writer()?;
-        destination.write_all(drawn.as_bytes())?;
-        destination.flush()?;
-        drop(destination);
-        output.finish()?;
+        output.write(drawn.as_bytes())?;
     }
     let show = options.show.map(std::num::NonZeroUsize::get);
     let here = job_folder(surroundings);

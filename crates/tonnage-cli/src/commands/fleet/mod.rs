@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage fleet`: forecasts in a cluster.
+//! `tonnage fleet`: forecasts in a cluster. `page` has the report as a page.
+
+mod page;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +16,7 @@ use tonnage_forecast::kubernetes::Account;
 use tonnage_forecast::metrics::{self, Exposition, Kind};
 use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
 
-use super::recording::{Input, named, plain};
+use super::recording::{Input, Output, named, plain};
 use crate::arguments::{FleetCommand, FleetMetrics, FleetOptions, FleetReport, SlurmOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
 
@@ -34,12 +36,22 @@ pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
 }
 
 fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
+    let target = options.html.as_deref();
+    let output = target
+        .map(|target| Output::create(target, options.force))
+        .transpose()?;
     let account = account_of(&options.files)?;
     let sums = match &options.store.store {
         Some(folder) => Some(super::forecast::ledger_of(&Store::new(folder))?),
         None => None,
     };
     let reported = report(&account, sums.as_ref());
+    if let Some(output) = output {
+        output.write(page::page(&reported).as_bytes())?;
+        if target == Some(Path::new("-")) {
+            return Ok(Reply::silent(Answer::Yes));
+        }
+    }
     Ok(Reply::new(form, Answer::Yes, &reported, text)?)
 }
 
