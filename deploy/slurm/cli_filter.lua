@@ -89,11 +89,7 @@ function slurm_cli_pre_submit(options, pack_offset)
 		return slurm.SUCCESS
 	end
 	if answer.action == "fill" and not fill(options, answer) then
-		answer.action = "advise"
-		answer.message = string.format(
-			"%s; not written into the job, as this version of Slurm has no shards per task: ask for one task per node",
-			answer.message
-		)
+		tonnage.not_written(answer)
 	end
 	if answer.action == "refuse" then
 		slurm.log_error("tonnage: %s", answer.message)

@@ -93,11 +93,7 @@ function slurm_job_submit(job, partitions, uid)
 	end
 	local answer = ask(job)
 	if answer.action == "fill" and not fill(job, answer) then
-		answer.action = "advise"
-		answer.message = string.format(
-			"%s; not written into the job, as this version of Slurm has no shards per task: ask for one task per node",
-			answer.message
-		)
+		tonnage.not_written(answer)
 	end
 	if answer.action == "refuse" then
 		slurm.log_user("tonnage: %s", answer.message)

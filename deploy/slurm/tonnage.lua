@@ -153,6 +153,13 @@ function tonnage.ask(job, seconds)
 	return answer
 end
 
+-- Makes an answer that cannot be written into the job one that is only said.
+function tonnage.not_written(answer)
+	answer.action = "advise"
+	answer.message = answer.message
+		.. "; not written into the job, as this version of Slurm has no shards per task: ask for one task per node"
+end
+
 -- A list of an option with one more. What was not given reads as nothing or, of some options, as "unset".
 function tonnage.joined(list, one)
 	return list and list ~= "" and list ~= "unset" and list .. "," .. one or one
