@@ -38,6 +38,14 @@ def test_every_collective_operator_and_type(tonnage, ranks):
     assert unknown["first_read"]["line"] == line_of("# drawn", lines)
 
 
+def test_the_rank_that_raises_is_named(tonnage, tmp_path):
+    script = tmp_path / "raises.py"
+    script.write_text(SETUP + "if rank == 1:\n    raise ValueError('no data')\n")
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    (raised,) = run.verdict["exceptions"]
+    assert (raised["rank"], raised["message"]) == ("1", "no data")
+
+
 def hang(tonnage, tmp_path, body, ranks=2):
     """The verdict of a script that hangs, with its text; it takes seconds."""
     script = tmp_path / "hang.py"

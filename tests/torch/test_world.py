@@ -65,6 +65,28 @@ def test_one_rank_of_64(tonnage, how, more):
     assert f"shard 63 {expected}" in run.err
 
 
+def test_sums_over_ranks_that_do_not_run(tonnage, tmp_path):
+    script = tmp_path / "sums.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "torch.cuda.set_device(5)\n"
+        "dist.init_process_group('nccl')\n"
+        "found = []\n"
+        "for name in ('SUM', 'AVG', 'MAX', 'PRODUCT'):\n"
+        "    value = torch.tensor([3], device='cuda')\n"
+        "    dist.all_reduce(value, getattr(dist.ReduceOp, name))\n"
+        "    found.append(value.item())\n"
+        "part = torch.empty(1, device='cuda')\n"
+        "dist.reduce_scatter_tensor(part, torch.arange(6., device='cuda'))\n"
+        "print('found', found, part.item(), flush=True)\n"
+    )
+    run = tonnage(None, options=world(6, "5"), command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "found [18, 3, 3, 729] 30.0" in run.err
+    assert run.verdict["unknown_values"] is None
+    assert any("a sum over N ranks is N times" in sentence for sentence in run.verdict["unknown"])
+
+
 def test_ranks_that_run_say_each_other_objects(tonnage):
     run = tonnage("world.py", "objects", options=world(16, "0,3"))
     assert run.code == 0, run.err

@@ -180,6 +180,14 @@ large = torch.arange(1 << 19, device="cuda")
 dist.all_reduce(large, dist.ReduceOp.MAX)
 check("4 MiB", large[-1].item(), (1 << 19) - 1)
 
+bytes_of = [bytes(6 << 20) + b"end" if rank == 0 else None]
+dist.broadcast_object_list(bytes_of, src=0)
+check("an object of 6 MiB", (len(bytes_of[0]), bytes_of[0][-3:]), ((6 << 20) + 3, b"end"))
+
+# Counts of elements follow means that nobody knows, in one tensor.
+normalized = torch.nn.SyncBatchNorm(4).cuda()(torch.randn(2 + rank, 4, 64, 64, device="cuda"))
+check("synchronised", tuple(normalized.shape), (2 + rank, 4, 64, 64))
+
 # Ranks that decide together go the same way.
 rounds = 0
 while True:

@@ -222,6 +222,8 @@ pub struct Exception {
     pub message: String,
     /// Where it was raised, by the user's line.
     pub place: Option<Place>,
+    /// The rank of the process, where it has one.
+    pub rank: Option<String>,
 }
 
 impl Exception {
@@ -339,14 +341,15 @@ pub struct Verdict {
 impl Verdict {
     /// The device and process with the most memory in use, or the one that failed.
     pub fn worst(&self) -> Option<&DeviceUse> {
-        // Of equals the first, so that rank 0 speaks for all.
+        // Of equals one whose lines are known, and the first of these, so that rank 0 speaks for all.
         let worst = |device: &&DeviceUse| {
             let rank = device
                 .rank
                 .as_ref()
                 .and_then(|rank| rank.parse::<u32>().ok());
             let first = Reverse(rank.unwrap_or(u32::MAX));
-            (device.out_of_memory.is_some(), device.peak_used, first)
+            let failed = device.out_of_memory.is_some();
+            (failed, device.peak_used, device.reserved_known, first)
         };
         self.devices.iter().rev().max_by_key(worst)
     }
@@ -506,7 +509,7 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
         }
         if absent > 0 {
             unknown.push(format!(
-                "what the {absent} ranks that were not run do: they are taken to send what the ranks that were run send, and sums over ranks are not computed"
+                "what the {absent} ranks that were not run do: each is taken to send what the rank that asks sends, so a sum over N ranks is N times its value"
             ));
         }
     }
@@ -875,6 +878,9 @@ impl<'a> Facts<'a> {
                     kind: json["type"].as_str()?.to_owned(),
                     message: json["message"].as_str().unwrap_or_default().to_owned(),
                     place: frames.find(|place| is_users(&place.file)),
+                    rank: self
+                        .fact(fact.process, meta::PROCESS_RANK)
+                        .map(str::to_owned),
                 })
             })
             .collect();

@@ -497,6 +497,8 @@ class Values:
             operator.handle = self._solve
         elif name == "equal":
             operator.handle = self._equal
+        elif name == "cat" and not operator.mutated:
+            operator.handle = self._cat
         elif name in _SIZED and not operator.writes_only:
             operator.handle = getattr(self, f"_{name.strip('_')}")
         elif name in _FILLED:
@@ -759,6 +761,24 @@ class Values:
             ):
                 self._put(one, value, level)
         return result
+
+    def _cat(self, operator, args, kwargs):
+        """What is known stays known beside what is not: synchronised batch norm sends counts behind means."""
+        result = self._compute(operator, args, kwargs)
+        self._keep_parts(result, args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0))
+        return result
+
+    @_harmless(None)
+    def _keep_parts(self, whole, parts, dim):
+        if not whole.is_cuda or whole.dtype not in self.kinds or self._state(whole) != _DRAWN:
+            return
+        start = 0
+        for part in parts:
+            # An empty tensor of one dimension may stand for any.
+            length = part.shape[dim] if part.numel() else 0
+            if length and part.dtype == whole.dtype and self._state(part) == _KNOWN:
+                self._mark(whole.narrow(dim, start, length), _KNOWN)
+            start += length
 
     def _compute_in_place(self, operator, args, kwargs, device):
         changed = list(self._mutated(operator, args, kwargs))

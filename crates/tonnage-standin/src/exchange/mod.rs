@@ -11,11 +11,12 @@
 //! A pending result is written to its target and to wherever that was copied
 //! since. What is written over it, or freed, is not waited for.
 //!
-//! What is exchanged is at most [`LARGEST`] bytes from a rank, as far as they
-//! are known or drawn. What else arrives is unknown.
+//! What is exchanged is at most [`LARGEST`] bytes from a rank, or as many
+//! integers as [`LARGEST_INTEGERS`], as far as they are known or drawn. What else
+//! arrives is unknown.
 //!
 //! Where only some ranks of a job run, nobody is waited for: every other rank is
-//! taken to send what this one sends, and what is summed up stays as it is.
+//! taken to send what this one sends, so a sum over N ranks is N times its value.
 
 mod operators;
 mod pieces;
@@ -42,6 +43,9 @@ use crate::{fork, ledger, machine, values};
 /// Payloads up to this size travel; of larger ones only the size does.
 const LARGEST: usize = 4 << 20;
 
+/// The same for integers, which are sizes, tokens and the bytes of Python objects: as many as the hook keeps.
+const LARGEST_INTEGERS: usize = 32 << 20;
+
 /// The same where this rank speaks for all others, who may be many.
 const LARGEST_ALONE: usize = 64 << 10;
 
@@ -67,6 +71,14 @@ pub(crate) struct Request {
     /// The root, or the other rank.
     pub(crate) root: i32,
     pub(crate) stream: Ptr,
+}
+
+/// How large a payload of this `ncclDataType_t` may be.
+fn largest(data_type: i32) -> usize {
+    match Type::of(data_type) {
+        Some(of) if of.is_integer() => LARGEST_INTEGERS,
+        _ => LARGEST,
+    }
 }
 
 impl Request {
@@ -137,6 +149,8 @@ struct Pending {
     /// Which operations were issued with it.
     group: u64,
     own: Payload,
+    /// How many ranks are taken to send what this one does, itself among them.
+    alike: usize,
     /// Bytes of one rank's part of the result.
     part: usize,
     pieces: Vec<Piece>,
@@ -334,8 +348,8 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
         return Ok(());
     };
     let own = if sends(kind, rank, root) || !linked {
-        let most = if linked { LARGEST } else { LARGEST_ALONE };
-        request.payload(most)
+        let most = largest(request.data_type);
+        request.payload(if linked { most } else { LARGEST_ALONE })
     } else {
         Payload::default()
     };
@@ -385,7 +399,7 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
     let mut pieces = Vec::new();
     if receives {
         values::forget(address, length as u64);
-        if !lost && part <= LARGEST {
+        if !lost && part <= largest(request.data_type) {
             pieces.push(Piece {
                 address,
                 length: length as u64,
@@ -402,6 +416,7 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
             operator: request.operator.1.map(Operator::after_scaling),
             group,
             own,
+            alike: if linked { 1 } else { ranks },
             part,
             pieces,
             given_up: false,
@@ -564,7 +579,7 @@ impl Member {
                 let sent = sent(Kind::Broadcast, own).map(|sent| &sent.payload);
                 BTreeMap::from([(peer, sent.unwrap_or(&pending.own).clone())])
             }
-            // A sum over ranks that are not there is not made.
+            // It counts for each of them.
             kind if kind.reduces() => BTreeMap::from([(rank, pending.own.clone())]),
             // Only the root has what is scattered.
             Kind::Scatter if rank != peer => BTreeMap::new(),
@@ -652,7 +667,10 @@ impl Pending {
         if spans.is_empty() {
             return None;
         }
-        let bytes: Vec<&[u8]> = parts.iter().map(|part| part.bytes.as_slice()).collect();
+        let each = parts.iter().map(|part| part.bytes.as_slice());
+        let bytes: Vec<&[u8]> = each
+            .flat_map(|bytes| std::iter::repeat_n(bytes, self.alike))
+            .collect();
         let bytes = operators::reduce(&bytes, of, self.operator?);
         Some(Payload { bytes, spans })
     }

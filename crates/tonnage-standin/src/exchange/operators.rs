@@ -70,6 +70,10 @@ impl Type {
         })
     }
 
+    pub(crate) fn is_integer(self) -> bool {
+        !matches!(self, Self::Float32 | Self::Float64 | Self::Short(_))
+    }
+
     /// Bytes of an element.
     pub(crate) fn size(self) -> usize {
         match self {

@@ -497,11 +497,10 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
         } else {
             format!(": {message}")
         };
-        row(
-            text,
-            "raised",
-            &format!("{}{place}{message}", exception.kind),
-        );
+        let rank = exception.rank.as_ref();
+        let rank = rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
+        let kind = exception.kind.trim_start_matches("builtins.");
+        row(text, "raised", &format!("{kind}{rank}{place}{message}"));
     }
 }
 
@@ -640,12 +639,13 @@ fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
     text.push_str("  held by\n");
     for holder in device.holders.iter().take(HOLDERS) {
         let blocks = plural(holder.blocks, "block");
-        let _ = writeln!(
-            text,
-            "    {:>11} {blocks:>13}  {}",
-            bytes(holder.bytes),
+        let place = if holder.place.is_none() && !device.reserved_known {
+            "lines are not known, as PyTorch's history is missing".to_owned()
+        } else {
             where_from(holder.place.as_ref(), holder.inside.as_ref(), here)
-        );
+        };
+        let size = bytes(holder.bytes);
+        let _ = writeln!(text, "    {size:>11} {blocks:>13}  {place}");
     }
 }
 
@@ -1042,6 +1042,7 @@ mod tests {
             kind: "builtins.ValueError".to_owned(),
             message: "first line\nsecond".to_owned(),
             place: Some(place("train.py", 3, "main")),
+            rank: Some("1".to_owned()),
         }];
         verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
         insta::assert_snapshot!(shown(&verdict));
@@ -1052,6 +1053,9 @@ mod tests {
         let mut verdict = verdict();
         verdict.devices[0].peak_reserved = 0;
         verdict.devices[0].reserved_known = false;
+        for holder in &mut verdict.devices[0].holders {
+            (holder.place, holder.inside) = (None, None);
+        }
         insta::assert_snapshot!(shown(&verdict));
         verdict.devices[0].hooked = false;
         let text = shown(&verdict);
