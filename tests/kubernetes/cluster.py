@@ -30,10 +30,10 @@ REGISTRATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurat
 DRIVER = "gpu.nvidia.com"
 # An H100 as NVIDIA's driver tells it.
 PRODUCT, MEMORY = "NVIDIA H100 80GB HBM3", "81559Mi"
-# Those that a pod with a claim needs, and a Deployment. Without a kubelet, others would evict pods.
+# Those that a pod with a claim needs, a Deployment and a Job. Without a kubelet, others would evict pods.
 CONTROLLERS = (
     "resourceclaim-controller,serviceaccount-controller,garbage-collector-controller,namespace-controller,"
-    "deployment-controller,replicaset-controller"
+    "deployment-controller,replicaset-controller,job-controller"
 )
 
 
@@ -352,7 +352,13 @@ class Cluster:
     def add_node(self, number: int, gpus: int) -> None:
         """One of them."""
         name = f"node-{number}"
-        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}})
+        self.add_ready_node(name, {})
+        self.add_gpus(name, number, gpus)
+
+    def add_ready_node(self, name: str, labels: dict[str, str]) -> None:
+        """A node as a kubelet tells it, without GPUs."""
+        labels = {"kubernetes.io/hostname": name, **labels}
+        self.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
         room = {"cpu": "1000", "memory": "1000Gi", "pods": "1000"}
         ready = {"type": "Ready", "status": "True", "reason": "Tests", "message": "as a kubelet would say"}
         self.patch(
@@ -361,6 +367,9 @@ class Cluster:
         )
         # A new node has a taint that a controller takes away when the kubelet is ready.
         self.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+    def add_gpus(self, name: str, number: int, gpus: int) -> None:
+        """The GPUs of a node, as a driver tells them."""
         devices = [
             {
                 "name": f"gpu-{gpu}",

@@ -68,6 +68,7 @@ class Site:
         self.cluster, self.store = cluster, store
         self.program = Path(os.environ["TONNAGE_ADMIT"])
         self.webhook: Webhook | None = None
+        self.more: list[str] = []
         self.numbers = itertools.count()
         for one in manifests.read(manifests.DEPLOY / "base"):
             manifests.apply(cluster, one)
@@ -88,6 +89,7 @@ class Site:
         """The webhook in this mode, and the API server asks it."""
         self.stop()
         self.webhook = self.new()
+        self.webhook.more = self.more
         self.webhook.start(mode)
         self.register(mode, self.webhook.authority.certificate.read_bytes())
         return self.webhook

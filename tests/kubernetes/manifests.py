@@ -14,11 +14,14 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy/kubernetes"
 PLACES = {
     "ClusterRole": ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", False),
     "ClusterRoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
+    "CustomResourceDefinition": ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", False),
     "Deployment": ("/apis/apps/v1", "deployments", True),
     "MutatingWebhookConfiguration": ("/apis/admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False),
     "Namespace": ("/api/v1", "namespaces", False),
     "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims", True),
     "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets", True),
+    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles", True),
+    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", True),
     "Service": ("/api/v1", "services", True),
     "ServiceAccount": ("/api/v1", "serviceaccounts", True),
 }
@@ -44,16 +47,19 @@ def read(folder: Path) -> list[Any]:
         assert matching, f"{folder}: a patch for nothing"
         for operation in yaml.safe_load(patch["patch"]):
             for one in matching:
-                replace(one, operation)
+                change(one, operation)
     return objects
 
 
-def replace(target: Any, operation: Any) -> None:
-    """Does an operation of a JSON Patch, of which one is used."""
-    assert operation["op"] == "replace", operation
+def change(target: Any, operation: Any) -> None:
+    """Does an operation of a JSON Patch, of which two are used."""
     *above, last = [int(part) if part.isdigit() else part for part in operation["path"].split("/")[1:]]
     for part in above:
         target = target[part]
+    if operation["op"] == "add" and last == "-":
+        target.append(operation["value"])
+        return
+    assert operation["op"] == "replace", operation
     target[last]  # Must be there.
     target[last] = operation["value"]
 

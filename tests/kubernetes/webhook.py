@@ -55,6 +55,14 @@ class Authority:
         return certificate, key
 
 
+def api_server(cluster: Any, user: str) -> list[str]:
+    """The words that tell a program where the API server is, and who it is itself."""
+    token = cluster.folder / f"{user}.token"
+    token.write_text(cluster.tokens[user])
+    words = ["--server", f"https://127.0.0.1:{cluster.port}", "--token", str(token)]
+    return [*words, "--server-ca", str(cluster.authority.certificate)]
+
+
 def openssl(arguments: str) -> None:
     """Runs openssl."""
     subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)
@@ -71,6 +79,7 @@ class Webhook:
         self.authority = Authority(cluster.folder / name, name)
         self.certificate, self.key = self.authority.sign(name, (host,))
         self.process: subprocess.Popen[bytes] | None = None
+        self.more: list[str] = []
 
     def start(self, mode: str, seconds: float = 30, delay: int = 0) -> None:
         """Starts it, and waits until it is ready."""
@@ -81,11 +90,8 @@ class Webhook:
         """Starts it."""
         command = [str(self.program), "--mode", mode, "--store", str(self.store)]
         command += ["--listen", f"127.0.0.1:{self.port}", "--shutdown-delay", str(delay)]
-        command += ["--certificate", str(self.certificate), "--key", str(self.key)]
-        token = self.cluster.folder / "webhook.token"
-        token.write_text(self.cluster.tokens["webhook"])
-        command += ["--server", f"https://127.0.0.1:{self.cluster.port}", "--token", str(token)]
-        command += ["--server-ca", str(self.cluster.authority.certificate)]
+        command += ["--certificate", str(self.certificate), "--key", str(self.key), *self.more]
+        command += api_server(self.cluster, "webhook")
         self.process = self.cluster.run(self.name, command)
 
     def get(self, path: str) -> int | None:

@@ -2,10 +2,10 @@
 //! The answer about a claim: said, written or refused.
 
 use serde_json::Value;
-use tonnage_forecast::admit::{Action, Mode, decide};
+use tonnage_forecast::admit::{Action, Asked, Mode, decide};
 use tonnage_forecast::{Fits, Forecast};
 
-use crate::claim::{self, Unreadable};
+use crate::claim::{self, Request, Unreadable};
 use crate::devices::Gpus;
 use crate::forecasts::Forecasts;
 use crate::job::{FORECAST, Job};
@@ -13,6 +13,9 @@ use crate::objects::ResourceClaim;
 
 /// The annotation of a claim that says what was decided.
 pub const MESSAGE: &str = "tonnage.dev/message";
+
+/// What is said of a claim whose pod waits.
+const HELD: &str = "a dry run is finding out what the job takes; the pod waits for it";
 
 /// What an administrator has set.
 #[derive(Clone, Debug)]
@@ -29,11 +32,13 @@ pub struct Settings {
 #[derive(Clone, Debug)]
 pub enum Known {
     /// It was read from its pod.
-    Job(Job),
+    Job(Box<Job>),
     /// Its pod does not tell it; in words, why.
     Not(String),
     /// Its pod could not be asked for, and may be later; in words, why.
     NotNow(String),
+    /// Its forecast is being made, and its pod waits for it.
+    Later,
 }
 
 /// What the API server is told.
@@ -71,12 +76,12 @@ impl Answer {
 pub fn answer(
     claim: &ResourceClaim,
     known: &Known,
-    forecasts: &Forecasts,
+    forecasts: &[&Forecasts],
     gpus: &Gpus,
     settings: &Settings,
 ) -> Answer {
     let mode = settings.mode;
-    let requests = match claim::requests(claim, &settings.driver, &settings.classes) {
+    let requests = match claim::requests(&claim.spec, &settings.driver, &settings.classes) {
         Ok(requests) => requests,
         Err(Unreadable(reason)) if mode == Mode::Advise => return Answer::warn(reason),
         Err(Unreadable(reason)) => return Answer::refuse(reason),
@@ -91,11 +96,24 @@ pub fn answer(
             Mode::Advise | Mode::Fill => Answer::warn(reason),
         };
     };
+    // A number that a person has written needs no forecast, and is compared with one all the same.
+    let is_asked = |request: &Request| request.asked != Asked::Nothing;
     let (forecast, why_not) = match known {
-        Known::Job(job) => match choose(&forecasts.find(job), gpus, largest) {
-            Ok(forecast) => (Some(forecast), String::new()),
-            Err(reason) => (None, reason),
-        },
+        Known::Later if !requests.iter().all(is_asked) => {
+            return Answer::refuse(HELD.to_owned());
+        }
+        Known::Later => (None, "its forecast is being made".to_owned()),
+        Known::Job(job) => {
+            let found: Vec<&Forecast> = forecasts.iter().flat_map(|all| all.find(job)).collect();
+            match choose(&found, gpus, largest) {
+                Ok(forecast) => (Some(forecast), String::new()),
+                Err(reason) if !reason.is_empty() => (None, reason),
+                Err(_) => {
+                    let tried = forecasts.iter().find_map(|all| all.why_not(job));
+                    (None, tried.unwrap_or_default().to_owned())
+                }
+            }
+        }
         // A claim is written once: what is not known now would be a whole GPU for as long as the pod lives.
         Known::NotNow(reason) if mode == Mode::Enforce => return Answer::refuse(reason.clone()),
         Known::Not(reason) | Known::NotNow(reason) => (None, reason.clone()),
@@ -145,6 +163,9 @@ pub fn answer(
                 others.join(", ")
             ));
         }
+    }
+    if let (Some(_), Known::Job(job)) = (forecast, known) {
+        messages.extend(job.unknown.map(str::to_owned));
     }
     let message = messages.join("; ");
     let mut annotations = vec![(MESSAGE, message.as_str())];

@@ -6,7 +6,7 @@ use tonnage_forecast::MIB;
 use tonnage_forecast::admit::Asked;
 use tonnage_forecast::kubernetes::quantity;
 
-use crate::objects::{ResourceClaim, Wanted};
+use crate::objects::{ClaimSpec, ResourceClaim, Wanted};
 
 /// The annotation of a claim that names the pod's entry for which it is made.
 const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
@@ -33,6 +33,8 @@ pub struct Request {
     path: String,
     /// What it asks of each GPU.
     pub asked: Asked,
+    /// How many GPUs; none for all that there are.
+    pub count: Option<u32>,
     /// Whether it has `capacity` and `capacity.requests` already.
     has: (bool, bool),
 }
@@ -57,11 +59,11 @@ pub fn owner(claim: &ResourceClaim) -> Option<Owner> {
 
 /// The requests of a claim for devices of these classes.
 pub fn requests(
-    claim: &ResourceClaim,
+    spec: &ClaimSpec,
     driver: &str,
     classes: &[String],
 ) -> Result<Vec<Request>, Unreadable> {
-    let devices = claim.spec.devices.as_ref();
+    let devices = spec.devices.as_ref();
     let requests = devices.and_then(|devices| devices.requests.as_ref());
     let mut found = Vec::new();
     for (number, request) in requests.into_iter().flatten().enumerate() {
@@ -103,6 +105,10 @@ fn read(path: String, wanted: &Wanted, driver: &str) -> Result<Request, Unreadab
     Ok(Request {
         path,
         asked,
+        count: match wanted.allocation_mode.as_deref() {
+            Some("All") => None,
+            _ => Some(wanted.count.unwrap_or(1)),
+        },
         has: (capacity.is_some(), requests.is_some()),
     })
 }

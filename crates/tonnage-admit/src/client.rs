@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the API server is asked: one object, a list, and a watch of what changes in it.
+//! How the API server is asked: one object, a list and a watch of what changes in it, and a change of an object.
 //!
-//! These are the three requests that the webhook makes. The libraries for all of Kubernetes' API bring some sixty
+//! These are the requests that webhook and controller make. The libraries for all of Kubernetes' API bring some sixty
 //! further crates, whose features have others built again.
 
 use std::io;
@@ -9,17 +9,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, HOST};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use thiserror::Error;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -93,6 +94,55 @@ impl ClientError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { code: 404, .. })
     }
+
+    /// Whether somebody else was first: the object is there already, or has changed.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Status { code: 409, .. })
+    }
+
+    /// What the API server says if it would say the same again: the object is not allowed, or makes no sense.
+    pub fn refusal(&self) -> Option<&str> {
+        match self {
+            Self::Status {
+                code: 400 | 403 | 422,
+                message,
+            } => Some(message),
+            _ => None,
+        }
+    }
+}
+
+/// A change of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// It is created.
+    Create(Value),
+    /// It is replaced, if it is still the version that the new one names.
+    Replace(Value),
+    /// It is changed by a JSON Patch.
+    Patch(Value),
+    /// It is deleted, and what it owns after it.
+    Delete,
+}
+
+impl Change {
+    fn request(&self) -> (Method, &'static str, Vec<u8>) {
+        const JSON: &str = "application/json";
+        match self {
+            Self::Create(object) => (Method::POST, JSON, object.to_string().into_bytes()),
+            Self::Replace(object) => (Method::PUT, JSON, object.to_string().into_bytes()),
+            Self::Patch(patch) => (
+                Method::PATCH,
+                "application/json-patch+json",
+                patch.to_string().into_bytes(),
+            ),
+            Self::Delete => (
+                Method::DELETE,
+                JSON,
+                br#"{"propagationPolicy":"Background"}"#.to_vec(),
+            ),
+        }
+    }
 }
 
 /// Where the API server is, and who asks it.
@@ -149,8 +199,22 @@ impl Client {
 
     /// An object, by its path.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.ask(path, (Method::GET, "application/json", Vec::new()))
+            .await
+    }
+
+    /// Changes the object at a path, or creates one in the list at a path; what it is then.
+    pub async fn change(&self, path: &str, change: &Change) -> Result<Value, ClientError> {
+        self.ask(path, change.request()).await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        request: (Method, &'static str, Vec<u8>),
+    ) -> Result<T, ClientError> {
         tokio::time::timeout(ANSWER, async {
-            let body = self.send(path).await?.into_body();
+            let body = self.send(path, request).await?.into_body();
             let bytes = Limited::new(body, MAX_PAGE).collect().await;
             let bytes = bytes
                 .map_err(|error| ClientError::Body(error.to_string()))?
@@ -162,7 +226,11 @@ impl Client {
     }
 
     /// Sends a request over a connection of its own, and gives back what begins well.
-    async fn send(&self, path: &str) -> Result<Response<Incoming>, ClientError> {
+    async fn send(
+        &self,
+        path: &str,
+        (method, content, body): (Method, &'static str, Vec<u8>),
+    ) -> Result<Response<Incoming>, ClientError> {
         let unusable = |path: &PathBuf, reason: String| ClientError::File {
             path: path.clone(),
             reason,
@@ -193,14 +261,17 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // It ends with the body, or with whoever reads it.
         tokio::spawn(connection);
-        let request = Request::get(path)
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
             .header(HOST, &self.address)
             .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, content)
             .header(AUTHORIZATION, format!("Bearer {}", token.trim()))
-            .body(Empty::<Bytes>::new())
+            .body(Full::new(Bytes::from(body)))
             .map_err(|error| ClientError::Body(error.to_string()))?;
         let response = sender.send_request(request).await?;
-        if response.status() == StatusCode::OK {
+        if response.status().is_success() {
             return Ok(response);
         }
         let code = response.status().as_u16();
@@ -219,7 +290,7 @@ impl Client {
 
     /// Tells everything that is in a list, and then what changes in it; ends only with the program. What goes wrong is
     /// told as well, and tried again later and later.
-    pub async fn follow<T: DeserializeOwned>(&self, list: &List, mut tell: impl FnMut(Change<T>)) {
+    pub async fn follow<T: DeserializeOwned>(&self, list: &List, mut tell: impl FnMut(Seen<T>)) {
         let mut version = None;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -243,7 +314,7 @@ impl Client {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
-                    tell(Change::Failed(&error));
+                    tell(Seen::Failed(&error));
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LAST_PAUSE);
                 }
@@ -255,7 +326,7 @@ impl Client {
     async fn list<T: DeserializeOwned>(
         &self,
         list: &List,
-        tell: &mut impl FnMut(Change<T>),
+        tell: &mut impl FnMut(Seen<T>),
     ) -> Result<String, ClientError> {
         let mut found = Vec::new();
         let mut from = String::new();
@@ -265,7 +336,7 @@ impl Client {
             found.extend(page.items.unwrap_or_default());
             let rest = page.metadata.r#continue.filter(|token| !token.is_empty());
             let Some(token) = rest else {
-                tell(Change::All(found));
+                tell(Seen::All(found));
                 return Ok(page.metadata.resource_version);
             };
             from = format!("&continue={}", escaped(&token));
@@ -279,7 +350,7 @@ impl Client {
         list: &List,
         version: &mut String,
         pause: &mut Duration,
-        tell: &mut impl FnMut(Change<T>),
+        tell: &mut impl FnMut(Seen<T>),
     ) -> Result<(), ClientError> {
         let from = escaped(version);
         let path = format!(
@@ -287,7 +358,8 @@ impl Client {
             list.path,
             list.selector()
         );
-        let sent = tokio::time::timeout(ANSWER, self.send(&path)).await;
+        let watch = (Method::GET, "application/json", Vec::new());
+        let sent = tokio::time::timeout(ANSWER, self.send(&path, watch)).await;
         let mut body = sent.map_err(|_| ClientError::Time)??.into_body();
         *pause = FIRST_PAUSE;
         let mut lines = Lines::default();
@@ -337,7 +409,7 @@ impl Lines {
 fn event<T: DeserializeOwned>(
     line: &[u8],
     version: &mut String,
-    tell: &mut impl FnMut(Change<T>),
+    tell: &mut impl FnMut(Seen<T>),
 ) -> Result<(), ClientError> {
     let wrong = |error: serde_json::Error| ClientError::Body(error.to_string());
     let kind: Event<serde::de::IgnoredAny> = serde_json::from_slice(line).map_err(wrong)?;
@@ -352,8 +424,8 @@ fn event<T: DeserializeOwned>(
     if kind.r#type != "BOOKMARK" {
         let object: Event<T> = serde_json::from_slice(line).map_err(wrong)?;
         tell(match kind.r#type.as_str() {
-            "DELETED" => Change::Gone(object.object),
-            _ => Change::One(object.object),
+            "DELETED" => Seen::Gone(object.object),
+            _ => Seen::One(object.object),
         });
     }
     if let Some(seen) = of.object.metadata.resource_version {
@@ -369,20 +441,23 @@ pub struct List {
     pub path: &'static str,
     /// What is left out, by its fields; may be empty.
     pub fields: &'static str,
+    /// What is left out, by its labels; may be empty.
+    pub labels: &'static str,
 }
 
 impl List {
     fn selector(&self) -> String {
-        match self.fields {
+        let selector = |name: &str, value: &str| match value {
             "" => String::new(),
-            fields => format!("&fieldSelector={}", escaped(fields)),
-        }
+            value => format!("&{name}={}", escaped(value)),
+        };
+        selector("fieldSelector", self.fields) + &selector("labelSelector", self.labels)
     }
 }
 
 /// What is or has become of a list.
 #[derive(Debug)]
-pub enum Change<'a, T> {
+pub enum Seen<'a, T> {
     /// These are all.
     All(Vec<T>),
     /// There is a new one, or one is different.
@@ -458,14 +533,14 @@ mod tests {
                     event(
                         &line,
                         &mut version,
-                        &mut |change: Change<Versioned>| match change {
-                            Change::One(one) => {
+                        &mut |change: Seen<Versioned>| match change {
+                            Seen::One(one) => {
                                 told.push(format!("+{}", one.metadata.name.unwrap_or_default()));
                             }
-                            Change::Gone(one) => {
+                            Seen::Gone(one) => {
                                 told.push(format!("-{}", one.metadata.name.unwrap_or_default()));
                             }
-                            Change::All(_) | Change::Failed(_) => unreachable!("no event"),
+                            Seen::All(_) | Seen::Failed(_) => unreachable!("no event"),
                         },
                     )
                     .expect("an event");
@@ -483,7 +558,7 @@ mod tests {
     fn a_state_that_is_no_longer_kept_is_told_apart() {
         let line = b"{\"type\":\"ERROR\",\"object\":{\"code\":410,\"message\":\"too old\"}}";
         let error =
-            event(line, &mut String::new(), &mut |_: Change<Versioned>| {}).expect_err("an error");
+            event(line, &mut String::new(), &mut |_: Seen<Versioned>| {}).expect_err("an error");
         assert!(error.is_gone());
     }
 

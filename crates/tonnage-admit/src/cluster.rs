@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is known of a cluster: its pods that use claims, and its GPUs. Both are watched, so that an answer asks nobody.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tonnage_gpus::Catalogue;
 
 use crate::answer::Known;
 use crate::claim::Owner;
-use crate::client::{Change, Client, ClientError, List, escaped};
+use crate::client::{Client, ClientError, List, Seen, escaped};
 use crate::devices::{Devices, Gpus};
-use crate::job::{Jobs, jobs};
-use crate::objects::{Pod, ResourceSlice};
+use crate::job::PodJobs;
+use crate::objects::{Pod, ResourceClaimTemplate, ResourceSlice};
 
 /// A pod that is newer than the watch is asked for: so many at a time, and for so long.
 const LOOKUPS: usize = 32;
@@ -25,7 +25,7 @@ const LOOKUP_TIME: Duration = Duration::from_secs(2);
 pub struct Cache {
     driver: String,
     catalogue: Catalogue,
-    pods: RwLock<HashMap<String, Arc<Jobs>>>,
+    pods: RwLock<HashMap<String, Arc<PodJobs>>>,
     gpus: RwLock<Arc<Gpus>>,
     has_pods: AtomicBool,
     has_gpus: AtomicBool,
@@ -44,9 +44,21 @@ impl Cache {
         }
     }
 
+    /// The devices that the catalogue knows, by its names.
+    pub(crate) fn in_catalogue(&self, devices: &Devices) -> BTreeSet<String> {
+        let mut products = devices.gpus(&self.catalogue).products;
+        products.retain(|id| self.knows(id));
+        products
+    }
+
     /// Whether everything was listed once.
     pub fn is_complete(&self) -> bool {
         self.has_pods.load(Ordering::Acquire) && self.has_gpus.load(Ordering::Acquire)
+    }
+
+    /// Whether the catalogue knows a GPU.
+    pub fn knows(&self, gpu: &str) -> bool {
+        self.catalogue.find(gpu).is_ok()
     }
 
     /// The GPUs.
@@ -55,7 +67,7 @@ impl Cache {
     }
 
     /// What a pod runs.
-    pub fn jobs(&self, uid: &str) -> Option<Arc<Jobs>> {
+    pub fn jobs(&self, uid: &str) -> Option<Arc<PodJobs>> {
         self.pods
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -91,20 +103,22 @@ impl Cache {
 }
 
 /// A pod as it is kept; none if it uses no claim.
-fn entry(pod: &Pod) -> Option<(String, Arc<Jobs>)> {
-    let jobs = jobs(pod);
+fn entry(pod: &Pod) -> Option<(String, Arc<PodJobs>)> {
+    let kept = PodJobs::of(pod);
     let uid = pod.metadata.uid.clone()?;
-    (!jobs.is_empty()).then(|| (uid, Arc::new(jobs)))
+    (!kept.jobs.is_empty()).then(|| (uid, Arc::new(kept)))
 }
 
 /// What has ended needs no memory any more.
 const PODS: List = List {
     path: "/api/v1/pods",
     fields: "status.phase!=Succeeded,status.phase!=Failed",
+    labels: "",
 };
-const SLICES: List = List {
+pub(crate) const SLICES: List = List {
     path: "/apis/resource.k8s.io/v1/resourceslices",
     fields: "",
+    labels: "",
 };
 
 /// Keeps the pods of a cache as they are in the cluster; ends only with the program. What goes wrong is told to
@@ -112,13 +126,13 @@ const SLICES: List = List {
 pub async fn follow_pods(client: Client, cache: Arc<Cache>, failed: impl Fn(&ClientError)) {
     let pods = || cache.pods.write().unwrap_or_else(PoisonError::into_inner);
     client
-        .follow(&PODS, |change: Change<'_, Pod>| match change {
-            Change::All(all) => cache.set_pods(&all),
-            Change::One(pod) => pods().extend(entry(&pod)),
-            Change::Gone(pod) => {
+        .follow(&PODS, |change: Seen<'_, Pod>| match change {
+            Seen::All(all) => cache.set_pods(&all),
+            Seen::One(pod) => pods().extend(entry(&pod)),
+            Seen::Gone(pod) => {
                 pods().remove(&pod.metadata.uid.unwrap_or_default());
             }
-            Change::Failed(error) => failed(error),
+            Seen::Failed(error) => failed(error),
         })
         .await;
 }
@@ -127,12 +141,12 @@ pub async fn follow_pods(client: Client, cache: Arc<Cache>, failed: impl Fn(&Cli
 pub async fn follow_slices(client: Client, cache: Arc<Cache>, failed: impl Fn(&ClientError)) {
     let mut devices = Devices::default();
     client
-        .follow(&SLICES, |change: Change<'_, ResourceSlice>| {
+        .follow(&SLICES, |change: Seen<'_, ResourceSlice>| {
             match change {
-                Change::All(all) => devices = cache.devices(&all),
-                Change::One(slice) => devices.put(&slice, &cache.driver),
-                Change::Gone(slice) => devices.remove(&slice.metadata.name.unwrap_or_default()),
-                Change::Failed(error) => return failed(error),
+                Seen::All(all) => devices = cache.devices(&all),
+                Seen::One(slice) => devices.put(&slice, &cache.driver),
+                Seen::Gone(slice) => devices.remove(&slice.metadata.name.unwrap_or_default()),
+                Seen::Failed(error) => return failed(error),
             }
             cache.set_devices(&devices);
         })
@@ -161,10 +175,12 @@ impl Pods {
         let Some(owner) = owner else {
             return Known::Not("the claim belongs to no pod".to_owned());
         };
-        let jobs = match self.cache.jobs(&owner.uid) {
-            Some(jobs) => jobs,
-            None => match tokio::time::timeout(LOOKUP_TIME, self.look_up(owner)).await {
-                Ok(Ok(jobs)) => jobs,
+        // Whether a pod still waits is asked: its claim is refused until then, and each refusal makes the next attempt
+        // come later.
+        let pod = match self.cache.jobs(&owner.uid) {
+            Some(pod) if !pod.is_held => pod,
+            _ => match tokio::time::timeout(LOOKUP_TIME, self.look_up(owner)).await {
+                Ok(Ok(pod)) => pod,
                 Ok(Err(known)) => return known,
                 Err(_) => {
                     return Known::NotNow(format!("pod {} could not be read in time", owner.name));
@@ -172,18 +188,44 @@ impl Pods {
             },
         };
         let job = match &owner.claim {
-            Some(name) => jobs.get(name),
+            Some(name) => pod.jobs.get(name),
             // Without the annotation there is no doubt only where there is one.
-            None => jobs.values().next().filter(|_| jobs.len() == 1),
+            None => pod.jobs.values().next().filter(|_| pod.jobs.len() == 1),
         };
         match job {
-            Some(Ok(job)) => Known::Job(job.clone()),
+            _ if pod.is_held => Known::Later,
+            Some(Ok(job)) => Known::Job(Box::new(job.clone())),
             Some(Err(reason)) => Known::Not(reason.clone()),
             None => Known::Not(format!("pod {} does not name this claim", owner.name)),
         }
     }
 
-    async fn look_up(&self, owner: &Owner) -> Result<Arc<Jobs>, Known> {
+    /// What claims are made from; none if it is not there.
+    pub async fn template(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ResourceClaimTemplate>, ClientError> {
+        let Some(client) = &self.client else {
+            return Ok(None);
+        };
+        let (namespace, name) = (escaped(namespace), escaped(name));
+        let path = format!(
+            "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates/{name}"
+        );
+        match client.get(&path).await {
+            Ok(template) => Ok(Some(template)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How the API server is asked, if it can be.
+    pub fn client(&self) -> Option<&Client> {
+        self.client.as_ref()
+    }
+
+    async fn look_up(&self, owner: &Owner) -> Result<Arc<PodJobs>, Known> {
         let not_now = |reason: String| {
             Known::NotNow(format!("pod {} could not be read: {reason}", owner.name))
         };
@@ -198,7 +240,9 @@ impl Pods {
         let (namespace, name) = (escaped(&owner.namespace), escaped(&owner.name));
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
         match client.get::<Pod>(&path).await {
-            Ok(pod) if pod.metadata.uid.as_ref() == Some(&owner.uid) => Ok(Arc::new(jobs(&pod))),
+            Ok(pod) if pod.metadata.uid.as_ref() == Some(&owner.uid) => {
+                Ok(Arc::new(PodJobs::of(&pod)))
+            }
             Ok(_) => Err(Known::Not(format!("pod {} is gone", owner.name))),
             Err(error) if error.is_not_found() => {
                 Err(Known::Not(format!("pod {} is gone", owner.name)))

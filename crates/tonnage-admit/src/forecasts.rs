@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use tonnage_forecast::metrics::{self, Exposition};
-use tonnage_forecast::{Forecast, Store, StoreError};
+use tonnage_forecast::{Forecast, JobKey, Store, StoreError};
 
 use crate::job::Job;
 
@@ -17,6 +17,8 @@ pub struct Forecasts {
     all: Vec<Forecast>,
     by_command: HashMap<Vec<String>, Vec<usize>>,
     by_name: HashMap<String, usize>,
+    /// Why there is none of a job, by the job's name.
+    failed: HashMap<String, String>,
     /// Files that are no forecasts.
     pub damaged: Vec<(PathBuf, String)>,
     /// The store as Prometheus reads it.
@@ -68,6 +70,16 @@ impl Forecasts {
             forecasts.by_name.insert(forecast.name.clone(), at);
         }
         forecasts
+    }
+
+    /// Remembers why there is no forecast of a job.
+    pub fn fail(&mut self, job: &JobKey, reason: &str) {
+        self.failed.insert(job.job_name(), reason.to_owned());
+    }
+
+    /// Why there is no forecast of a job, if that was tried.
+    pub fn why_not(&self, job: &Job) -> Option<&str> {
+        self.failed.get(&job.key.job_name()).map(String::as_str)
     }
 
     /// How many there are.

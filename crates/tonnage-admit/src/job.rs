@@ -3,40 +3,77 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_forecast::JobKey;
 use tonnage_forecast::slurm::allocator_settings;
+use tonnage_forecast::{ALLOCATOR_SETTINGS, JobKey};
 
 use crate::objects::{Container, Pod};
 
 /// The annotation of a pod that names the forecast to use.
 pub const FORECAST: &str = "tonnage.dev/forecast";
+/// The gate that keeps a pod from being placed until its forecast is there.
+pub const GATE: &str = "tonnage.dev/forecast";
+/// The annotation of a pod whose gate was opened: the forecasts of the cluster that were there then.
+pub const FORECASTS: &str = "tonnage.dev/forecasts";
 /// Larger commands are no commands; a pod of 1.5 MB may have one.
 const MAX_WORDS: usize = 1000;
 const MAX_TEXT: usize = 64 << 10;
+/// A cluster has few kinds of GPUs.
+const MAX_MADE: usize = 64;
 
 /// What a pod's container runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The words, the image and the settings.
     pub key: JobKey,
+    /// The name of the container.
+    pub container: String,
     /// The forecast that the pod names.
     pub named: Option<String>,
+    /// The forecasts of the cluster that were there when the pod's gate was opened.
+    pub made: Vec<String>,
+    /// What of its settings is not known, in words.
+    pub unknown: Option<&'static str>,
 }
 
 /// The jobs of a pod, by its names for the claims that they use; or, in words, why one is not known.
 pub type Jobs = BTreeMap<String, Result<Job, String>>;
+
+/// What is kept of a pod.
+#[derive(Clone, Debug)]
+pub struct PodJobs {
+    /// Its jobs.
+    pub jobs: Jobs,
+    /// Whether it waits for a forecast.
+    pub is_held: bool,
+}
+
+impl PodJobs {
+    /// Of this pod.
+    pub fn of(pod: &Pod) -> Self {
+        Self {
+            jobs: jobs(pod),
+            is_held: is_held(pod),
+        }
+    }
+}
 
 /// The jobs of a pod; empty if it uses no claims.
 pub fn jobs(pod: &Pod) -> Jobs {
     let Some(spec) = &pod.spec else {
         return Jobs::new();
     };
-    let named = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|all| all.get(FORECAST))
-        .cloned();
+    let annotation = |name: &str| {
+        let all = pod.metadata.annotations.as_ref();
+        all.and_then(|all| all.get(name)).cloned()
+    };
+    let named = annotation(FORECAST);
+    let made = annotation(FORECASTS).unwrap_or_default();
+    let made: Vec<String> = made
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .take(MAX_MADE)
+        .map(str::to_owned)
+        .collect();
     let claims = spec.resource_claims.iter().flatten();
     claims
         .map(|claim| {
@@ -52,7 +89,10 @@ pub fn jobs(pod: &Pod) -> Jobs {
                 [] => Err("no container of the pod uses the claim".to_owned()),
                 [container] => key(container).map(|key| Job {
                     key,
+                    container: container.name.clone(),
                     named: named.clone(),
+                    made: made.clone(),
+                    unknown: unknown(container),
                 }),
                 several => Err(format!(
                     "{} containers of the pod share the claim",
@@ -62,6 +102,23 @@ pub fn jobs(pod: &Pod) -> Jobs {
             (claim.name.clone(), job)
         })
         .collect()
+}
+
+/// Whether a pod waits for a forecast.
+pub fn is_held(pod: &Pod) -> bool {
+    let gates = pod.spec.iter().flat_map(|spec| &spec.scheduling_gates);
+    gates.flatten().any(|gate| gate.name == GATE)
+}
+
+/// Variables that come from elsewhere are not read: the allocator may be set there.
+fn unknown(container: &Container) -> Option<&'static str> {
+    let has_others = container
+        .env_from
+        .as_ref()
+        .is_some_and(|all| !all.is_empty());
+    let mut variables = container.env.iter().flatten();
+    let is_set = variables.any(|one| ALLOCATOR_SETTINGS.contains(&one.name.as_str()));
+    (has_others && !is_set).then_some("whether its envFrom sets PyTorch's allocator is not known")
 }
 
 fn uses(container: &Container, claim: &str) -> bool {

@@ -14,14 +14,20 @@
 //! - [`forecasts`]: the forecasts of a folder, kept in memory.
 //! - [`answer`]: the decision about a claim, from all of these; pure.
 //! - [`cluster`]: pods and GPUs, kept up to date.
+//! - [`cluster_forecasts`]: forecasts that were made in the cluster, kept up to date.
 //! - [`client`]: how the API server is asked, and watched.
 //! - [`server`]: the webhook over TLS.
+//! - [`arguments`]: what both programs are told.
+//! - [`controller`]: forecasts of jobs that have none, made by dry runs in the cluster.
 #![forbid(unsafe_code)]
 
 pub mod answer;
+pub mod arguments;
 pub mod claim;
 pub mod client;
 pub mod cluster;
+pub mod cluster_forecasts;
+pub mod controller;
 mod counters;
 pub mod devices;
 pub mod forecasts;

@@ -16,8 +16,10 @@ use clap::{Parser, ValueEnum};
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tonnage_admit::answer::Settings;
-use tonnage_admit::client::{Client, ClientError};
+use tonnage_admit::arguments::{ClusterArguments, ServerArguments};
+use tonnage_admit::client::ClientError;
 use tonnage_admit::cluster::{Cache, Pods, follow_pods, follow_slices};
+use tonnage_admit::cluster_forecasts::{ClusterForecasts, follow_forecasts};
 use tonnage_admit::server::{Certificates, Event, Webhook, follow_store, serve};
 use tonnage_forecast::Store;
 use tonnage_forecast::admit::Mode;
@@ -46,21 +48,13 @@ struct Arguments {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
-    /// The driver whose devices are the GPUs.
-    #[arg(long, value_name = "NAME", default_value = "gpu.nvidia.com")]
-    driver: String,
-    /// A device class of the GPUs; may be given again.
-    #[arg(long, value_name = "NAME", default_value = "gpu.nvidia.com")]
-    device_class: Vec<String>,
-    /// The API server, if this is not a pod: https://HOST:PORT.
-    #[arg(long, value_name = "URL", requires_all = ["server_ca", "token"])]
-    server: Option<String>,
-    /// The authority of the API server's certificate, as PEM.
-    #[arg(long, value_name = "FILE", requires = "server")]
-    server_ca: Option<PathBuf>,
-    /// The file of the token with which the API server is asked.
-    #[arg(long, value_name = "FILE", requires = "server")]
-    token: Option<PathBuf>,
+    #[command(flatten)]
+    cluster: ClusterArguments,
+    #[command(flatten)]
+    server: ServerArguments,
+    /// Have pods wait for forecasts that tonnage-controller makes, and use those that it has made.
+    #[arg(long, env = "TONNAGE_CLUSTER_FORECASTS")]
+    cluster_forecasts: bool,
     /// Seconds in which requests are still taken after the signal to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     shutdown_delay: u64,
@@ -107,29 +101,21 @@ fn failed(reason: &str) -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {
-    let client = match (arguments.server, arguments.server_ca, arguments.token) {
-        (Some(server), Some(authority), Some(token)) => Client::new(&server, authority, token),
-        _ => Client::in_cluster(),
-    };
-    let client = client.map_err(|error| match error {
-        ClientError::Nowhere => {
-            format!("{error}\nhint: run it in a pod, or name the API server with --server")
-        }
-        error => error.to_string(),
-    })?;
+    let client = arguments.server.client()?;
+    let cluster = arguments.cluster;
     let settings = Settings {
         mode: arguments.mode.into(),
-        driver: arguments.driver.clone(),
-        classes: arguments.device_class,
+        driver: cluster.driver.clone(),
+        classes: cluster.device_class,
     };
-    let cache = Arc::new(Cache::new(&arguments.driver));
+    let cache = Arc::new(Cache::new(&cluster.driver));
     let pods = Pods::new(Arc::clone(&cache), Some(client.clone()));
-    let webhook = Arc::new(Webhook::new(
-        settings,
-        Arc::clone(&cache),
-        pods,
-        Box::new(write),
-    ));
+    let mut webhook = Webhook::new(settings, Arc::clone(&cache), pods, Box::new(write));
+    let forecasts = Arc::new(ClusterForecasts::new(cluster.retry_after));
+    if arguments.cluster_forecasts {
+        webhook = webhook.with_cluster_forecasts(Arc::clone(&forecasts));
+    }
+    let webhook = Arc::new(webhook);
     let failed = |webhook: &Arc<Webhook>| {
         let webhook = Arc::clone(webhook);
         move |error: &ClientError| webhook.tell(Event::Watch(error))
@@ -139,6 +125,10 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         Arc::clone(&cache),
         failed(&webhook),
     ));
+    if arguments.cluster_forecasts {
+        let failed = failed(&webhook);
+        tokio::spawn(follow_forecasts(client.clone(), forecasts, failed));
+    }
     tokio::spawn(follow_slices(client, cache, failed(&webhook)));
     tokio::spawn(follow_store(
         Arc::clone(&webhook),

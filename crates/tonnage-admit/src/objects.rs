@@ -23,6 +23,8 @@ pub struct Metadata {
     pub annotations: Option<BTreeMap<String, String>>,
     /// For whom it is there.
     pub owner_references: Option<Vec<OwnerReference>>,
+    /// When it was created, as RFC 3339 has it.
+    pub creation_timestamp: Option<String>,
 }
 
 /// For whom an object is there.
@@ -46,6 +48,23 @@ pub struct ResourceClaim {
     #[serde(default)]
     pub metadata: Metadata,
     /// What it asks for.
+    pub spec: ClaimSpec,
+}
+
+/// `resource.k8s.io/v1`, ResourceClaimTemplate: what claims are made from.
+#[derive(Clone, Debug, Deserialize)]
+pub struct ResourceClaimTemplate {
+    /// Its name.
+    #[serde(default)]
+    pub metadata: Metadata,
+    /// The claims.
+    pub spec: TemplateSpec,
+}
+
+/// The claims of a template.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TemplateSpec {
+    /// What each asks for.
     pub spec: ClaimSpec,
 }
 
@@ -81,6 +100,8 @@ pub struct Wanted {
     pub device_class_name: String,
     /// So many, or all.
     pub allocation_mode: Option<String>,
+    /// How many; one if that is not said.
+    pub count: Option<u32>,
     /// To watch it, and not to use it.
     pub admin_access: Option<bool>,
     /// How much of it.
@@ -156,7 +177,21 @@ pub struct PodSpec {
     #[serde(default)]
     pub containers: Vec<Container>,
     /// Its names for claims.
-    pub resource_claims: Option<Vec<Named>>,
+    pub resource_claims: Option<Vec<PodClaim>>,
+    /// What must be done before it is placed.
+    pub scheduling_gates: Option<Vec<Named>>,
+    /// Where it is placed.
+    pub node_name: Option<String>,
+}
+
+/// A pod's name for a claim.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodClaim {
+    /// The name.
+    pub name: String,
+    /// What the claim is made from, if it is made for the pod.
+    pub resource_claim_template_name: Option<String>,
 }
 
 /// Something with a name.
@@ -168,6 +203,7 @@ pub struct Named {
 
 /// A container.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     /// Its name.
     pub name: String,
@@ -179,6 +215,8 @@ pub struct Container {
     pub args: Option<Vec<String>>,
     /// Its environment.
     pub env: Option<Vec<Variable>>,
+    /// More of it, from elsewhere.
+    pub env_from: Option<Vec<serde::de::IgnoredAny>>,
     /// What it uses.
     pub resources: Option<Resources>,
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::answer::Answer;
-use crate::objects::ResourceClaim;
+use crate::objects::{Pod, ResourceClaim};
 
 /// The version that is spoken.
 const VERSION: &str = "admission.k8s.io/v1";
@@ -27,6 +27,8 @@ pub struct Request {
 pub enum Subject {
     /// A claim is created.
     Claim(Box<ResourceClaim>),
+    /// A pod is created.
+    Pod(Box<Pod>),
     /// Something of which nothing is said: the webhook was registered for too much.
     Other,
 }
@@ -88,14 +90,20 @@ pub fn parse(body: &[u8]) -> Result<Request, ReviewError> {
         name,
     } = &request.kind;
     let kind = [group, version, name];
-    let is_claim = kind.map(String::as_str) == ["resource.k8s.io", "v1", "ResourceClaim"];
-    let subject = if is_claim && request.operation == "CREATE" {
-        let mut claim: ResourceClaim = serde_json::from_value(request.object)?;
-        // What is created may leave it to the address of the request.
-        claim.metadata.namespace = claim.metadata.namespace.or(request.namespace);
-        Subject::Claim(Box::new(claim))
-    } else {
-        Subject::Other
+    // What is created may leave its namespace to the address of the request.
+    let subject = match kind.map(String::as_str) {
+        _ if request.operation != "CREATE" => Subject::Other,
+        ["resource.k8s.io", "v1", "ResourceClaim"] => {
+            let mut claim: ResourceClaim = serde_json::from_value(request.object)?;
+            claim.metadata.namespace = claim.metadata.namespace.or(request.namespace);
+            Subject::Claim(Box::new(claim))
+        }
+        ["", "v1", "Pod"] => {
+            let mut pod: Pod = serde_json::from_value(request.object)?;
+            pod.metadata.namespace = pod.metadata.namespace.or(request.namespace);
+            Subject::Pod(Box::new(pod))
+        }
+        _ => Subject::Other,
     };
     Ok(Request {
         uid: request.uid,

@@ -18,17 +18,21 @@ use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use hyper::body::Body as _;
 use hyper_util::rt::TokioTimer;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use tonnage_forecast::admit::Asked;
 use tonnage_forecast::metrics::{Exposition, Kind};
-use tonnage_forecast::{Store, StoreError};
+use tonnage_forecast::{Forecast, Store, StoreError};
 
-use crate::answer::{Answer, Settings, answer};
+use crate::answer::{Answer, Known, Settings, answer};
 use crate::claim;
 use crate::client::ClientError;
 use crate::cluster::{Cache, Pods};
+use crate::cluster_forecasts::ClusterForecasts;
 use crate::counters::Counters;
 use crate::forecasts::{Changed, Forecasts};
-use crate::objects::ResourceClaim;
+use crate::job::{GATE, is_held, jobs};
+use crate::objects::{Pod, ResourceClaim};
 use crate::review::{self, Subject};
 
 /// Bytes of a review: an object of etcd has at most 1.5 MiB, and a review holds it once on creation.
@@ -85,6 +89,8 @@ pub struct Webhook {
     cache: Arc<Cache>,
     pods: Pods,
     forecasts: RwLock<Option<Arc<Forecasts>>>,
+    /// Those that are made in the cluster, if any are.
+    cluster_forecasts: Option<Arc<ClusterForecasts>>,
     is_ending: AtomicBool,
     reviews: Semaphore,
     counters: Counters,
@@ -99,11 +105,19 @@ impl Webhook {
             cache,
             pods,
             forecasts: RwLock::new(None),
+            cluster_forecasts: None,
             is_ending: AtomicBool::new(false),
             reviews: Semaphore::new(REVIEWS),
             counters: Counters::default(),
             events,
         }
+    }
+
+    /// Also takes these forecasts, and has pods wait for theirs.
+    #[must_use]
+    pub fn with_cluster_forecasts(mut self, forecasts: Arc<ClusterForecasts>) -> Self {
+        self.cluster_forecasts = Some(forecasts);
+        self
     }
 
     /// Counts and tells what happened.
@@ -136,11 +150,17 @@ impl Webhook {
             .clone()
     }
 
+    /// The forecasts of the folder, if everything is known that an answer needs.
+    fn known(&self) -> Option<Arc<Forecasts>> {
+        let of_cluster = self.cluster_forecasts.as_ref();
+        let is_known =
+            self.cache.is_complete() && of_cluster.is_none_or(|forecasts| forecasts.is_known());
+        self.forecasts().filter(|_| is_known)
+    }
+
     /// Whether everything is known that an answer needs.
     pub fn is_ready(&self) -> bool {
-        self.cache.is_complete()
-            && self.forecasts().is_some()
-            && !self.is_ending.load(Ordering::Acquire)
+        self.known().is_some() && !self.is_ending.load(Ordering::Acquire)
     }
 
     /// What it did and knows, as Prometheus reads it.
@@ -178,6 +198,76 @@ impl Webhook {
     /// Stops being ready: no new connections should come.
     pub fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
+    }
+
+    /// Makes sure that the forecasts are known which were there when a pod's gate was opened.
+    async fn caught_up(&self, known: Known, namespace: &str) -> Known {
+        let (Known::Job(job), Some(forecasts), Some(client)) =
+            (&known, &self.cluster_forecasts, self.pods.client())
+        else {
+            return known;
+        };
+        match forecasts.catch_up(client, namespace, &job.made).await {
+            Ok(()) => known,
+            Err(error) => {
+                self.tell(Event::Watch(&error));
+                Known::Later
+            }
+        }
+    }
+
+    /// Has a pod wait if the forecast of its job can be made and is not there.
+    async fn hold(&self, pod: &Pod, forecasts: &Forecasts) -> Answer {
+        let (Some(of_cluster), Some(spec)) = (&self.cluster_forecasts, &pod.spec) else {
+            return Answer::default();
+        };
+        // One that is placed by hand cannot wait.
+        if is_held(pod) || spec.node_name.is_some() {
+            return Answer::default();
+        }
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        let here = of_cluster.of(&namespace);
+        let gpus = self.cache.gpus();
+        let jobs = jobs(pod);
+        for claim in spec.resource_claims.iter().flatten() {
+            let (Some(name), Some(Ok(job))) =
+                (&claim.resource_claim_template_name, jobs.get(&claim.name))
+            else {
+                continue;
+            };
+            let found: Vec<&Forecast> = [forecasts, &here]
+                .iter()
+                .flat_map(|all| all.find(job))
+                .collect();
+            let is_known = |gpu: &&String| {
+                found.iter().any(|one| one.key.gpu == **gpu)
+                    || of_cluster.has_failed(&namespace, job, gpu)
+            };
+            let products = gpus.products.iter().filter(|gpu| self.cache.knows(gpu));
+            let lacks_some =
+                gpus.products.is_empty() || !products.clone().all(|gpu| is_known(&gpu));
+            if !lacks_some {
+                continue;
+            }
+            // What cannot be read now is left to the controller.
+            let template = self.pods.template(&namespace, name).await.ok().flatten();
+            let wants_number = template.is_none_or(|template| {
+                let settings = &self.settings;
+                let requests =
+                    claim::requests(&template.spec.spec, &settings.driver, &settings.classes);
+                requests.is_ok_and(|all| {
+                    all.iter()
+                        .any(|one| one.asked == Asked::Nothing && one.count.is_some())
+                })
+            });
+            if wants_number {
+                return Answer {
+                    patch: vec![gate(spec.scheduling_gates.is_some())],
+                    ..Answer::default()
+                };
+            }
+        }
+        Answer::default()
     }
 
     /// Answers a review.
@@ -221,19 +311,27 @@ impl Webhook {
         };
         let answer = match &request.subject {
             Subject::Other => Answer::default(),
-            Subject::Claim(claim) => {
-                let Some(forecasts) = self.forecasts().filter(|_| self.cache.is_complete()) else {
+            Subject::Pod(pod) => {
+                let Some(forecasts) = self.known() else {
                     self.counters.unready();
                     return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
                 };
+                self.hold(pod, &forecasts).await
+            }
+            Subject::Claim(claim) => {
+                let Some(forecasts) = self.known() else {
+                    self.counters.unready();
+                    return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
+                };
+                let namespace = claim.metadata.namespace.clone().unwrap_or_default();
                 let known = self.pods.known(claim::owner(claim).as_ref()).await;
-                let answer = answer(
-                    claim,
-                    &known,
-                    &forecasts,
-                    &self.cache.gpus(),
-                    &self.settings,
-                );
+                let known = self.caught_up(known, &namespace).await;
+                let of_cluster = self.cluster_forecasts.as_ref();
+                let of_cluster = of_cluster.map(|all| all.of(&namespace));
+                let all: Vec<&Forecasts> = std::iter::once(&*forecasts)
+                    .chain(of_cluster.as_deref())
+                    .collect();
+                let answer = answer(claim, &known, &all, &self.cache.gpus(), &self.settings);
                 let took = started.elapsed();
                 self.tell(Event::Answered {
                     claim,
@@ -249,6 +347,16 @@ impl Webhook {
             response.to_string(),
         )
             .into_response()
+    }
+}
+
+/// The change that puts the gate on a pod, which may have others.
+fn gate(has_others: bool) -> Value {
+    let gate = json!({ "name": GATE });
+    if has_others {
+        json!({ "op": "add", "path": "/spec/schedulingGates/-", "value": gate })
+    } else {
+        json!({ "op": "add", "path": "/spec/schedulingGates", "value": [gate] })
     }
 }
 
@@ -272,6 +380,7 @@ pub fn router(webhook: Arc<Webhook>) -> Router {
     };
     Router::new()
         .route("/claims", post(review))
+        .route("/pods", post(review))
         .route("/healthz", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))

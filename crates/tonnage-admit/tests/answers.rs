@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tonnage_admit::answer::Settings;
 use tonnage_admit::cluster::{Cache, Pods};
+use tonnage_admit::cluster_forecasts::ClusterForecasts;
 use tonnage_admit::forecasts::Forecasts;
 use tonnage_admit::server::{Event, MAX_BODY, Webhook, router};
 use tonnage_forecast::admit::Mode;
@@ -103,6 +104,13 @@ impl World {
     }
 
     fn webhook(&self, events: &Arc<Mutex<Vec<String>>>) -> Arc<Webhook> {
+        let webhook = self.unshared(events);
+        webhook.set_forecasts(Forecasts::of(self.forecasts.clone()));
+        Arc::new(webhook)
+    }
+
+    /// Without forecasts yet.
+    fn unshared(&self, events: &Arc<Mutex<Vec<String>>>) -> Webhook {
         let settings = Settings {
             mode: self.mode,
             driver: "gpu.nvidia.com".to_owned(),
@@ -119,9 +127,7 @@ impl World {
         let events = Arc::clone(events);
         let write = move |event: Event<'_>| events.lock().unwrap().push(format!("{event:?}"));
         let pods = Pods::new(Arc::clone(&cache), None);
-        let webhook = Arc::new(Webhook::new(settings, cache, pods, Box::new(write)));
-        webhook.set_forecasts(Forecasts::of(self.forecasts.clone()));
-        webhook
+        Webhook::new(settings, cache, pods, Box::new(write))
     }
 
     fn send(&self, body: impl Into<Body>) -> (StatusCode, Vec<u8>) {
@@ -542,4 +548,103 @@ proptest! {
             prop_assert!(answer["response"]["allowed"].is_boolean());
         }
     }
+}
+
+/// The review of a pod that is created.
+fn pod_review(change: impl FnOnce(&mut Value)) -> Value {
+    let mut pod = World::new(Mode::Enforce).pod;
+    let claims = json!([{ "name": "gpu", "resourceClaimTemplateName": "gpu" }]);
+    pod["spec"]["resourceClaims"] = claims;
+    change(&mut pod);
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "1", "operation": "CREATE", "namespace": "default", "object": pod,
+            "kind": { "group": "", "version": "v1", "kind": "Pod" },
+        },
+    })
+}
+
+/// The gates of a pod after the answer of a webhook that has forecasts made.
+fn gates(world: &World, review: &Value) -> Vec<String> {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let cluster = Arc::new(ClusterForecasts::new(3600));
+    cluster.set(Vec::new());
+    let webhook = world.unshared(&events).with_cluster_forecasts(cluster);
+    webhook.set_forecasts(Forecasts::of(world.forecasts.clone()));
+    let request = Request::post("/pods").body(review.to_string().into());
+    let (status, body) = sent(Arc::new(webhook), request.unwrap());
+    assert_eq!(status, StatusCode::OK);
+    let response = serde_json::from_slice::<Value>(&body).unwrap()["response"].clone();
+    assert_eq!(response["allowed"], true);
+    let mut pod = review["request"]["object"].clone();
+    let patch = response["patch"].as_str().map(unpacked).unwrap_or_default();
+    for change in serde_json::from_slice::<Vec<Value>>(&patch).unwrap_or_default() {
+        if change["path"] == "/spec/schedulingGates/-" {
+            let gates = pod["spec"]["schedulingGates"].as_array_mut().unwrap();
+            gates.push(change["value"].clone());
+        } else {
+            apply(&mut pod, &change);
+        }
+    }
+    let gates = pod["spec"]["schedulingGates"].as_array();
+    let gates = gates.into_iter().flatten();
+    gates
+        .map(|gate| gate["name"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_pod_waits_only_for_a_forecast_that_can_be_made_and_is_not_there() {
+    const GATE: &str = "tonnage.dev/forecast";
+    let mut world = World::new(Mode::Enforce);
+    assert!(gates(&world, &pod_review(|_| {})).is_empty());
+    world.forecasts.clear();
+    assert_eq!(gates(&world, &pod_review(|_| {})), [GATE]);
+    let other = json!([{ "name": "a.example/b" }]);
+    assert_eq!(
+        gates(
+            &world,
+            &pod_review(|pod| pod["spec"]["schedulingGates"] = other)
+        ),
+        ["a.example/b", GATE]
+    );
+    // A claim that a person has made, a pod that is placed, and a command that is not known.
+    let by_hand = json!([{ "name": "gpu", "resourceClaimName": "mine" }]);
+    assert!(
+        gates(
+            &world,
+            &pod_review(|pod| pod["spec"]["resourceClaims"] = by_hand)
+        )
+        .is_empty()
+    );
+    assert!(
+        gates(
+            &world,
+            &pod_review(|pod| pod["spec"]["nodeName"] = json!("a"))
+        )
+        .is_empty()
+    );
+    let without = |pod: &mut Value| pod["spec"]["containers"][0]["command"] = json!([]);
+    assert!(gates(&world, &pod_review(without)).is_empty());
+    // Without a controller nobody waits.
+    let (response, _) = world.answer(&pod_review(|_| {}));
+    assert_eq!(response.get("patch"), None);
+}
+
+#[test]
+fn allocator_settings_that_may_come_from_elsewhere_are_said() {
+    let says = |more: Value| {
+        let mut world = World::new(Mode::Fill);
+        let container = &mut world.pod["spec"]["containers"][0];
+        for (field, value) in more.as_object().unwrap() {
+            container[field] = value.clone();
+        }
+        let (_, claim) = world.answer(&review(|_| {}));
+        let message = claim["metadata"]["annotations"]["tonnage.dev/message"].as_str();
+        message.unwrap().contains("envFrom")
+    };
+    let from = json!([{ "secretRef": { "name": "tokens" } }]);
+    assert!(!says(json!({})));
+    assert!(says(json!({ "envFrom": from })));
 }

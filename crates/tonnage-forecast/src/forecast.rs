@@ -246,7 +246,7 @@ impl Forecast {
         Ok(forecast)
     }
 
-    fn check(&self) -> Result<(), ForecastError> {
+    pub(crate) fn check(&self) -> Result<(), ForecastError> {
         let invalid = |reason: &str| Err(ForecastError::Invalid(reason.to_owned()));
         if self.schema_version != SCHEMA_VERSION {
             let found = self.schema_version;

@@ -5,7 +5,7 @@
 //! with what it rests on, made from the verdict of a dry run or of a recording. A [`Store`] keeps forecasts as files and
 //! finds that of a job before it starts, by its [`JobKey`]; [`emit`] writes the number as each scheduler takes it, and
 //! [`admit`] decides what happens to a job that asks for another one, or for none. [`ledger`] holds forecasts against what
-//! jobs really took, and [`metrics`] tells all of it to Prometheus.
+//! jobs really took, and [`metrics`] tells all of it to Prometheus. [`message`] carries one out of a container.
 #![forbid(unsafe_code)]
 
 pub mod admit;
@@ -15,6 +15,7 @@ mod forecast;
 mod key;
 pub mod kubernetes;
 pub mod ledger;
+pub mod message;
 pub mod metrics;
 pub mod place;
 pub mod slurm;

@@ -79,6 +79,10 @@ Examples:
 pub(crate) struct MakeForecast {
     #[command(flatten)]
     pub(crate) store: ForecastStore,
+    /// Also write the forecast, or why there is none, to this file in at most 4 KiB: what Kubernetes keeps of a container
+    /// that has ended.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) termination_message: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) names: JobNames,
     #[command(flatten)]

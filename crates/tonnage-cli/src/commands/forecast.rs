@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -10,6 +11,7 @@ use serde::Serialize;
 use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_forecast::emit::{Dialect, EmitError, Emitted, Options, emit};
 use tonnage_forecast::ledger::{self, Ended, Ledger, Observation, ledger};
+use tonnage_forecast::message::Message;
 use tonnage_forecast::slurm::allocator_settings;
 use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
 
@@ -46,6 +48,26 @@ pub(crate) fn run(
 }
 
 fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Result<Reply> {
+    let made = dry_run(options, surroundings);
+    if let Some(path) = &options.termination_message {
+        let message = match &made {
+            Ok((_, forecast)) => Message::of(forecast),
+            Err(error) => Message::of_failure(&format!("{error:#}")),
+        };
+        fs::write(path, message.text()).map_err(|error| {
+            hinted(
+                format!("cannot write {}: {error}", path.display()),
+                "name a file that can be written with --termination-message",
+            )
+        })?;
+    }
+    let (answer, forecast) = made?;
+    let file = kept(&forecast, &options.store)?;
+    told(form, answer, &forecast, file.as_deref())
+}
+
+/// Runs the job, and makes a forecast of what it showed.
+fn dry_run(options: &MakeForecast, surroundings: &Surroundings) -> Result<(Answer, Forecast)> {
     let run = &options.run;
     let words = words_of(&run.job.command, surroundings);
     let folder = super::run::job_folder(surroundings);
@@ -60,8 +82,7 @@ fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Resu
     };
     let (judged, _) = judge(run, path, surroundings)?;
     let forecast = made(&judged.verdict, key, &options.names)?;
-    let file = kept(&forecast, &options.store)?;
-    told(form, answer(&judged.verdict), &forecast, file.as_deref())
+    Ok((answer(&judged.verdict), forecast))
 }
 
 fn from(options: &ForecastFrom, form: Form) -> Result<Reply> {
