@@ -291,6 +291,30 @@ def litgpt(context, script, model, batch, tokens, real):
     return [figure(f"{what}: allocated", "GB", real, float(found.group(1)))]
 
 
+# peft's comparison of methods: the most that PyTorch reserved, and what was allocated after a step, on average.
+
+
+def peft(context, experiment, mean, longest):
+    comparison, package = "method_comparison/MetaMathQA", context.source.parent / "peft-package"
+    text = context.run(
+        *(context.drivers / "peft_row.py", package / comparison, experiment, mean, longest),
+        seconds=900,
+        PYTHONPATH=str(package / "src"),
+    )
+    found = re.search(r"^RESULT trainable (\d+) allocated (\d+) reserved (\d+)$", text, re.M)
+    method, name = experiment.split("/")
+    path = context.source / comparison / "results" / f"{method}--{name}.json"
+    published = json.loads(path.read_text())["train_info"]
+    trainable, allocated, reserved = map(int, found.groups())
+    assert trainable == published["num_trainable_params"], (trainable, published["num_trainable_params"])
+    what = f"{method}, {name.removeprefix('llama-3.2-3B-')}"
+    average = round(published["metrics"][0]["mem allocated avg"])
+    return [
+        figure(f"{what}: allocated after a step", "bytes", average, allocated),
+        figure(f"{what}: most reserved", "bytes", published["accelerator_memory_max"], reserved),
+    ]
+
+
 JOBS = []
 with open(HERE / "timm.csv") as file:
     for row in csv.DictReader(file):
@@ -367,7 +391,8 @@ NOTE = (
     "Checkpoint, tokenizer and data are replaced by drivers/litgpt_row.py; the longest sample has the published length."
 )
 for row in LITGPT:
-    JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", "litgpt", "2.1.2", "a100-40gb", litgpt, row, NOTE))
+    source = "litgpt" if row[0] == "lora" else "litgpt-adapters"
+    JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", source, "2.1.2", "a100-40gb", litgpt, row, NOTE))
 MESSAGES = [
     ("cumsum", 5.96, 17.88, 18.17),
     ("attention 93", 13.08, 15.35, 15.62),
@@ -379,3 +404,12 @@ for row in MESSAGES:
     JOBS.append(
         Job(f"whitefox {row[0]}", "whitefox", "2.1.2", "rtx3090", whitefox, row, "The program is written anew.")
     )
+PEFT = (
+    "Weights, tokenizer and data are replaced by drivers/peft_row.py. The lengths of the batches are not published; the"
+    " mean and the longest come from the row of LoRA of rank 32, which is not counted. The rows are in an order drawn"
+    " by a seed, and the first of them are run."
+)
+with open(HERE / "peft.csv") as file:
+    for row in csv.DictReader(file):
+        arguments = (row["experiment"], 225, 682)
+        JOBS.append(Job(f"peft {row['experiment']}", "peft", "2.13.0", "l40s", peft, arguments, PEFT))

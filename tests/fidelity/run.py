@@ -48,7 +48,7 @@ class Context:
     def python(self):
         return self.environments / f"torch-{self.job.torch}" / "bin" / "python"
 
-    def run(self, *command, options=(), cwd=None, seconds=600, **variables):
+    def run(self, *command, options=(), cwd=None, seconds=1500, **variables):
         """The text that the script wrote; the verdict is kept in `self.verdict`."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_", "TORCH"))
@@ -57,7 +57,7 @@ class Context:
         line += ["--force", "-o", str(self.folder / "out.tonnage"), "--", str(self.python()), *map(str, command)]
         shown = [f"{name}={value}" for name, value in variables.items()]
         shown += ["tonnage run", "--gpu", self.job.gpu, *options, "--", "python", *map(str, command)]
-        text = " ".join(shown).replace(f"{self.source}/", "").replace(str(self.source), ".")
+        text = re.sub(re.escape(str(self.source)) + r"(?![\w/-])", ".", " ".join(shown).replace(f"{self.source}/", ""))
         text = text.replace(str(self.source.parent), "..")
         self.commands.append(text.replace(str(HERE), "tests/fidelity"))
         with open(self.folder / "out", "w+") as out, open(self.folder / "err", "w+") as err:

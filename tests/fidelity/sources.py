@@ -15,13 +15,17 @@ SOURCES = {
     "bcrafton": ("bcrafton/assignment2-systems", "0c0e8a736edb", "B. Crafton"),
     "nothanmin": ("notHanmin/assignment2-systems", "bbd29721256d", "notHanmin"),
     "litgpt": ("Lightning-AI/litgpt", "8641822b3249", "Lightning AI"),
+    # The commit that added the rows of adapters to the table.
+    "litgpt-adapters": ("Lightning-AI/litgpt", "0f021f3ad8cd", "Lightning AI"),
     "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
     "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
     "torchtitan-202412": ("pytorch/torchtitan", "9dec370ad26b", "torchtitan (Meta)"),
     "torchtitan-202503": ("pytorch/torchtitan", "9a2f5784c381", "torchtitan (Meta)"),
     "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
     "ptrblck": ("pytorch/pytorch/issues/107667", None, "ptrblck"),
+    # The results, and the package as it was when they were measured.
     "peft": ("huggingface/peft", "5d602fdbff04", "peft (Hugging Face)"),
+    "peft-package": ("huggingface/peft", "d787f51bbaa1", "peft (Hugging Face)"),
 }
 
 

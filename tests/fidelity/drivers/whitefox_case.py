@@ -42,9 +42,11 @@ def attention(dropout):
 
 
 def transposed(layers, x):
+    # Their program names the result of each layer, so each lives until the end.
+    found = [x]
     for layer in layers:
-        x = torch.nn.functional.softplus(layer(x))
-    return x
+        found.append(torch.nn.functional.softplus(layer(found[-1])))
+    return found[-1]
 
 
 def tanh(layers, x):
