@@ -275,6 +275,9 @@ def test_whoever_talks_nonsense_or_not_at_all_is_not_waited_for(server: Server) 
     webhook = start(server)
     silent = [socket.create_connection(("127.0.0.1", webhook.port)) for _ in range(50)]
     silent[0].sendall(os.urandom(10_000))
+    # This one has finished the handshake of TLS, and then says nothing.
+    quiet = connect(webhook)
+    quiet.connect()
     large = connect(webhook)
     large.putrequest("POST", "/claims")
     large.putheader("Content-Length", str(1 << 40))
@@ -286,6 +289,8 @@ def test_whoever_talks_nonsense_or_not_at_all_is_not_waited_for(server: Server) 
     slow.endheaders(b"{")
     assert ask(webhook)["allowed"]
     assert slow.getresponse().status == 408
+    quiet.sock.settimeout(20)
+    assert quiet.sock.recv(1) == b""
     for one in silent:
         one.close()
     assert webhook.get("/readyz") == 200

@@ -353,12 +353,12 @@ def test_a_quiet_cluster_is_no_failure(site: Site, namespace: Namespace, gpus: G
     )
 
 
-def create_pods(namespace: Namespace, count: int) -> threading.Thread:
+def create_pods(namespace: Namespace, count: int, name: str = "job", template: str = "gpu") -> threading.Thread:
     """Begins to create many pods of one job."""
 
     def create() -> None:
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda number: namespace.pod(f"job-{number}", words("many")), range(count)))
+            list(pool.map(lambda number: namespace.pod(f"{name}-{number}", words("many"), template), range(count)))
 
     thread = threading.Thread(target=create)
     thread.start()
@@ -490,6 +490,35 @@ def test_latency_with_10000_gpus(site: Site, namespace: Namespace, cluster: Clus
     print(f"one after the other, creation of a claim without it: {percentiles(created(namespace, claim, 500))}")
     # Generous: a busy machine of two cores.
     assert sorted(seen)[1000] < 100 and sorted(with_it)[250] < 500
+
+
+@pytest.mark.large
+def test_throughput_beside_the_scheduler_alone(site: Site, namespace: Namespace, gpus: Gpus) -> None:
+    """The same claims twice: with the number in their template and no webhook, and with the webhook that writes it."""
+    gpus(1250, 8)
+    site.forecast(words("many"), SMALL)
+    namespace.template("written", f"{SMALL}Mi")
+    rates: dict[str, list[float]] = {"gpu": [], "written": []}
+    for number in range(4):
+        template = "gpu" if number % 2 else "written"
+        if template == "gpu":
+            site.start("fill")
+        began = time.monotonic()
+        create_pods(namespace, 1000, f"{template}-{number}", template).join()
+        wait("placed: all", lambda: not unplaced(namespace), 600)
+        rates[template].append(1000 / (time.monotonic() - began))
+        site.stop()
+    assert counts(namespace.all_claims()) == {f"{SMALL}Mi": 4000}
+    alone, beside = (sum(rates[template]) / 2 for template in ("written", "gpu"))
+    print(f"\npods placed a second: alone {rates['written']}, with the webhook {rates['gpu']}")
+    print(f"ratio of the means: {beside / alone:.3f}")
+    # Generous: a busy machine of two cores.
+    assert beside > alone / 2
+
+
+def unplaced(namespace: Namespace) -> list[Any]:
+    """A pod without a node, if there is one."""
+    return namespace.cluster.items(f"{namespace.pods}?limit=1&fieldSelector=spec.nodeName%3D")
 
 
 def created(namespace: Namespace, claim: Any, count: int) -> list[float]:

@@ -473,7 +473,10 @@ pub async fn serve(
     let first = files.read().await?;
     let config = RustlsConfig::from_pem(first.0.clone(), first.1.clone()).await?;
     let handle = Handle::new();
-    let mut server = axum_server::bind_rustls(listen, config.clone()).handle(handle.clone());
+    // One version: which of two is spoken would be waited for without a limit.
+    let mut server = axum_server::bind_rustls(listen, config.clone())
+        .handle(handle.clone())
+        .http1_only();
     // Who opens a connection and says nothing is not waited for.
     server
         .http_builder()
