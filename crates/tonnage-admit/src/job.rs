@@ -12,6 +12,8 @@ use crate::objects::{Container, Pod};
 pub const FORECAST: &str = "tonnage.dev/forecast";
 /// The gate that keeps a pod from being placed until its forecast is there.
 pub const GATE: &str = "tonnage.dev/forecast";
+/// The annotation of a pod that does not want to wait: `disabled`.
+pub const DRY_RUNS: &str = "tonnage.dev/dry-runs";
 /// The annotation of a pod whose gate was opened: the forecasts of the cluster that were there then.
 pub const FORECASTS: &str = "tonnage.dev/forecasts";
 /// Larger commands are no commands; a pod of 1.5 MB may have one.
@@ -102,6 +104,14 @@ pub fn jobs(pod: &Pod) -> Jobs {
             (claim.name.clone(), job)
         })
         .collect()
+}
+
+/// Whether a pod has said that it does not want to wait for a dry run.
+pub fn declines(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations
+        .and_then(|all| all.get(DRY_RUNS))
+        .is_some_and(|value| value == "disabled")
 }
 
 /// Whether a pod waits for a forecast.

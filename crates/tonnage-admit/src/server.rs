@@ -31,7 +31,7 @@ use crate::cluster::{Cache, Pods};
 use crate::cluster_forecasts::ClusterForecasts;
 use crate::counters::Counters;
 use crate::forecasts::{Changed, Forecasts};
-use crate::job::{GATE, is_held, jobs};
+use crate::job::{GATE, declines, is_held, jobs};
 use crate::objects::{Pod, ResourceClaim};
 use crate::review::{self, Subject};
 
@@ -222,7 +222,7 @@ impl Webhook {
             return Answer::default();
         };
         // One that is placed by hand cannot wait.
-        if is_held(pod) || spec.node_name.is_some() {
+        if is_held(pod) || declines(pod) || spec.node_name.is_some() {
             return Answer::default();
         }
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();

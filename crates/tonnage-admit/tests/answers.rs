@@ -625,6 +625,14 @@ fn a_pod_waits_only_for_a_forecast_that_can_be_made_and_is_not_there() {
         )
         .is_empty()
     );
+    let declines = json!({ "tonnage.dev/dry-runs": "disabled" });
+    assert!(
+        gates(
+            &world,
+            &pod_review(|pod| pod["metadata"]["annotations"] = declines)
+        )
+        .is_empty()
+    );
     let without = |pod: &mut Value| pod["spec"]["containers"][0]["command"] = json!([]);
     assert!(gates(&world, &pod_review(without)).is_empty());
     // Without a controller nobody waits.
