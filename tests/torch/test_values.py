@@ -21,6 +21,8 @@ coalesced: (3,)
 written through a mask: [1.0, 0.0, 2.0, 3.0, 0.0]
 a column: [0.0, 1.0, 2.0, 3.0]
 beside the column: [0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+columns of many rows: [1999000, 14000]
+places in a column: (512,)
 split by values: [1, 2, 3]
 equal: True
 stopped at: 7
@@ -30,10 +32,15 @@ any nan: False
 reciprocal: True
 sampled: (64,)
 inference mode: [2.0, 2.0, 2.0]
+operators made of others: [0, 2, 3]
 vmap: [0, 2, 4]
 the generator of the CPU stays: True
 in a thread: [10]
 frames of an error: 1
+a frame of a backward pass: read_values.py
+a frame of a backward pass: _tensor.py
+a frame of a backward pass: __init__.py
+a frame of a backward pass: __init__.py
 after a graph: (4,)
 """
 
@@ -221,6 +228,55 @@ def test_solvers_succeed_unless_it_is_known_that_they_do_not(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "not positive definite" in run.err
+
+
+VALUES_IN_BACKWARD_AND_STEP = """
+import torch
+from torch import nn
+
+table = nn.Embedding(10_000, 64, sparse=True, padding_idx=0).cuda()
+optimizer = torch.optim.SparseAdam(table.parameters())
+ids = torch.arange(4096, device="cuda") % 100
+table(ids).sum().backward()
+print("rows:", table.weight.grad._nnz())
+print("rows once:", table.weight.grad.coalesce()._nnz())
+optimizer.step()
+
+factors = torch.tensor([1.0, 2.0, 0.0, 3.0], device="cuda", requires_grad=True)
+factors.prod().backward()
+
+weight = torch.randn(2048, 1024, device="cuda", requires_grad=True)
+search = torch.optim.LBFGS([weight], max_iter=12, history_size=6, line_search_fn="strong_wolfe")
+evaluated = []
+
+
+def closure():
+    search.zero_grad()
+    loss = weight.square().mean()
+    loss.backward()
+    evaluated.append(1)
+    return loss
+
+
+search.step(closure)
+print("evaluations:", len(evaluated))
+print("kept of the past:", len(search.state[weight]["old_dirs"]))
+"""
+
+
+def test_backward_passes_and_steps_that_go_by_values_are_those_of_a_gpu(tonnage, tmp_path):
+    script = tmp_path / "steps.py"
+    script.write_text(VALUES_IN_BACKWARD_AND_STEP)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert f"rows: {4096 - 41}\n" in run.err, "those of the padding are left out"
+    assert "rows once: 99\n" in run.err
+    assert "evaluations: 13\n" in run.err, "the search goes on as before a minimum"
+    assert "kept of the past: 6\n" in run.err
+    unknown = run.verdict["unknown_values"]
+    assert unknown["sizes"] == 0
+    assert unknown["decisions"] > 12
+    assert unknown["first_decision"]["line"] == VALUES_IN_BACKWARD_AND_STEP.splitlines().index("search.step(closure)") + 1
 
 
 def test_a_mode_of_fake_tensors_gets_its_turn(tonnage, tmp_path):

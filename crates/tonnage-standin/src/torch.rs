@@ -91,6 +91,12 @@ pub(crate) extern "C" fn tonnage_values_mode(change: i64) {
     OWN_MODES.set(OWN_MODES.get() + change);
 }
 
+/// Whether the hook sees the operators of this thread.
+pub(crate) fn is_seen() -> bool {
+    // A thread that ends may copy after its variables are gone.
+    OWN_MODES.try_with(Cell::get).unwrap_or(0) > 0
+}
+
 /// Stands before `c10::impl::dispatch_mode_enabled`: passes the address that it returns to on to [`mode_enabled`].
 #[unsafe(no_mangle)]
 #[unsafe(naked)]

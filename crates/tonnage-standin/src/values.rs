@@ -20,12 +20,12 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::exchange::Span;
 use crate::ffi::{Ptr, guard};
-use crate::{costs, exchange, fork, machine, model};
+use crate::{costs, exchange, fork, machine, model, torch};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -79,6 +79,10 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 
 /// Marks an answer that is meant for a read of one byte.
 const FOR_A_BYTE: u64 = 1 << 63;
+
+/// Reads of single numbers that are not known, by threads on which the hook sees no operator: torch decides by them in
+/// backward passes and steps of optimizers.
+static UNSEEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     /// What small reads of unknown memory are answered, in their order: set
@@ -435,6 +439,9 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
                 };
                 return;
             }
+            if is_unseen(size, known.state(from, size as u64), torch::is_seen()) {
+                UNSEEN.fetch_add(1, Ordering::Relaxed);
+            }
             zero_host(to, size);
             known.copy_pages_to_host(to, from, size as u64);
         }
@@ -444,6 +451,11 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
         }
     }
+}
+
+/// Whether a read to the host is of a number that is not known, where the hook does not see who reads it.
+fn is_unseen(size: usize, state: State, seen: bool) -> bool {
+    size <= 8 && state != State::Known && !seen
 }
 
 /// What a small read of unknown memory is answered by this thread, if anything was prepared.
@@ -635,9 +647,24 @@ pub(crate) unsafe extern "C" fn tonnage_values_answer(answers: *const u64, count
     })
 }
 
+/// How many single numbers that are not known were read where the hook sees no operator.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_unseen() -> u64 {
+    UNSEEN.load(Ordering::Relaxed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_that_torch_reads_behind_the_hook_is_counted() {
+        assert!(is_unseen(8, State::Unknown, false));
+        assert!(is_unseen(1, State::Drawn, false));
+        assert!(!is_unseen(8, State::Known, false), "it is that of a GPU");
+        assert!(!is_unseen(8, State::Unknown, true), "the hook names it");
+        assert!(!is_unseen(4096, State::Unknown, false), "data, not a number to decide by");
+    }
 
     fn nothing() -> Known {
         Known {

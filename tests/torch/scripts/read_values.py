@@ -36,6 +36,13 @@ table = torch.zeros(4, 10, device=device)
 table[:, 3] = torch.arange(4.0, device=device)
 tell("a column", table[:, 3])
 tell("beside the column", table[1])
+# More rows than are looked at one by one.
+rows = torch.zeros(2000, 2, dtype=torch.long, device=device)
+rows[:, 0] = torch.arange(2000, device=device)
+rows[:, 1] = 7
+tell("columns of many rows", rows.sum(0))
+chosen = torch.nn.functional.one_hot(torch.arange(4096, device=device) % 8).t()
+tell("places in a column", tuple(torch.where(chosen[3])[0].shape))
 tell("split by values", [len(part) for part in torch.split(torch.arange(6, device=device), [1, 2, 3])])
 tell("equal", torch.equal(ids, ids.clone()))
 
@@ -60,6 +67,7 @@ tell("sampled", tuple(Categorical(logits=torch.randn(64, 50_000, device=device))
 
 with torch.inference_mode():
     tell("inference mode", torch.ones(3, device=device) * 2)
+    tell("operators made of others", torch.where(mask)[0].to(torch.int32).reshape(3, 1)[:, 0])
 tell("vmap", torch.vmap(lambda one: one * 2)(torch.arange(3, device=device)))
 
 torch.manual_seed(0)
@@ -84,6 +92,14 @@ except torch.OutOfMemoryError as error:
         frames.append(trace.tb_frame.f_code.co_filename)
         trace = trace.tb_next
     tell("frames of an error", len(frames) - frames.count("<tonnage>"))
+
+try:
+    large.requires_grad_().square().sum().backward(torch.ones(2, device=device))
+except RuntimeError as error:
+    trace = error.__traceback__
+    while trace is not None:
+        tell("a frame of a backward pass", trace.tb_frame.f_code.co_filename.rpartition("/")[2])
+        trace = trace.tb_next
 
 graph = torch.cuda.CUDAGraph()
 static = torch.zeros(4, device=device)

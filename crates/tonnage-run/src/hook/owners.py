@@ -101,6 +101,12 @@ def _roots(arguments, options):
     return arguments[0] if arguments else options.get("tensors", options.get("outputs", ()))
 
 
+def _hide_frame(error):
+    """Takes the frame that caught an error off its traceback, so that the script sees only its own and torch's."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+
+
 def _plain(name):
     """A dotted name without what torch.compile puts around a module."""
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
@@ -187,6 +193,9 @@ class Owners:
             entered = self._enter_values()
             try:
                 return apply(node, *gradients)
+            except BaseException as error:
+                _hide_frame(error)
+                raise
             finally:
                 if entered:
                     self.values.pause()
@@ -233,7 +242,8 @@ class Owners:
         for root in self.roots:
             for name, parameter in root.named_parameters():
                 names[id(parameter)] = _plain(name)
-        for number, group in enumerate(optimizer.param_groups):
+        # One whose construction failed has none.
+        for number, group in enumerate(getattr(optimizer, "param_groups", ())):
             for index, parameter in enumerate(group["params"]):
                 name = names.get(id(parameter))
                 if name is None:
@@ -406,14 +416,24 @@ class Owners:
         self._ask_holders()
         self.optimizers.add(optimizer)
         self.local.stepping = getattr(self.local, "stepping", 0) + 1
-        if self.values is not None and self.values.pause():
+        if self.values is not None and not self._steps_by_values(optimizer) and self.values.pause():
             self.local.paused = True
         self._note(_START, "phase\tstep")
+
+    def _steps_by_values(self, optimizer):
+        """Whether a step may read values: one that is not torch's, one with a line search, one of sparse gradients."""
+        module = getattr(type(optimizer).step, "__module__", None) or ""
+        if not module.startswith("torch.optim.") or module.endswith((".lbfgs", ".sparse_adam")):
+            return True
+        dense = self.torch.strided
+        gradients = (one.grad for group in optimizer.param_groups for one in group["params"])
+        return any(one is not None and one.layout is not dense for one in gradients)
 
     def _resume_after_step(self):
         if getattr(self.local, "paused", False):
             self.local.paused = False
             self.values.resume()
+            self.values.note_unseen()
 
     def _after_step(self, optimizer, _arguments, _options):
         if self.is_compiling() or not getattr(self.local, "stepping", 0):
@@ -446,12 +466,16 @@ class Owners:
                 paused = self.values.pause()
             try:
                 return function(*arguments, **options)
+            except BaseException as error:
+                _hide_frame(error)
+                raise
             finally:
                 for handle in handles:
                     handle.remove()
                 self.backwards -= inner
                 if paused:
                     self.values.resume()
+                    self.values.note_unseen()
                 if inner and not self.backwards and self._is_asked():
                     for root in list(self.roots):
                         self.ask_module(root)

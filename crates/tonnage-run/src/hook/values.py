@@ -26,11 +26,15 @@ backward pass has the sizes of the first time.
   assumption takes its place.
 * Reads of values that are not known are counted, with the line of the script.
 
-It is off during backward passes and optimizer steps, where values rarely matter
-and a reference held a little longer would move the allocator's blocks, except
-in Python code that is called there: modules, which compute a forward pass again,
-and functions with a backward pass of their own. Torch's own backward of an
-indexing by masks counts them once more; it is told what the forward pass found.
+It is off during backward passes and steps of torch's optimizers, where values
+rarely matter and a reference held a little longer would move the allocator's
+blocks, except in Python code that is called there (modules, which compute a
+forward pass again, functions with a backward pass of their own, optimizers that
+are not torch's), in steps that go by values (LBFGS, sparse gradients), and in
+torch's own functions of backward passes that do. Torch's backward of an indexing
+by masks counts them once more; it is told what the forward pass found. What is
+read in spite of that is counted by the stand-in, and named by the line of the
+backward pass or the step.
 """
 
 import collections
@@ -125,6 +129,11 @@ _FILLED = {
 }
 # Nodes of autograd that count the masks of their forward pass again.
 _COUNTING_NODES = {"IndexBackward0", "IndexPutBackward0"}
+# Operators whose function in a backward pass reads values: whether a factor is zero, whether a phase matters, how many
+# rows of a sparse gradient there are.
+_READ_IN_BACKWARD = ("prod", "cumprod", "linalg_", "_linalg_", "embedding", "_embedding_bag")
+# The same by the names of their nodes.
+_READING_NODES = ("ProdBackward", "CumprodBackward", "Linalg", "EmbeddingB")
 _MAX_COUNTED = 1 << 16
 # They write all of `self` whatever was there before.
 _OVERWRITING = {
@@ -159,6 +168,9 @@ _COMPARED = {
     "lt": lambda other: 0.5 < other,
     "le": lambda other: 0.5 <= other,
 }
+# What torch's line search reads along its direction: the slope where it begins, a flatter one where it ends, and how
+# much the gradient has changed. With these it goes on as it does before a minimum is reached.
+_SEARCHED = {"gtd": -0.5, "gtd_new": -0.1, "ys": 0.5}
 _SIZED = {
     "_coalesce",
     "nonzero",
@@ -180,6 +192,7 @@ class _Operator:
 
     __slots__ = (
         "call",
+        "composite",
         "handle",
         "heavy",
         "host",
@@ -268,6 +281,10 @@ class Values:
         self.answer = library.tonnage_values_answer
         self.answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self.answer.restype = ctypes.c_size_t
+        self.count_unseen = library.tonnage_values_unseen
+        self.count_unseen.argtypes = []
+        self.count_unseen.restype = ctypes.c_uint64
+        self.unseen = 0
         self.calling_from = library.tonnage_place
         self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
         self.calling_from.restype = ctypes.c_uint64
@@ -293,9 +310,17 @@ class Values:
         # What masks selected, by the number of autograd's node.
         self.counted = collections.OrderedDict()
         self.sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        # Whether an operator was met whose function in a backward pass reads values.
+        self.read_in_backward = False
+        # How often a line search has read a loss.
+        self.searches = 0
+        # The line whose backward pass is running: autograd's own threads have no line.
+        self.backward_place = None
         self.foreign = {}
         self.deciding = {}
         self.places = [os.path.dirname(torch.__file__) + os.sep, "<"]
+        # Code of torch's that decides by values as a script does.
+        self.deciders = os.path.join(os.path.dirname(torch.__file__), "optim") + os.sep
         self.mode = None
 
     # The mode and where it is on.
@@ -328,6 +353,12 @@ class Values:
                 if operator is None:
                     operator = values._look_up(function)
                 try:
+                    if operator.composite is not None:
+                        push(self)
+                        try:
+                            return operator.composite(*args, **kwargs) if kwargs else operator.composite(*args)
+                        finally:
+                            pop()
                     if operator.host is not None:
                         result = host.handle(operator.host, operator.name, function, args, kwargs or {})
                         if result is not NotImplemented:
@@ -415,9 +446,13 @@ class Values:
 
     @_harmless(())
     def before_backward(self, roots):
-        """Tells nodes that will count masks what the forward pass found. Handles, to be removed after the pass."""
+        """Prepares nodes that read values. Handles, to be removed after the pass.
+
+        Those that count masks are told what the forward pass found; those of other functions are seen by the mode.
+        """
         handles, seen = [], set()
-        if not self.counted:
+        self.backward_place = self._place()
+        if not self.counted and not self.read_in_backward:
             return handles
         roots = (roots,) if isinstance(roots, self.torch.Tensor) else roots
         waiting = [root.grad_fn for root in roots if isinstance(root, self.torch.Tensor)]
@@ -427,15 +462,34 @@ class Values:
                 continue
             seen.add(node)
             waiting.extend(one for one, _ in node.next_functions)
-            if node.name() in _COUNTING_NODES:
+            name = node.name()
+            if name.startswith(_READING_NODES) and self._reads(name, node):
+                watch = _Watched(self)
+                handles.append(node.register_prehook(watch.enter))
+                handles.append(node.register_hook(watch.leave))
+            elif name in _COUNTING_NODES:
                 counts = self.counted.get(node._sequence_nr())
                 if counts:
                     handles.append(node.register_prehook(_Answers(self.answer, counts * 4).enter))
                     handles.append(node.register_hook(self._answered))
         return handles
 
+    @staticmethod
+    def _reads(name, node):
+        """Whether the backward pass of an operator reads values: that of an embedding only for sparse gradients."""
+        return not name.startswith("EmbeddingB") or node._saved_sparse
+
     def _answered(self, *_):
         self.answer(None, 0)
+
+    @_harmless(None)
+    def note_unseen(self):
+        """Counts what torch has read and nobody saw, at the line that called it."""
+        before, self.unseen = self.unseen, self.count_unseen()
+        if self.on and self.unseen > before:
+            self.reads[(*self._place()[0], True)] += self.unseen - before
+            self.decisions += self.unseen - before - 1
+            self._tell_now_and_then(True)
 
     def _remember(self, counts):
         """What masks select, for the backward pass. Autograd made its node just before it called the operator."""
@@ -454,18 +508,21 @@ class Values:
     def _look_up(self, function):
         operator = _Operator()
         operator.call = getattr(function, "_op", function)
-        operator.handle = operator.host = None
+        operator.composite = operator.handle = operator.host = None
         self.operators[function] = operator
         schema = getattr(function, "_schema", None)
         if schema is None:
             return operator
         space, _, name = schema.name.partition("::")
         operator.name = name
+        if name.startswith(_READ_IN_BACKWARD):
+            self.read_in_backward = True
         operator.mutated = [
             (at, argument.name, argument.kwarg_only)
             for at, argument in enumerate(schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
+        operator.composite = self._composite(function)
         is_view = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
         operator.host = self.host.kind(space, name, is_view)
         if name in _PASSED or is_view:
@@ -499,6 +556,8 @@ class Values:
             operator.handle = self._equal
         elif name == "cat" and not operator.mutated:
             operator.handle = self._cat
+        elif name == "dot":
+            operator.handle = self._dot
         elif name in _SIZED and not operator.writes_only:
             operator.handle = getattr(self, f"_{name.strip('_')}")
         elif name in _FILLED:
@@ -506,6 +565,18 @@ class Values:
         else:
             operator.handle = self._compute
         return operator
+
+    def _composite(self, function):
+        """The implementation of an operator that only calls others; none if it is not such a one.
+
+        Autograd calls it before a mode is asked, except under `inference_mode`, which leaves autograd out: the mode
+        would see one operator and none of those inside.
+        """
+        has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
+        key = self.torch._C.DispatchKey.CompositeImplicitAutograd
+        if not has_kernel(function.name(), "CompositeImplicitAutograd") or has_kernel(function.name(), "CUDA"):
+            return None
+        return functools.partial(function._op_dk, key)
 
     @staticmethod
     def _call(operator, args, kwargs):
@@ -559,7 +630,9 @@ class Values:
             return _UNAVAILABLE
         pieces = _pieces(tensor)
         if pieces is None:
-            return _UNAVAILABLE
+            # Too many to ask for each: what is known of all that lies between them too.
+            state = self.state_of(tensor.data_ptr(), _extent(tensor))
+            return _UNAVAILABLE if state == _UNKNOWN else state
         least = _KNOWN
         for address, size in pieces:
             state = self.state_of(address, size)
@@ -574,7 +647,12 @@ class Values:
             return
         pieces = _pieces(tensor)
         if pieces is None:
-            pieces, state = ((tensor.data_ptr(), _extent(tensor)),), _DOUBT
+            address, extent = tensor.data_ptr(), _extent(tensor)
+            if state != _DOUBT:
+                # What lies between the pieces was not written: it is known as before.
+                whole = self.state_of(address, extent) if extent <= _MAX_INTEGER else _UNKNOWN
+                state = min(state, whole) if whole in (_DRAWN, _KNOWN) else _DOUBT
+            pieces = ((address, extent),)
         for address, size in pieces:
             self.mark_range(address, size, state)
 
@@ -624,10 +702,16 @@ class Values:
     @_harmless(None)
     def _put(self, tensor, values, level):
         """Writes the values of a device tensor."""
-        if tensor.nbytes == 0 or tensor.dtype not in self.kinds or self._state(tensor) == _UNAVAILABLE:
+        if tensor.nbytes == 0:
             return
-        if _extent(tensor) < tensor.nbytes:
-            return  # expanded: its elements share their memory
+        if (
+            tensor.dtype not in self.kinds
+            or _extent(tensor) < tensor.nbytes  # expanded: its elements share their memory
+            or self._state(tensor) == _UNAVAILABLE
+        ):
+            # What was there before is not what is there now.
+            self._mark(tensor, _DOUBT)
+            return
         self._view(tensor).copy_(values)
         self._mark(tensor, level)
 
@@ -828,7 +912,7 @@ class Values:
         if value is None or result.nbytes == 0 or result.dtype not in self.kinds:
             return result
         state = self._state(result)
-        if value == 0 and state != _UNAVAILABLE and self.range(result.data_ptr(), ctypes.c_uint64()) != 0:
+        if value == 0 and state != _UNAVAILABLE and _pieces(result) is not None and self._is_on_device(result):
             self._mark(result, _ZERO)
         elif state != _UNAVAILABLE and self._may_put(result):
             self._view(result).fill_(value)
@@ -836,6 +920,9 @@ class Values:
         else:
             self._mark(result, _DOUBT)
         return result
+
+    def _is_on_device(self, tensor):
+        return self.range(tensor.data_ptr(), ctypes.c_uint64()) != 0
 
     def _copy(self, operator, args, kwargs):
         target = args[0] if operator.name == "copy_" else None
@@ -888,9 +975,35 @@ class Values:
             if state < _KNOWN:
                 self._pulled(tensor)
                 self._note_read(tensor)
+                self._fall(tensor)
             elif state == _UNAVAILABLE:
                 self._note_read(tensor)
         return self._call(operator, args, kwargs)
+
+    def _searcher(self):
+        """The frame of torch's line search that called the operator, if one did."""
+        self._place()
+        frame = self._decider()
+        return frame if frame is not None and frame.f_code.co_filename.endswith("lbfgs.py") else None
+
+    @_harmless(None)
+    def _fall(self, loss):
+        """A line search reads a loss that nobody knows: it is a little lower each time."""
+        if not self.kinds[loss.dtype] and self._searcher() is not None:
+            self.searches += 1
+            self._put(loss, self.torch.full(loss.shape, 10_000 - 0.01 * self.searches), _DRAWN)
+
+    def _dot(self, operator, args, kwargs):
+        result = self._compute(operator, args, kwargs)
+        self._put_slope(result)
+        return result
+
+    @_harmless(None)
+    def _put_slope(self, result):
+        frame = self._searcher() if result.is_cuda and self._state(result) < _KNOWN else None
+        slope = frame and _SEARCHED.get(_stored_as(frame.f_code, frame.f_lasti))
+        if slope is not None:
+            self._put(result, self.torch.full(result.shape, slope), _DRAWN)
 
     def _equal(self, operator, args, kwargs):
         level = self._level([tensor for tensor in args[:2] if tensor.is_cuda])
@@ -1138,6 +1251,8 @@ class Values:
             and 0 < result.nbytes <= _MAX_INTEGER
         ):
             flag = self._flag(name, args)
+            if flag is False and name in _COMPARED and result.numel() > 1:
+                return  # a mask of which nothing is known: not one that selects nothing
             if flag is not None and self._state(result) != _UNAVAILABLE:
                 self._view(result).fill_(flag)
                 self._mark(result, _DRAWN)
@@ -1210,6 +1325,8 @@ class Values:
             frame = frame.f_back
         if nearest is not None:
             return (nearest.f_code.co_filename, nearest.f_lineno, nearest.f_code.co_name), nearest
+        if self.backward_place is not None:
+            return self.backward_place[0], None
         return ("", 0, ""), None
 
     @_harmless(None)
@@ -1217,7 +1334,9 @@ class Values:
         if _reads_object(sys._getframe(2)):
             return
         place, frame = self._place()
-        decides = tensor.dtype is self.torch.bool
+        frame = self._decider() or frame
+        # In a backward pass torch itself reads, to decide.
+        decides = tensor.dtype is self.torch.bool or frame is None
         if frame is not None and not decides:
             key = frame.f_code, frame.f_lasti
             decides = self.deciding.get(key)
@@ -1225,6 +1344,15 @@ class Values:
                 decides = self.deciding[key] = _decides(*key)
         self.reads[(*place, decides)] += 1
         self._tell_now_and_then(decides)
+
+    def _decider(self):
+        """The innermost frame of torch's that decides by what it reads, if it is what reads."""
+        frame = sys._getframe(2)
+        while frame is not None and self.foreign.get(frame.f_code.co_filename, 0) == 0:
+            if frame.f_code.co_filename.startswith(self.deciders):
+                return frame
+            frame = frame.f_back
+        return None
 
     def _tell_now_and_then(self, decides):
         """Tells so far as there are twice as many decisions: a server kills its workers, and they tell no more."""
@@ -1264,6 +1392,24 @@ class _Answers:
         self.answer(None, 0)
 
 
+class _Watched:
+    """Has the mode see a function of a backward pass, in the thread of autograd that runs it."""
+
+    def __init__(self, values):
+        self.values = values
+        self.entered = False
+
+    def enter(self, *_):
+        if self.values.mode is not None and not self.values.is_active():
+            self.values.resume()
+            self.entered = True
+
+    def leave(self, *_):
+        if self.entered:
+            self.entered = False
+            self.values.pause()
+
+
 def _reads_object(frame):
     """Whether torch.distributed reads a pickled object: what follows it in the tensor is unknown, and left out."""
     for _ in range(8):
@@ -1286,6 +1432,14 @@ _JUMPS = (
 )
 _USES = ("BUILD_SLICE", "BINARY_SLICE", "BINARY_SUBSCR", "STORE_SLICE", "GET_ITER", "RETURN_VALUE")
 _ENDS = ("POP_TOP", "STORE_", "RETURN_", "FORMAT_", "RAISE_", "YIELD_")
+
+
+@functools.lru_cache(1024)
+def _stored_as(code, offset):
+    """The variable that takes the result of the call at this instruction; none if something else is done with it."""
+    after = (one for one in dis.get_instructions(code) if one.offset > offset and one.opname != "CACHE")
+    following = next(after, None)
+    return following.argval if following is not None and following.opname.startswith("STORE_") else None
 
 
 def _decides(code, offset):
