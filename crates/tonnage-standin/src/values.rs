@@ -663,7 +663,10 @@ mod tests {
         assert!(is_unseen(1, State::Drawn, false));
         assert!(!is_unseen(8, State::Known, false), "it is that of a GPU");
         assert!(!is_unseen(8, State::Unknown, true), "the hook names it");
-        assert!(!is_unseen(4096, State::Unknown, false), "data, not a number to decide by");
+        assert!(
+            !is_unseen(4096, State::Unknown, false),
+            "data, not a number to decide by"
+        );
     }
 
     fn nothing() -> Known {
