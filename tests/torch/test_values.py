@@ -276,7 +276,8 @@ def test_backward_passes_and_steps_that_go_by_values_are_those_of_a_gpu(tonnage,
     unknown = run.verdict["unknown_values"]
     assert unknown["sizes"] == 0
     assert unknown["decisions"] > 12
-    assert unknown["first_decision"]["line"] == VALUES_IN_BACKWARD_AND_STEP.splitlines().index("search.step(closure)") + 1
+    lines = VALUES_IN_BACKWARD_AND_STEP.splitlines()
+    assert unknown["first_decision"]["line"] == lines.index("search.step(closure)") + 1
 
 
 def test_a_mode_of_fake_tensors_gets_its_turn(tonnage, tmp_path):
