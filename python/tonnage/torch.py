@@ -29,13 +29,16 @@ import torch
 
 __all__ = [
     "Event",
+    "allow_spill",
     "begin_step",
     "dump_snapshot",
     "events",
+    "hold",
     "install",
     "is_installed",
     "library",
     "memory_stats",
+    "on_shortage",
     "pause",
     "reset_peak_memory_stats",
     "resume",
@@ -55,6 +58,9 @@ _FUNCTIONS = {
 
 # Kept for as long as the process lives, because PyTorch frees with it until the end.
 _installed: typing.Any = None
+# A function that is called when memory runs short; those of the program are kept as long as the process lives.
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
+_callbacks: list[typing.Any] = []
 # Whether anything was ever paused: a snapshot cannot show it.
 _paused_once = False
 
@@ -126,6 +132,14 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
     functions.tonnage_pause.restype = ctypes.c_int64
     functions.tonnage_resume.argtypes = [ctypes.c_uint16, ctypes.c_char_p, ctypes.c_size_t]
     functions.tonnage_resume.restype = ctypes.c_int64
+    functions.tonnage_allow_spill.argtypes = [ctypes.c_uint16, ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_allow_spill.restype = ctypes.c_int64
+    functions.tonnage_hold.argtypes = [ctypes.c_uint16, ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_hold.restype = ctypes.c_int64
+    functions.tonnage_unhold.argtypes = [ctypes.c_uint16]
+    functions.tonnage_unhold.restype = None
+    functions.tonnage_on_shortage.argtypes = [_CALLBACK]
+    functions.tonnage_on_shortage.restype = None
     functions.tonnage_statistics_names.restype = ctypes.c_char_p
     functions.tonnage_statistics.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
     functions.tonnage_statistics.restype = ctypes.c_size_t
@@ -199,6 +213,52 @@ def resume(name: str) -> int:
     If there is not enough memory, `torch.OutOfMemoryError` says how much is missing, and all of it stays paused.
     """
     return _answer(_functions().tonnage_resume, _tag(name))
+
+
+def allow_spill(name: str) -> None:
+    """Says that what has a tag may be spilled when memory runs short: it is copied to memory of the host, and its memory
+    is given to others. The addresses stay.
+
+    From now on those tensors may be read and written only inside of `hold(name)`. The tag that was held longest ago is
+    spilled first. Nothing is spilled while a CUDA graph is captured.
+    """
+    global _paused_once
+    _answer(_functions().tonnage_allow_spill, _tag(name))
+    _paused_once = True
+
+
+@contextlib.contextmanager
+def hold(name: str) -> "typing.Iterator[None]":
+    """Inside of the block, what has a tag has its memory and is not spilled. What was spilled of it comes back first; if
+    there is not enough memory, other tags that nobody holds make way, and else `torch.OutOfMemoryError` is raised.
+
+    Work that was launched inside of the block may go on after it: it is waited for before something is spilled.
+    """
+    functions = _functions()
+    number = _tag(name)
+    _answer(functions.tonnage_hold, number)
+    try:
+        yield
+    finally:
+        functions.tonnage_unhold(number)
+
+
+def on_shortage(callback: "typing.Callable[[int], int]") -> None:
+    """Calls a function before a request is refused, with the bytes that are asked for. It frees tensors that the program
+    can do without, and returns how many bytes that was; then the request is made again. Functions are called in the
+    order in which they were named here, on the thread that asks, and are never forgotten. An exception counts as 0.
+    """
+
+    def call(needed: int) -> int:
+        try:
+            return max(int(callback(needed)), 0)
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            return 0
+
+    function = _CALLBACK(call)
+    _callbacks.append(function)
+    _functions().tonnage_on_shortage(function)
 
 
 def _answer(function: typing.Any, *arguments: typing.Any) -> int:

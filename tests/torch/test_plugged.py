@@ -222,6 +222,16 @@ def test_memory_is_given_back_and_the_snapshot_tells_it(tonnage, tmp_path):
         assert "by PyTorch" not in done.stdout
 
 
+def test_memory_makes_way_before_a_request_is_refused(tonnage):
+    result = tonnage(None, command=plugged("plugged_spill.py"), options=["--gpu", "rtx3090"], json=False)
+    assert result.code == 0, result.out + result.err
+    refused = [line for line in result.out.splitlines() if line.startswith("refused: ")]
+    assert "'state' was spilled, and bringing it back needs " in refused[0], refused
+    for words in ("Tried to allocate 10.00 GiB", " more are needed.", "Callbacks freed nothing.", "'state' is in use"):
+        assert words in refused[1], refused
+    assert "Pausing 'state' would give 8.00 GiB." in refused[1], refused
+
+
 def test_a_snapshot_of_a_training_goes_back_to_its_beginning(tonnage, tmp_path):
     path = tmp_path / "snapshot.pickle"
     script = tmp_path / "train.py"

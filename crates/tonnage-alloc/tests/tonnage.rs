@@ -610,3 +610,24 @@ fn every_step_of_the_search_is_told() {
     allocator.alloc(ask(TOTAL / 2)).unwrap();
     assert_eq!(allocator.observer().rungs, [], "a free block is no search");
 }
+
+#[test]
+fn a_request_that_is_far_too_large_takes_nothing_from_others() {
+    let device = SimDevice::new(SimConfig::with_total(1 << 30));
+    let mut allocator = Allocator::new(device, Settings::default());
+    allocator
+        .alloc(Request::new(600 << 20, StreamId(0)))
+        .unwrap();
+    let before = allocator.statistics();
+    assert!(
+        allocator
+            .alloc(Request::new(600 << 20, StreamId(0)))
+            .is_err()
+    );
+    let after = allocator.statistics();
+    assert_eq!(
+        after.pages_created, before.pages_created,
+        "pages were obtained in vain"
+    );
+    assert_eq!(after.refused, 1);
+}

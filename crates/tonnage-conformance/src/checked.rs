@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tonnage_alloc::{Access, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId};
+use tonnage_alloc::{
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, StreamId,
+};
 
 use crate::TestDevice;
 
@@ -440,5 +442,30 @@ impl<D: TestDevice> TestDevice for Checked<D> {
 
     fn run_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
         self.inner.run_stream(stream)
+    }
+}
+
+impl<D: Contents> Contents for Checked<D> {
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.allowed("synchronize");
+        self.call("synchronize", None, 0, D::synchronize, nowhere)
+    }
+
+    fn download(&mut self, from: DeviceAddr, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.allowed("download");
+        let size = to.len() as u64;
+        self.call(
+            "download",
+            Some(from),
+            size,
+            |d| d.download(from, to),
+            nowhere,
+        )
+    }
+
+    fn upload(&mut self, to: DeviceAddr, from: &[u8]) -> Result<(), DeviceError> {
+        self.allowed("upload");
+        let size = from.len() as u64;
+        self.call("upload", Some(to), size, |d| d.upload(to, from), nowhere)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tonnage_alloc::tonnage::Settings;
 use tonnage_alloc::{PolicyError, StreamId};
 use tonnage_device_host::HostDevice;
-use tonnage_runtime::{Runtime, Tenant};
+use tonnage_runtime::{Error, Runtime, Tenant};
 
 const MIB: u64 = 1 << 20;
 
@@ -33,8 +33,8 @@ fn serve(
                 buffers.push((buffer, text));
             }
             // Above its quota. Others do not notice.
-            Err(PolicyError::Refused(_)) => refused += 1,
-            Err(error) => return Err(error),
+            Err(Error::Policy(PolicyError::Refused(_))) => refused += 1,
+            Err(error) => return Err(error.into()),
         }
         if buffers.len() > 12 || (round % 3 == 0 && !buffers.is_empty()) {
             let (buffer, text) = buffers.swap_remove(round as usize % buffers.len());

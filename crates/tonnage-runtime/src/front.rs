@@ -6,7 +6,7 @@ use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, 
 
 use crate::shelf::{self, Shelf};
 use crate::sync::{self, Arc, Mutex};
-use crate::{Runtime, Tenant};
+use crate::{Error, Runtime, Tenant};
 
 /// A block of device memory. It has to be freed: dropping it keeps the memory.
 ///
@@ -73,7 +73,7 @@ impl<D: Device> Front<D> {
     /// # Errors
     /// If there is no memory, or the request cannot be served at all.
     #[inline]
-    pub fn alloc(&mut self, bytes: u64) -> Result<Block, PolicyError> {
+    pub fn alloc(&mut self, bytes: u64) -> Result<Block, Error> {
         let size = round_up(bytes, Allocator::<D>::ALIGNMENT).unwrap_or(u64::MAX);
         let addr = self.obtain(bytes, size)?;
         Ok(self.block(addr, size, None))
@@ -83,7 +83,7 @@ impl<D: Device> Front<D> {
     ///
     /// # Errors
     /// If that is above the quota, and as [`alloc`](Self::alloc).
-    pub fn alloc_for(&mut self, tenant: &Arc<Tenant>, bytes: u64) -> Result<Block, PolicyError> {
+    pub fn alloc_for(&mut self, tenant: &Arc<Tenant>, bytes: u64) -> Result<Block, Error> {
         let size = round_up(bytes, Allocator::<D>::ALIGNMENT).unwrap_or(u64::MAX);
         tenant.charge(size)?;
         match self.obtain(bytes, size) {
@@ -106,7 +106,7 @@ impl<D: Device> Front<D> {
     }
 
     #[inline]
-    fn obtain(&mut self, bytes: u64, size: u64) -> Result<DeviceAddr, PolicyError> {
+    fn obtain(&mut self, bytes: u64, size: u64) -> Result<DeviceAddr, Error> {
         if shelf::keeps(size)
             && let Some(addr) = sync::locked(&self.shelf).take(size)
         {

@@ -13,6 +13,10 @@
 //! them with their neighbours: keeping them by size would let blocks of the wrong
 //! sizes pile up. [`Tenant`]s share a device with a quota each.
 //! Blocks with a tag can give their memory back for a while ([`Runtime::pause`]).
+//! Processes that share a device have a [`Lease`] each.
+//!
+//! When memory runs short, a request is refused only after everything was tried
+//! that could make room ([`Runtime::alloc`]); the error says what there was.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -44,21 +48,29 @@
 #![forbid(unsafe_code)]
 
 mod front;
+mod ladder;
+mod lease;
 mod pause;
 mod shelf;
+mod spill;
 mod sync;
 mod tenant;
 
 pub use front::{Block, Front};
+pub use ladder::{CallbackId, Error, OutOfMemory, Tried};
+pub use lease::{Lease, LeaseError, Leased, Recalls};
 pub use pause::Kept;
+pub use spill::Hold;
 pub use tenant::Tenant;
 
 use tonnage_alloc::tonnage::{Allocator, BlockInfo, Events, Plan, Ring, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
-use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId};
+use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag};
 
+use ladder::{Callbacks, Climb};
 use pause::Saved;
 use shelf::Shelf;
+use spill::Spillable;
 use sync::{Arc, Mutex, MutexGuard};
 
 /// The tonnage allocator, for any number of threads.
@@ -69,6 +81,9 @@ pub struct Runtime<D> {
     shelves: Mutex<Vec<Arc<Mutex<Shelf>>>>,
     /// Bytes that a front may keep.
     kept: u64,
+    callbacks: Callbacks,
+    /// Its share of a device that processes share, if there is one.
+    lease: Mutex<Option<Arc<Lease>>>,
 }
 
 /// What there is and what happened last; made by [`Runtime::snapshot`].
@@ -88,6 +103,10 @@ struct State<D> {
     captures: u32,
     /// What was in paused memory.
     saved: Saved,
+    /// What may be spilled, least recently held first.
+    spillable: Vec<Spillable>,
+    /// How that is done; only devices whose bytes can be copied have a way.
+    spill: Option<fn(&mut State<D>, Tag) -> Result<u64, PolicyError>>,
 }
 
 impl<D: Device> Runtime<D> {
@@ -147,7 +166,11 @@ impl<D: Device> Runtime<D> {
                 allocator,
                 captures: 0,
                 saved: Saved::default(),
+                spillable: Vec::new(),
+                spill: None,
             }),
+            callbacks: Callbacks::default(),
+            lease: Mutex::new(None),
         }
     }
 
@@ -160,17 +183,31 @@ impl<D: Device> Runtime<D> {
 
     /// Serves a request: the first byte of a block.
     ///
+    /// If the allocator has no memory, what fronts keep is taken back; then functions of
+    /// [`on_shortage`](Self::on_shortage) are called, tags that [may be spilled](Self::allow_spill) make way, and
+    /// processes that share the device are asked. The request is made again after each of these.
+    ///
     /// # Errors
-    /// If there is no memory, or the request cannot be served at all.
-    pub fn alloc(&self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        let served = self.lock()?.allocator.alloc(request);
+    /// [`Error::OutOfMemory`] if there is no memory even so, or if the request cannot be served at all.
+    #[inline]
+    pub fn alloc(&self, request: Request) -> Result<DeviceAddr, Error> {
+        let served = self.lock()?.allocator.attempt(request);
         match served {
-            // What fronts keep may be what is missing.
-            Err(PolicyError::OutOfMemory { .. }) if self.recall()? > 0 => {
-                self.lock()?.allocator.alloc(request)
-            }
-            served => served,
+            Ok(block) => Ok(block),
+            Err(PolicyError::OutOfMemory { .. }) => self.climb(request),
+            Err(error) => Err(error.into()),
         }
+    }
+
+    #[cold]
+    fn climb(&self, request: Request) -> Result<DeviceAddr, Error> {
+        let climb = Climb {
+            runtime: self,
+            request,
+            resumes: false,
+            attempt: &|state| state.allocator.attempt(request),
+        };
+        climb.run()
     }
 
     /// Takes back what fronts keep; how many blocks there were. No lock is held while another one is taken.

@@ -86,33 +86,7 @@ impl<D: Contents> Runtime<D> {
     /// If a graph is captured, if the host has no memory for what is to be kept, or if the device fails: nothing has
     /// changed then, except where undoing failed too. Such pages are paused.
     pub fn pause(&self, tag: Tag, kept: Kept) -> Result<u64, PolicyError> {
-        let mut state = self.lock()?;
-        if state.captures > 0 {
-            let reason = "a stream is captured into a graph";
-            return Err(PolicyError::Refused(reason.to_owned()));
-        }
-        let State {
-            allocator, saved, ..
-        } = &mut *state;
-        allocator.device_mut().synchronize()?;
-        let mut pieces = Vec::new();
-        if kept == Kept::OnHost {
-            for range in allocator.pausable(tag) {
-                let mut bytes = zeroed(range.bytes)?;
-                allocator.device_mut().download(range.addr, &mut bytes)?;
-                let addr = range.addr;
-                pieces.push(Piece { addr, bytes });
-            }
-        }
-        let paused = allocator.pause(tag);
-        if paused.is_err() {
-            // Only where undoing failed as well is there something to restore.
-            let ranges = allocator.paused(tag);
-            let is_paused = |piece: &Piece| ranges.iter().any(|range| piece.part(range).is_some());
-            pieces.retain(is_paused);
-        }
-        saved.0.entry(tag).or_default().append(&mut pieces);
-        paused
+        pause(&mut *self.lock()?, tag, kept)
     }
 
     /// Brings memory to what is paused of a tag, at the same addresses, with what was in it if that was kept; answers
@@ -122,30 +96,68 @@ impl<D: Contents> Runtime<D> {
     /// [`PolicyError::OutOfMemory`] if there is not enough memory: `requested` is what is needed, `free` what there is
     /// for it. Or if a graph is captured, or the device fails. Everything stays paused then.
     pub fn resume(&self, tag: Tag) -> Result<u64, PolicyError> {
-        let mut state = self.lock()?;
-        let State {
-            allocator, saved, ..
-        } = &mut *state;
-        let ranges = allocator.resume(tag)?;
-        let pieces = saved.0.get(&tag).map_or(&[][..], Vec::as_slice);
-        let parts = pieces
-            .iter()
-            .flat_map(|piece| ranges.iter().filter_map(|range| piece.part(range)));
-        for (addr, bytes) in parts {
-            if let Err(error) = allocator.device_mut().upload(addr, bytes) {
-                // What was kept is still kept. The first failure is the one to tell.
-                let _ = allocator.pause(tag);
-                return Err(error.into());
-            }
-        }
-        saved.0.remove(&tag);
-        Ok(ranges.iter().map(|range| range.bytes).sum())
+        resume(&mut *self.lock()?, tag)
     }
 
     /// Bytes of the host that hold what was in paused memory.
     pub fn kept_on_host(&self) -> u64 {
         self.lock().map_or(0, |state| state.saved.bytes())
     }
+}
+
+/// Pauses a tag, for whoever has the lock.
+pub(crate) fn pause<D: Contents>(
+    state: &mut State<D>,
+    tag: Tag,
+    kept: Kept,
+) -> Result<u64, PolicyError> {
+    if state.captures > 0 {
+        let reason = "a stream is captured into a graph";
+        return Err(PolicyError::Refused(reason.to_owned()));
+    }
+    let State {
+        allocator, saved, ..
+    } = state;
+    allocator.device_mut().synchronize()?;
+    let mut pieces = Vec::new();
+    if kept == Kept::OnHost {
+        for range in allocator.pausable(tag) {
+            let mut bytes = zeroed(range.bytes)?;
+            allocator.device_mut().download(range.addr, &mut bytes)?;
+            let addr = range.addr;
+            pieces.push(Piece { addr, bytes });
+        }
+    }
+    let paused = allocator.pause(tag);
+    if paused.is_err() {
+        // Only where undoing failed as well is there something to restore.
+        let ranges = allocator.paused(tag);
+        let is_paused = |piece: &Piece| ranges.iter().any(|range| piece.part(range).is_some());
+        pieces.retain(is_paused);
+    }
+    saved.0.entry(tag).or_default().append(&mut pieces);
+    paused
+}
+
+/// Resumes a tag, for whoever has the lock.
+pub(crate) fn resume<D: Contents>(state: &mut State<D>, tag: Tag) -> Result<u64, PolicyError> {
+    let State {
+        allocator, saved, ..
+    } = state;
+    let ranges = allocator.resume(tag)?;
+    let pieces = saved.0.get(&tag).map_or(&[][..], Vec::as_slice);
+    let parts = pieces
+        .iter()
+        .flat_map(|piece| ranges.iter().filter_map(|range| piece.part(range)));
+    for (addr, bytes) in parts {
+        if let Err(error) = allocator.device_mut().upload(addr, bytes) {
+            // What was kept is still kept. The first failure is the one to tell.
+            let _ = allocator.pause(tag);
+            return Err(error.into());
+        }
+    }
+    saved.0.remove(&tag);
+    Ok(ranges.iter().map(|range| range.bytes).sum())
 }
 
 /// Memory of the host, of which the system gives pages only where something is written.

@@ -15,6 +15,19 @@ pub(crate) use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::thread::ThreadId;
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::thread::ThreadId;
+
+/// The thread that asks.
+pub(crate) fn current_thread() -> ThreadId {
+    #[cfg(feature = "shuttle")]
+    return shuttle::thread::current().id();
+    #[cfg(not(feature = "shuttle"))]
+    std::thread::current().id()
+}
+
 /// Takes a lock behind which nothing can be half done.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex

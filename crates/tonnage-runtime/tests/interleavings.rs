@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{PolicyError, SimConfig, SimDevice, StreamId};
-use tonnage_runtime::{Block, Runtime, Tenant};
+use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId, Tag};
+use tonnage_device_host::HostDevice;
+use tonnage_runtime::{Block, Error, Runtime, Tenant};
 
 const MIB: u64 = 1 << 20;
 /// Schedules of each test.
@@ -117,7 +118,7 @@ fn what_is_kept_is_had_when_memory_runs_short() {
                     let mut front = runtime.front(StreamId(2));
                     // Only while the other thread has a block in its hands is there too little.
                     while let Err(error) = front.alloc(4 * MIB).map(|block| front.free(block)) {
-                        assert!(matches!(error, PolicyError::OutOfMemory { .. }), "{error}");
+                        assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
                         thread::yield_now();
                     }
                 })
@@ -167,5 +168,62 @@ fn a_quota_holds() {
             assert_eq!((tenant.used(), tenant.peak()), (0, 2 * (MIB + 512)));
         },
         SCHEDULES,
+    );
+}
+
+/// Two tags that do not fit at once are used in turn: what a thread holds has its memory and its bytes, however the other
+/// one is scheduled.
+#[test]
+fn what_is_held_is_not_spilled() {
+    shuttle::check_random(
+        || {
+            let device = HostDevice::new(8 * MIB).unwrap();
+            let runtime = Arc::new(Runtime::new(device, Settings::default()));
+            let workers: Vec<_> = (1..=2_u8)
+                .map(|number| {
+                    let runtime = Arc::clone(&runtime);
+                    thread::spawn(move || {
+                        let tag = Tag(u16::from(number));
+                        runtime.allow_spill(tag).unwrap();
+                        let request = Request::new(6 * MIB, StreamId(0)).tagged(tag);
+                        let mut block = None;
+                        let mut done = 0;
+                        while done < 2 {
+                            match runtime.hold(tag) {
+                                Ok(hold) => {
+                                    let Some(addr) = block.or_else(|| runtime.alloc(request).ok())
+                                    else {
+                                        drop(hold);
+                                        thread::yield_now();
+                                        continue;
+                                    };
+                                    let mut byte = [0];
+                                    runtime
+                                        .with_device(|device| {
+                                            if block.is_some() {
+                                                device.read(addr, &mut byte).unwrap();
+                                                assert_eq!(byte, [number + done], "bytes are lost");
+                                            }
+                                            device.write(addr, &[number + done + 1]).unwrap();
+                                        })
+                                        .unwrap();
+                                    block = Some(addr);
+                                    done += 1;
+                                    drop(hold);
+                                }
+                                // The other thread holds its own.
+                                Err(Error::OutOfMemory(_)) => thread::yield_now(),
+                                Err(error) => panic!("{error}"),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            assert_eq!(runtime.check(), Ok(()));
+        },
+        SCHEDULES / 10,
     );
 }

@@ -12,10 +12,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use tonnage_alloc::StreamId;
 use tonnage_alloc::tonnage::Settings;
-use tonnage_alloc::{PolicyError, StreamId};
 use tonnage_device_host::HostDevice;
-use tonnage_runtime::{Block, Front, Runtime};
+use tonnage_runtime::{Block, Error, Front, Runtime};
 
 const MIB: u64 = 1 << 20;
 const TOTAL: u64 = 64 * MIB;
@@ -77,7 +77,7 @@ impl Program<'_> {
         let bytes = self.random.size();
         let block = match self.front.alloc(bytes) {
             Ok(block) => block,
-            Err(PolicyError::OutOfMemory { .. }) => {
+            Err(Error::OutOfMemory(_)) => {
                 self.refused += 1;
                 while self.held.len() > 4 {
                     self.free_one(true);

@@ -216,6 +216,43 @@ pub unsafe extern "C" fn tonnage_resume(tag: u16, message: *mut u8, room: usize)
     unsafe { told(resumed, message, room) }
 }
 
+/// Says that what has a tag may be spilled to the host when memory runs short. Returns 0, or a negative number, and then
+/// writes why it failed.
+///
+/// # Safety
+/// `message` is null or points to room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_allow_spill(tag: u16, message: *mut u8, room: usize) -> i64 {
+    let allowed = crate::served::allow_spill(Tag(tag)).map(|()| 0);
+    // SAFETY: promised by the caller.
+    unsafe { told(allowed, message, room) }
+}
+
+/// Brings back what was spilled of a tag, and keeps it there until `tonnage_unhold` is called as often. Returns 0, or a
+/// negative number, -2 if there is not enough memory, and then writes why it failed.
+///
+/// # Safety
+/// `message` is null or points to room for `room` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tonnage_hold(tag: u16, message: *mut u8, room: usize) -> i64 {
+    let held = crate::served::hold(Tag(tag)).map(|()| 0);
+    // SAFETY: promised by the caller.
+    unsafe { told(held, message, room) }
+}
+
+/// One use of a tag less.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_unhold(tag: u16) {
+    crate::served::unhold(Tag(tag));
+}
+
+/// Registers a function that is called when memory runs short, with the bytes that are needed, on the thread that needs
+/// them. It frees what it can and returns how many bytes that was. It is never forgotten.
+#[unsafe(no_mangle)]
+pub extern "C" fn tonnage_on_shortage(callback: extern "C" fn(u64) -> u64) {
+    crate::served::on_shortage(callback);
+}
+
 /// The program begins a step of what it repeats.
 #[unsafe(no_mangle)]
 pub extern "C" fn tonnage_begin_step() {

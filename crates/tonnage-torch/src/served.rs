@@ -7,11 +7,13 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
-use tonnage_alloc::tonnage::{Allocator, BlockState, EventKind, Plan, PlanError, Ring, Settings};
+use tonnage_alloc::tonnage::{
+    Allocator, BlockState, EventKind, Plan, PlanError, Ring, Rung, Settings,
+};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::{Kept, Runtime, Snapshot};
+use tonnage_runtime::{Error, Hold, Kept, OutOfMemory, Runtime, Snapshot};
 
 use crate::tags;
 use crate::torch::{self, StreamFilter};
@@ -47,6 +49,8 @@ pub(crate) struct Served {
     told_of_pauses: Once,
     /// What may be reserved at most.
     limit: AtomicU64,
+    /// What the program uses now and must not be spilled.
+    holds: Mutex<Vec<(Tag, Hold<'static, CudaDevice>)>>,
 }
 
 #[derive(Default)]
@@ -64,6 +68,80 @@ static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
 
 /// How many events are kept, if the program has said so.
 static EVENTS: Mutex<Option<usize>> = Mutex::new(None);
+
+/// What the program said before the first request: functions that free memory, tags that may be spilled, and those that
+/// are held.
+static EARLY: Mutex<Early> = Mutex::new(Early {
+    callbacks: Vec::new(),
+    spillable: Vec::new(),
+    held: Vec::new(),
+});
+
+struct Early {
+    callbacks: Vec<Callback>,
+    spillable: Vec<Tag>,
+    held: Vec<Tag>,
+}
+
+/// A function of the program that is told how many bytes are needed, and answers with those that it freed.
+pub(crate) type Callback = extern "C" fn(u64) -> u64;
+
+fn early() -> MutexGuard<'static, Early> {
+    EARLY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The allocator, or what is kept for it until there is one.
+fn served_or_early() -> Result<&'static Served, MutexGuard<'static, Early>> {
+    if let Some(served) = SERVED.get() {
+        return Ok(served);
+    }
+    let early = early();
+    // It may have been made while the lock was waited for, which the maker has.
+    SERVED.get().ok_or(early)
+}
+
+/// Registers a function that is called when memory runs short.
+pub(crate) fn on_shortage(callback: Callback) {
+    match served_or_early() {
+        Ok(served) => {
+            served.runtime.on_shortage(move |bytes| callback(bytes));
+        }
+        Err(mut early) => early.callbacks.push(callback),
+    }
+}
+
+/// Says that what has a tag may be spilled when memory runs short.
+pub(crate) fn allow_spill(tag: Tag) -> Result<(), Failure> {
+    match served_or_early() {
+        Ok(served) => served.allow_spill(tag),
+        Err(mut early) => {
+            early.spillable.push(tag);
+            Ok(())
+        }
+    }
+}
+
+/// Brings back what was spilled of a tag and keeps it there, until [`unhold`] is called as often.
+pub(crate) fn hold(tag: Tag) -> Result<(), Failure> {
+    match served_or_early() {
+        Ok(served) => served.hold(tag),
+        Err(mut early) => {
+            early.held.push(tag);
+            Ok(())
+        }
+    }
+}
+
+/// One use of a tag less.
+pub(crate) fn unhold(tag: Tag) {
+    match served_or_early() {
+        Ok(served) => served.unhold(tag),
+        Err(mut early) => {
+            let found = early.held.iter().position(|held| *held == tag);
+            found.map(|place| early.held.swap_remove(place));
+        }
+    }
+}
 
 /// Says how many events are kept, before the first request.
 pub(crate) fn keep_events(count: usize) {
@@ -137,7 +215,9 @@ impl Served {
         let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
         let ring = events.map_or_else(Ring::default, Ring::new);
         let runtime = Runtime::keeping(cuda, Settings::default(), plan.as_ref(), ring);
-        Ok(SERVED.get_or_init(|| Self {
+        // Who names something meanwhile waits, and finds what is served here.
+        let mut early = early();
+        let served = SERVED.get_or_init(|| Self {
             device,
             total,
             page,
@@ -148,7 +228,48 @@ impl Served {
             told: Once::new(),
             told_of_pauses: Once::new(),
             limit: AtomicU64::new(u64::MAX),
-        }))
+            holds: Mutex::default(),
+        });
+        for callback in early.callbacks.drain(..) {
+            served.runtime.on_shortage(move |bytes| callback(bytes));
+        }
+        for tag in early.spillable.drain(..) {
+            served.allow_spill(tag)?;
+        }
+        for tag in early.held.drain(..) {
+            served.hold(tag)?;
+        }
+        Ok(served)
+    }
+
+    fn allow_spill(&self, tag: Tag) -> Result<(), Failure> {
+        self.told_of_pauses
+            .call_once(torch::tell_dry_run_of_a_pause);
+        self.runtime.allow_spill(tag).map_err(Failure::other)
+    }
+
+    fn hold(&'static self, tag: Tag) -> Result<(), Failure> {
+        let hold = self.runtime.hold(tag).map_err(|error| match error {
+            Error::OutOfMemory(short) => Failure::OutOfMemory(format!(
+                "CUDA out of memory. '{}' was spilled, and bringing it back needs {}: {} more are needed. It stays on the \
+                 host.",
+                tags::name(tag),
+                readable(short.shortage.requested),
+                readable(short.shortage.missing),
+            )),
+            error => Failure::other(error),
+        })?;
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.push((tag, hold));
+        Ok(())
+    }
+
+    fn unhold(&self, tag: Tag) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = holds.iter().position(|(held, _)| *held == tag);
+        let dropped = found.map(|place| holds.swap_remove(place));
+        drop(holds);
+        drop(dropped);
     }
 
     /// The device that is served.
@@ -179,13 +300,15 @@ impl Served {
                 self.report(block, 1);
                 Ok(block.0)
             }
-            Err(PolicyError::OutOfMemory { requested, free }) => {
+            Err(Error::OutOfMemory(short)) => {
                 let now = self.runtime.statistics();
                 let (live, held) = (now.allocated.now, now.reserved.now);
+                let requested = short.shortage.requested;
+                let free = short.shortage.device_free;
                 let rounded = round_up(requested, Allocator::<CudaDevice>::ALIGNMENT);
                 let rounded = rounded.unwrap_or(requested);
                 torch::report_out_of_memory(rounded, free, live, held, self.device);
-                Err(Failure::OutOfMemory(self.explain(requested, free)))
+                Err(Failure::OutOfMemory(self.explain(&short)))
             }
             Err(error) => Err(Failure::other(error)),
         }
@@ -391,42 +514,73 @@ impl Served {
             plan.unknown,
             plan.occupied,
             plan.steps,
+            now.rungs.tried(Rung::Callbacks),
+            now.rungs.tried(Rung::Spill),
+            now.rungs.helped(Rung::Callbacks),
+            now.rungs.helped(Rung::Spill),
         ]
     }
 
     /// The message of an out-of-memory error. It begins as PyTorch's does, because programs look for that.
-    fn explain(&self, requested: u64, free: u64) -> String {
-        let now = self.runtime.statistics();
-        let (live, held) = (now.allocated.now, now.reserved.now);
-        let mut more = String::new();
+    fn explain(&self, short: &OutOfMemory) -> String {
+        let there = &short.shortage;
+        let mut text = format!(
+            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. tonnage's \
+             allocator holds {} in this process, {} of it in live blocks and {} in partly used pages or for streams and \
+             graphs that still use it; the largest free piece has {}.",
+            readable(there.requested),
+            self.device,
+            readable(self.total),
+            readable(there.device_free),
+            readable(there.reserved),
+            readable(there.live),
+            readable(there.reserved.saturating_sub(there.live)),
+            readable(there.largest),
+        );
+        if there.missing > 0 {
+            let _ = write!(text, " {} more are needed.", readable(there.missing));
+        }
         let limit = self.limit.load(Ordering::Relaxed);
         if limit < self.total {
             let _ = write!(
-                more,
+                text,
                 " torch.cuda.set_per_process_memory_fraction limits it to {}.",
                 readable(limit)
             );
         }
-        if self.open.load(Ordering::Acquire) > 0 {
-            more += " A graph is captured, so nothing was waited for and no page was moved.";
+        if there.capturing {
+            text += " A graph is captured, so nothing was waited for and no page was moved.";
         }
-        format!(
-            "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. tonnage's \
-             allocator holds {} in this process, {} of it in live blocks and {} in partly used pages or for streams and \
-             graphs that still use it.{more}",
-            readable(requested),
-            self.device,
-            readable(self.total),
-            readable(free),
-            readable(held),
-            readable(live),
-            readable(held.saturating_sub(live)),
-        )
+        for tried in &short.tried {
+            let name = tried.tag.map(tags::name).unwrap_or_default();
+            let gave = readable(tried.gave);
+            let _ = match (tried.rung, tried.gave) {
+                (Rung::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
+                (Rung::Callbacks, _) => write!(text, " Callbacks say that they freed {gave}."),
+                (Rung::Spill, 0) if there.capturing => Ok(()),
+                (Rung::Spill, 0) => write!(text, " '{name}' is in use and was not spilled."),
+                (Rung::Spill, _) => write!(text, " '{name}' was spilled: {gave}."),
+                _ => Ok(()),
+            };
+        }
+        let helps = |bytes: u64| bytes > 0 && bytes >= there.missing;
+        for tag in there.tags.iter().filter(|tag| helps(tag.pausable)) {
+            let (name, bytes) = (tags::name(tag.tag), readable(tag.pausable));
+            let _ = write!(text, " Pausing '{name}' would give {bytes}.");
+        }
+        if there.private > 0 {
+            let _ = write!(
+                text,
+                " {} are free in the pools of CUDA graphs.",
+                readable(there.private)
+            );
+        }
+        text
     }
 }
 
 /// The statistics that a plug-in tells, in order.
-pub(crate) const NAMES: [&str; 28] = [
+pub(crate) const NAMES: [&str; 32] = [
     "requested_bytes.current",
     "requested_bytes.peak_ever",
     "requested_bytes.peak",
@@ -455,6 +609,10 @@ pub(crate) const NAMES: [&str; 28] = [
     "requests_not_in_plan",
     "requests_whose_place_was_taken",
     "steps",
+    "callbacks_called",
+    "tags_spilled",
+    "requests_served_after_a_callback",
+    "requests_served_after_a_spill",
 ];
 
 /// Bytes as people read them, as PyTorch writes them.

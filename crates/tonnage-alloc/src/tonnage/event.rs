@@ -50,11 +50,49 @@ pub enum Rung {
     Planned,
     /// The device was asked for memory although it said that it has none.
     Device,
+    /// Blocks that fronts of threads keep were taken back. This step and those after it are of a runtime.
+    Fronts,
+    /// The program was asked to free something.
+    Callbacks,
+    /// The contents of a tag's blocks were copied to the host and their memory was used.
+    Spill,
+    /// Other processes that share the device were asked for what they do not use.
+    Leases,
+}
+
+impl Rung {
+    /// All steps, in their order.
+    pub const ALL: [Self; 9] = [
+        Self::OtherStreams,
+        Self::Pages,
+        Self::Wait,
+        Self::Planned,
+        Self::Device,
+        Self::Fronts,
+        Self::Callbacks,
+        Self::Spill,
+        Self::Leases,
+    ];
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OtherStreams => "other_streams",
+            Self::Pages => "pages",
+            Self::Wait => "wait",
+            Self::Planned => "planned",
+            Self::Device => "device",
+            Self::Fronts => "fronts",
+            Self::Callbacks => "callbacks",
+            Self::Spill => "spill",
+            Self::Leases => "leases",
+        }
+    }
 }
 
 impl EventKind {
     /// All kinds. A place in this list is a number for the kind, where it has to be one.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Alloc,
         Self::Free,
         Self::FreeRequested,
@@ -69,6 +107,10 @@ impl EventKind {
         Self::Rung(Rung::Wait),
         Self::Rung(Rung::Planned),
         Self::Rung(Rung::Device),
+        Self::Rung(Rung::Fronts),
+        Self::Rung(Rung::Callbacks),
+        Self::Rung(Rung::Spill),
+        Self::Rung(Rung::Leases),
         Self::Refused,
     ];
 
@@ -89,6 +131,10 @@ impl EventKind {
             Self::Rung(Rung::Wait) => "search_wait",
             Self::Rung(Rung::Planned) => "search_planned",
             Self::Rung(Rung::Device) => "search_device",
+            Self::Rung(Rung::Fronts) => "search_fronts",
+            Self::Rung(Rung::Callbacks) => "search_callbacks",
+            Self::Rung(Rung::Spill) => "search_spill",
+            Self::Rung(Rung::Leases) => "search_leases",
             Self::Refused => "refused",
         }
     }

@@ -38,6 +38,7 @@ mod plan;
 mod policy;
 mod ring;
 mod settings;
+mod shortage;
 mod snapshot;
 mod statistics;
 mod streams;
@@ -50,8 +51,9 @@ pub use pause::Range;
 pub use plan::{Place, Plan, PlanError};
 pub use ring::{Events, Ring};
 pub use settings::Settings;
+pub use shortage::{Shortage, TagUse};
 pub use snapshot::{BlockInfo, BlockState};
-pub use statistics::{Level, Statistics};
+pub use statistics::{Level, Rungs, Statistics};
 
 use statistics::Counts;
 
@@ -192,6 +194,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             refused: counts.refused,
             misses: counts.misses,
             retries: counts.retries,
+            rungs: counts.rungs,
             blocks: self.arena.live() as u64,
             pending: self.pending.len() as u64,
             paused: self.paused_bytes(),
@@ -272,7 +275,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 
     /// What a request takes.
     #[inline]
-    fn rounded(&mut self, Request { bytes, stream, .. }: Request) -> Result<u64, PolicyError> {
+    fn rounded(&self, Request { bytes, .. }: Request) -> Result<u64, PolicyError> {
         if bytes == 0 {
             let reason = "a request of zero bytes";
             return Err(PolicyError::Refused(reason.to_owned()));
@@ -280,16 +283,13 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         // More than the device has can be told without looking.
         match round_up(bytes, GRANULE).filter(|&size| size <= self.device.total()) {
             Some(size) => Ok(size),
-            None => Err(self.out_of_memory(bytes, stream)),
+            None => Err(self.out_of_memory(bytes)),
         }
     }
 
     #[cold]
-    fn out_of_memory(&mut self, requested: u64, stream: StreamId) -> PolicyError {
-        self.counts.refused += 1;
+    fn out_of_memory(&self, requested: u64) -> PolicyError {
         let free = self.device.free_bytes();
-        let event = Event::new(EventKind::Refused, DeviceAddr(free), requested, stream);
-        self.observer.observe(event);
         PolicyError::OutOfMemory { requested, free }
     }
 

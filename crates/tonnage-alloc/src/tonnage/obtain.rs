@@ -10,8 +10,8 @@ use super::blocks::NONE;
 use super::streams::Patience;
 use super::transfer::{Failed, neighbours};
 use super::window::{PageRange, Window};
-use super::{Allocator, Device, Event, EventKind, Observer, Rung};
-use crate::{DeviceAddr, DeviceError, PhysicalId, PolicyError, StreamId};
+use super::{Allocator, Device, EventKind, Observer, Rung};
+use crate::{DeviceError, PhysicalId, PolicyError, StreamId};
 
 /// How it is known how much memory the device has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,10 @@ pub(super) enum Room {
 /// The part of a plan's live bytes by which its pages may exceed them, if the plan is higher: with a page that is
 /// begun it stays below 1 %.
 const PLAN_SLACK: u64 = 125;
+
+/// Bytes by which a device may have more free than it said. What is far from enough is not asked for: until it is given
+/// back, nobody else could have it.
+const OUT_OF_DATE: u64 = 64 << 20;
 
 /// Memory for pages.
 #[derive(Debug)]
@@ -43,6 +47,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             self.share_done(demand.lane, Patience::Ask)?;
         }
         if let Some(block) = self.arena.take_any(demand) {
+            if !demand.capturing {
+                self.counts.rungs.add_helped(Rung::OtherStreams);
+            }
             return Ok(block);
         }
         if self.is_tight()
@@ -52,7 +59,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
         self.climb(Rung::Pages, demand);
         if let Some(block) = self.enlarge(demand, Room::Told)? {
-            return Ok(block);
+            return Ok(self.helped(Rung::Pages, block));
         }
         if demand.capturing {
             return self.last_resort(demand);
@@ -62,12 +69,18 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.complete_frees(Patience::Wait)?;
         self.share_done(demand.lane, Patience::Wait)?;
         if let Some(block) = self.arena.take_any(demand) {
-            return Ok(block);
+            return Ok(self.helped(Rung::Wait, block));
         }
         if let Some(block) = self.enlarge(demand, Room::Told)? {
-            return Ok(block);
+            return Ok(self.helped(Rung::Wait, block));
         }
         self.last_resort(demand)
+    }
+
+    /// Counts that a step of the search led to a block.
+    fn helped(&mut self, rung: Rung, block: u32) -> u32 {
+        self.counts.rungs.add_helped(rung);
+        block
     }
 
     /// What a plan keeps, and what the device gives although it said that it has not so much.
@@ -76,20 +89,18 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             self.climb(Rung::Planned, demand);
         }
         if let Some(block) = self.arena.take_planned(demand) {
-            return Ok(block);
+            return Ok(self.helped(Rung::Planned, block));
         }
         self.climb(Rung::Device, demand);
-        let block = self.enlarge(demand, Room::Asked)?;
-        let stream = self.stream_of(demand.lane);
-        block.ok_or_else(|| self.out_of_memory(demand.requested, stream))
+        match self.enlarge(demand, Room::Asked)? {
+            Some(block) => Ok(self.helped(Rung::Device, block)),
+            None => Err(self.out_of_memory(demand.requested)),
+        }
     }
 
     /// Tells of a step of the search.
     fn climb(&mut self, rung: Rung, demand: &Demand) {
-        let stream = self.stream_of(demand.lane);
-        let kind = EventKind::Rung(rung);
-        self.observer
-            .observe(Event::new(kind, DeviceAddr(0), demand.requested, stream));
+        self.note_rung(rung, demand.requested, self.stream_of(demand.lane));
     }
 
     fn stream_of(&self, lane: u32) -> StreamId {
@@ -200,7 +211,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         let new = wanted - count(&sources);
         let enough = match room {
             Room::Told => new <= self.room(),
-            Room::Asked => new <= self.limit(),
+            Room::Asked => {
+                new <= self.limit() && new <= self.room() + OUT_OF_DATE / self.arena.page
+            }
         };
         if !enough {
             return Ok(None);

@@ -15,7 +15,11 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     #[inline]
     fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        self.serve(request)
+        let served = self.serve(request);
+        if let Err(PolicyError::OutOfMemory { free, .. }) = served {
+            self.note_refused(request, free);
+        }
+        served
     }
 
     #[inline]

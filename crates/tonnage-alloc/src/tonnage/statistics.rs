@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Exact counts of what the allocator did.
 
+use super::event::Rung;
 use super::follow::Followed;
 
 /// A number of bytes, and the most it ever was.
@@ -74,6 +75,33 @@ impl Gauge {
     }
 }
 
+/// How often each step of the search for memory was taken, and how often the request was served after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rungs {
+    tried: [u64; Rung::ALL.len()],
+    helped: [u64; Rung::ALL.len()],
+}
+
+impl Rungs {
+    /// How often a step was taken.
+    pub fn tried(&self, rung: Rung) -> u64 {
+        self.tried[rung as usize]
+    }
+
+    /// How often a request was served after it.
+    pub fn helped(&self, rung: Rung) -> u64 {
+        self.helped[rung as usize]
+    }
+
+    pub(super) fn add(&mut self, rung: Rung) {
+        self.tried[rung as usize] += 1;
+    }
+
+    pub(super) fn add_helped(&mut self, rung: Rung) {
+        self.helped[rung as usize] += 1;
+    }
+}
+
 /// What is counted along the way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -86,6 +114,7 @@ pub(super) struct Counts {
     pub(super) refused: u64,
     pub(super) misses: u64,
     pub(super) retries: u64,
+    pub(super) rungs: Rungs,
 }
 
 /// What the allocator has and what it did so far. Every number is exact.
@@ -122,6 +151,8 @@ pub struct Statistics {
     pub waits: u64,
     /// How often everything was waited for to serve a request.
     pub retries: u64,
+    /// The steps of the search for memory.
+    pub rungs: Rungs,
     /// How far the program was as planned, if there is a plan.
     pub plan: Option<Followed>,
 }

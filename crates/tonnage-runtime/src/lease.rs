@@ -1,0 +1,619 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A device that several processes share: each has a lease of some of its bytes.
+//!
+//! The leases are files of one folder, and the kernel says who is alive: a process
+//! holds a lock on its file for as long as it lives, and loses it however it ends.
+//! Whoever looks next takes the file of a dead process away, and its bytes are
+//! free. There is no server and no shared memory. What is charged is what is
+//! obtained from the device, before it is obtained, and what is given back is
+//! refunded afterwards: a process that is killed between the two has at most more
+//! on its lease than it had, and its lease ends with it.
+//!
+//! Processes that take no lease are not held to anything: the folder knows nothing
+//! of them. A lock stays with a child that a process forks and that does not start
+//! a program of its own, until both have ended.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tonnage_alloc::{
+    Access, Contents, Device, DeviceAddr, DeviceError, EventId, PhysicalId, PolicyError, StreamId,
+};
+
+use crate::Runtime;
+use crate::sync::{self, Arc, Mutex};
+
+/// How long other processes are waited for.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How often it is looked whether they gave something.
+const GLANCE: Duration = Duration::from_millis(2);
+/// The file that holds the bytes of the device. Who changes anything has a lock on it.
+const TOTAL: &str = "total";
+const SUFFIX: &str = "lease";
+
+/// Why there is no lease, or why it could not be asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// Names are letters, digits, `-` and `_`.
+    #[error("{0:?} is no name for a lease: use letters, digits, - and _")]
+    Name(String),
+    /// Another process that is alive has a lease of this name.
+    #[error("another process has the lease {0}: give each process a name of its own")]
+    Taken(String),
+    /// The folder was made for a device of another size.
+    #[error("the folder is for a device of {folder} bytes, not of {given}: use another folder")]
+    Total {
+        /// Bytes that the folder is for.
+        folder: u64,
+        /// Bytes that were given.
+        given: u64,
+    },
+    /// This is a fork of the process that has the lease.
+    #[error("the lease is of the process that this one was forked from: take one here")]
+    Forked,
+    /// A call of the system failed.
+    #[error("{path}: {source}")]
+    System {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What a file of a lease holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// Bytes that the process holds.
+    used: u64,
+    /// Bytes that it would like others to give back.
+    wanted: u64,
+}
+
+impl Entry {
+    fn read(file: &File) -> io::Result<Self> {
+        let mut bytes = [0; 16];
+        file.read_exact_at(&mut bytes, 0)?;
+        let (used, wanted) = bytes.split_at(8);
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+        Ok(Self {
+            used: number(used),
+            wanted: number(wanted),
+        })
+    }
+
+    fn write(self, file: &File) -> io::Result<()> {
+        let bytes = [self.used.to_le_bytes(), self.wanted.to_le_bytes()].concat();
+        file.write_all_at(&bytes, 0)
+    }
+}
+
+/// Bytes of a device that this process may hold, of those that all processes with a lease in a folder share.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tonnage_alloc::tonnage::Settings;
+/// use tonnage_alloc::{Request, StreamId};
+/// use tonnage_device_host::HostDevice;
+/// use tonnage_runtime::{Lease, Leased, Runtime};
+///
+/// let folder = std::env::temp_dir().join(format!("leases-{}", std::process::id()));
+/// // 64 MiB for all processes, 48 of them for this one at most.
+/// let lease = Arc::new(Lease::new(&folder, 64 << 20, "search", 48 << 20)?);
+/// let device = Leased::new(HostDevice::new(64 << 20)?, Arc::clone(&lease));
+/// let runtime = Runtime::new(device, Settings::default());
+/// runtime.share(Arc::clone(&lease));
+/// let block = runtime.alloc(Request::new(40 << 20, StreamId(0)))?;
+/// assert_eq!(lease.used(), 40 << 20);
+/// assert!(runtime.alloc(Request::new(10 << 20, StreamId(0))).is_err());
+/// # runtime.free(block)?;
+/// # runtime.close()?;
+/// # drop((runtime, lease));
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Lease {
+    folder: PathBuf,
+    name: String,
+    total: u64,
+    quota: u64,
+    process: u32,
+    own: Mutex<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    /// Locked while something is changed.
+    table: File,
+    /// Locked as long as the process lives.
+    file: File,
+    used: u64,
+    /// Bytes that were nobody's when it was last looked.
+    known_free: u64,
+    /// Leases of dead processes that were taken away here.
+    recovered: u64,
+    patience: Duration,
+}
+
+/// What the others have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Others {
+    used: u64,
+    wanted: u64,
+    recovered: u64,
+}
+
+impl Lease {
+    /// Takes a lease in a folder, which is made if there is none. `total` are the bytes that all processes share,
+    /// `quota` those that this one may hold at most.
+    ///
+    /// # Errors
+    /// If the name is none or taken, if the folder is for another device, or if the system fails.
+    pub fn new(
+        folder: impl AsRef<Path>,
+        total: u64,
+        name: &str,
+        quota: u64,
+    ) -> Result<Self, LeaseError> {
+        let folder = folder.as_ref();
+        let fits = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        if name.is_empty() || name.len() > 200 || !name.chars().all(fits) {
+            return Err(LeaseError::Name(name.to_owned()));
+        }
+        fs::create_dir_all(folder).map_err(failed(folder))?;
+        let path = folder.join(TOTAL);
+        let table = open(&path).map_err(failed(&path))?;
+        table.lock().map_err(failed(&path))?;
+        // From here to the end nobody else looks or changes anything; an early return closes the file.
+        let mut bytes = [0; 8];
+        match table.read_exact_at(&mut bytes, 0) {
+            Ok(()) if u64::from_le_bytes(bytes) != total => {
+                return Err(LeaseError::Total {
+                    folder: u64::from_le_bytes(bytes),
+                    given: total,
+                });
+            }
+            Ok(()) => {}
+            // A new folder, or the process that made it was killed before it wrote.
+            Err(_) => table
+                .write_all_at(&total.to_le_bytes(), 0)
+                .map_err(failed(&path))?,
+        }
+        let path = folder.join(format!("{name}.{SUFFIX}"));
+        let file = open(&path).map_err(failed(&path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LeaseError::Taken(name.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(LeaseError::System { path, source }),
+        }
+        Entry::default().write(&file).map_err(failed(&path))?;
+        table.unlock().map_err(failed(&path))?;
+        let lease = Self {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            total,
+            quota: quota.min(total),
+            process: std::process::id(),
+            own: Mutex::new(Own {
+                table,
+                file,
+                used: 0,
+                known_free: 0,
+                recovered: 0,
+                patience: PATIENCE,
+            }),
+        };
+        lease.free()?;
+        Ok(lease)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes that this process may hold at most.
+    pub fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// Bytes that it holds.
+    pub fn used(&self) -> u64 {
+        sync::locked(&self.own).used
+    }
+
+    /// Leases of processes that had ended without giving them back, and that were taken away here.
+    pub fn recovered(&self) -> u64 {
+        sync::locked(&self.own).recovered
+    }
+
+    /// Bytes that nobody has, within the quota. Leases of processes that ended are taken away first.
+    ///
+    /// # Errors
+    /// If the system fails.
+    pub fn free(&self) -> Result<u64, LeaseError> {
+        let mut own = sync::locked(&self.own);
+        self.change(&mut own, |_, _| Ok(()))?;
+        Ok(own.known_free)
+    }
+
+    /// Looks at the others, and lets nobody else look or change anything meanwhile.
+    fn change<T>(
+        &self,
+        own: &mut Own,
+        act: impl FnOnce(&mut Own, &Others) -> Result<T, LeaseError>,
+    ) -> Result<T, LeaseError> {
+        if std::process::id() != self.process {
+            return Err(LeaseError::Forked);
+        }
+        let path = self.folder.join(TOTAL);
+        own.table.lock().map_err(failed(&path))?;
+        let done = self.others().and_then(|others| {
+            own.recovered += others.recovered;
+            let done = act(own, &others);
+            own.known_free = self.left(own, &others);
+            done
+        });
+        own.table.unlock().map_err(failed(&path))?;
+        done
+    }
+
+    /// What other processes have. The lease of one that has ended goes.
+    fn others(&self) -> Result<Others, LeaseError> {
+        let mut others = Others::default();
+        let own = format!("{}.{SUFFIX}", self.name);
+        for entry in fs::read_dir(&self.folder).map_err(failed(&self.folder))? {
+            let path = entry.map_err(failed(&self.folder))?.path();
+            let is_lease = path.extension().is_some_and(|end| end == SUFFIX);
+            if !is_lease || path.file_name().is_some_and(|name| name == own.as_str()) {
+                continue;
+            }
+            let file = match OpenOptions::new().read(true).write(true).open(&path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(source) => return Err(LeaseError::System { path, source }),
+            };
+            match file.try_lock() {
+                Ok(()) => {
+                    fs::remove_file(&path).map_err(failed(&path))?;
+                    others.recovered += 1;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let Entry { used, wanted } = Entry::read(&file).map_err(failed(&path))?;
+                    others.used = others.used.saturating_add(used);
+                    others.wanted = others.wanted.saturating_add(wanted);
+                }
+                Err(TryLockError::Error(source)) => {
+                    return Err(LeaseError::System { path, source });
+                }
+            }
+        }
+        Ok(others)
+    }
+
+    fn write(&self, own: &Own, wanted: u64) -> Result<(), LeaseError> {
+        let path = self.folder.join(format!("{}.{SUFFIX}", self.name));
+        let used = own.used;
+        let entry = Entry { used, wanted };
+        entry.write(&own.file).map_err(failed(&path))
+    }
+
+    /// Charges bytes before they are obtained; `false` if there are not so many.
+    fn charge(&self, bytes: u64) -> Result<bool, LeaseError> {
+        let mut own = sync::locked(&self.own);
+        self.change(&mut own, |own, others| {
+            if bytes > self.left(own, others) {
+                return Ok(false);
+            }
+            own.used += bytes;
+            self.write(own, 0).inspect_err(|_| own.used -= bytes)?;
+            Ok(true)
+        })
+    }
+
+    /// Gives bytes back after they were.
+    fn refund(&self, bytes: u64) {
+        let mut own = sync::locked(&self.own);
+        own.used = own.used.saturating_sub(bytes);
+        // Where this fails, others see too much in use, until the next change of the lease.
+        let _ = self.change(&mut own, |own, _| self.write(own, 0));
+    }
+
+    /// Bytes that are nobody's, within the quota.
+    fn left(&self, own: &Own, others: &Others) -> u64 {
+        let left = self.total.saturating_sub(others.used + own.used);
+        left.min(self.quota.saturating_sub(own.used))
+    }
+
+    /// Bytes that other processes would like to have.
+    ///
+    /// # Errors
+    /// If the system fails.
+    pub fn wanted_by_others(&self) -> Result<u64, LeaseError> {
+        let mut own = sync::locked(&self.own);
+        self.change(&mut own, |_, others| Ok(others.wanted))
+    }
+
+    /// How long other processes are waited for before a request is refused; 200 ms unless this is called.
+    pub fn set_patience(&self, patience: Duration) {
+        sync::locked(&self.own).patience = patience;
+    }
+
+    /// Asks the others for bytes beyond those that are free and waits until there are so many, but not for ever; what
+    /// came of it, in words.
+    pub(crate) fn ask(&self, missing: u64) -> Result<String, LeaseError> {
+        let name = &self.name;
+        let quota = self.quota;
+        let (target, until) = {
+            let mut own = sync::locked(&self.own);
+            self.change(&mut own, |own, _| self.write(own, missing))?;
+            let target = own.known_free.saturating_add(missing);
+            if own.used.saturating_add(target) > quota {
+                self.change(&mut own, |own, _| self.write(own, 0))?;
+                return Ok(format!(
+                    "other processes were not asked, because the quota of {name} is {quota} bytes"
+                ));
+            }
+            (target, Instant::now() + own.patience)
+        };
+        let mut free = self.free()?;
+        while free < target && Instant::now() < until {
+            std::thread::sleep(GLANCE);
+            free = self.free()?;
+        }
+        let mut own = sync::locked(&self.own);
+        self.change(&mut own, |own, _| self.write(own, 0))?;
+        let free = own.known_free;
+        Ok(format!(
+            "other processes were asked, and {free} bytes are free for {name}"
+        ))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut own = sync::locked(&self.own);
+        let path = self.folder.join(format!("{}.{SUFFIX}", self.name));
+        // A file that stays is taken away by whoever looks next.
+        let _ = self.change(&mut own, |_, _| {
+            fs::remove_file(&path).map_err(failed(&path))
+        });
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> LeaseError {
+    let path = path.to_owned();
+    move |source| LeaseError::System { path, source }
+}
+
+/// A device of which this process uses no more than its lease.
+#[derive(Debug)]
+pub struct Leased<D> {
+    inner: D,
+    lease: Arc<Lease>,
+    physical: BTreeMap<PhysicalId, u64>,
+    allocations: BTreeMap<DeviceAddr, u64>,
+}
+
+impl<D: Device> Leased<D> {
+    /// The same device, within a lease.
+    pub fn new(inner: D, lease: Arc<Lease>) -> Self {
+        Self {
+            inner,
+            lease,
+            physical: BTreeMap::new(),
+            allocations: BTreeMap::new(),
+        }
+    }
+
+    /// The device itself.
+    pub fn inner_mut(&mut self) -> &mut D {
+        &mut self.inner
+    }
+
+    /// Obtains bytes within the lease.
+    fn within<T>(
+        &mut self,
+        size: u64,
+        obtain: impl FnOnce(&mut D) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        match self.lease.charge(size) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(DeviceError::OutOfMemory {
+                    requested: size,
+                    free: self.free_bytes(),
+                });
+            }
+            Err(error) => {
+                let code = match error {
+                    LeaseError::System { source, .. } => source.raw_os_error().unwrap_or(-1),
+                    _ => -1,
+                };
+                return Err(DeviceError::Driver {
+                    call: "the folder of leases",
+                    code,
+                });
+            }
+        }
+        obtain(&mut self.inner).inspect_err(|_| self.lease.refund(size))
+    }
+}
+
+impl<D: Device> Device for Leased<D> {
+    fn total(&self) -> u64 {
+        self.inner.total().min(self.lease.quota)
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let known = sync::locked(&self.lease.own).known_free;
+        self.inner.free_bytes().min(known)
+    }
+
+    fn granularity(&self) -> u64 {
+        self.inner.granularity()
+    }
+
+    fn malloc(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        let addr = self.within(size, |inner| inner.malloc(size))?;
+        self.allocations.insert(addr, size);
+        Ok(addr)
+    }
+
+    fn free(&mut self, addr: DeviceAddr) -> Result<(), DeviceError> {
+        self.inner.free(addr)?;
+        if let Some(size) = self.allocations.remove(&addr) {
+            self.lease.refund(size);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, size: u64) -> Result<DeviceAddr, DeviceError> {
+        self.inner.reserve(size)
+    }
+
+    fn unreserve(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        self.inner.unreserve(addr, size)
+    }
+
+    fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
+        let memory = self.within(size, |inner| inner.create(size))?;
+        self.physical.insert(memory, size);
+        Ok(memory)
+    }
+
+    fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {
+        self.inner.release(memory)?;
+        if let Some(size) = self.physical.remove(&memory) {
+            self.lease.refund(size);
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, addr: DeviceAddr, size: u64, memory: PhysicalId) -> Result<(), DeviceError> {
+        self.inner.map(addr, size, memory)
+    }
+
+    fn unmap(&mut self, addr: DeviceAddr, size: u64) -> Result<(), DeviceError> {
+        self.inner.unmap(addr, size)
+    }
+
+    fn set_access(
+        &mut self,
+        addr: DeviceAddr,
+        size: u64,
+        access: Access,
+    ) -> Result<(), DeviceError> {
+        self.inner.set_access(addr, size, access)
+    }
+
+    fn create_event(&mut self) -> Result<EventId, DeviceError> {
+        self.inner.create_event()
+    }
+
+    fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.inner.destroy_event(event)
+    }
+
+    fn record_event(&mut self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        self.inner.record_event(event, stream)
+    }
+
+    fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        self.inner.query_event(event)
+    }
+
+    fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.inner.wait_event(event)
+    }
+}
+
+impl<D: Contents> Contents for Leased<D> {
+    fn synchronize(&mut self) -> Result<(), DeviceError> {
+        self.inner.synchronize()
+    }
+
+    fn download(&mut self, from: DeviceAddr, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.download(from, to)
+    }
+
+    fn upload(&mut self, to: DeviceAddr, from: &[u8]) -> Result<(), DeviceError> {
+        self.inner.upload(to, from)
+    }
+}
+
+/// Answers other processes until it is dropped; made by [`Runtime::answer_recalls`].
+#[derive(Debug)]
+#[must_use = "other processes are answered only while this is there"]
+pub struct Recalls {
+    ended: std::sync::mpsc::Sender<()>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Recalls {
+    fn drop(&mut self) {
+        // A thread that has ended by itself needs no word.
+        let _ = self.ended.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: Device> Runtime<D> {
+    /// Says which lease the device is held to, so that other processes are asked before a request is refused.
+    pub fn share(&self, lease: Arc<Lease>) {
+        *sync::locked(&self.lease) = Some(lease);
+    }
+
+    /// Gives back what this process does not use, if another one would like to have memory; how many bytes went back.
+    ///
+    /// # Errors
+    /// If the device or the system fails.
+    pub fn answer_recall(&self) -> Result<u64, PolicyError> {
+        let Some(lease) = sync::locked(&self.lease).clone() else {
+            return Ok(0);
+        };
+        let refused = |error: LeaseError| PolicyError::Refused(error.to_string());
+        if lease.wanted_by_others().map_err(refused)? == 0 {
+            return Ok(0);
+        }
+        let before = lease.used();
+        self.empty_cache()?;
+        Ok(before.saturating_sub(lease.used()))
+    }
+}
+
+impl<D: Device + 'static> Runtime<D> {
+    /// Calls [`answer_recall`](Self::answer_recall) again and again, on a thread of its own.
+    pub fn answer_recalls(self: &Arc<Self>, every: Duration) -> Recalls {
+        let (ended, ends) = std::sync::mpsc::channel();
+        let runtime = Arc::clone(self);
+        let thread = std::thread::spawn(move || {
+            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = ends.recv_timeout(every) {
+                // What fails now is tried again; the program itself is told when it asks for memory.
+                let _ = runtime.answer_recall();
+            }
+        });
+        Recalls {
+            ended,
+            thread: Some(thread),
+        }
+    }
+}
