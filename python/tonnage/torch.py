@@ -216,8 +216,8 @@ def resume(name: str) -> int:
 
 
 def allow_spill(name: str) -> None:
-    """Says that what has a tag may be spilled when memory runs short: it is copied to memory of the host, and its memory
-    is given to others. The addresses stay.
+    """Says that what has a tag may be spilled when memory runs short: it is copied to memory of the host, others get
+    its memory. The addresses stay.
 
     From now on those tensors may be read and written only inside of `hold(name)`. The tag that was held longest ago is
     spilled first. Nothing is spilled while a CUDA graph is captured.
@@ -229,8 +229,8 @@ def allow_spill(name: str) -> None:
 
 @contextlib.contextmanager
 def hold(name: str) -> "typing.Iterator[None]":
-    """Inside of the block, what has a tag has its memory and is not spilled. What was spilled of it comes back first; if
-    there is not enough memory, other tags that nobody holds make way, and else `torch.OutOfMemoryError` is raised.
+    """Inside of the block, what has a tag has its memory and is not spilled. What was spilled of it comes back first.
+    If there is not enough memory, other tags that nobody holds make way, and else `torch.OutOfMemoryError` is raised.
 
     Work that was launched inside of the block may go on after it: it is waited for before something is spilled.
     """
@@ -244,9 +244,9 @@ def hold(name: str) -> "typing.Iterator[None]":
 
 
 def on_shortage(callback: "typing.Callable[[int], int]") -> None:
-    """Calls a function before a request is refused, with the bytes that are asked for. It frees tensors that the program
-    can do without, and returns how many bytes that was; then the request is made again. Functions are called in the
-    order in which they were named here, on the thread that asks, and are never forgotten. An exception counts as 0.
+    """Calls a function before a request is refused, with the bytes that are asked for. It frees tensors that the
+    program can do without, and returns how many bytes that was; then the request is made again. Functions are called in
+    the order in which they were named here, on the thread that asks, and are never forgotten. An exception counts as 0.
     """
 
     def call(needed: int) -> int:

@@ -31,7 +31,8 @@ def measured(options, name):
     recording, plan = (options.folder / f"{name}.{end}" for end in ("tonnage", "plan"))
     if not recording.exists():
         script = [options.python, HERE / "programs.py", name]
-        run(options.tonnage, "run", "--gpu", "a100-80gb", "-o", recording, "--", *script)
+        ranks = ["--world-size", "2", "--ranks", "0"] if name.startswith("fsdp2") else []
+        run(options.tonnage, "run", "--gpu", "a100-80gb", *ranks, "-o", recording, "--", *script)
     made = json.loads(
         run(
             options.tonnage,

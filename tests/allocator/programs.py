@@ -305,6 +305,31 @@ def sharded_4_streams_variable():
     sharded(4, any_length(256, 1024))
 
 
+def fully_sharded(lengths):
+    """FSDP2 as it is: each block is gathered and its gradients leave on streams that it makes itself."""
+    from torch import distributed
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    distributed.init_process_group("nccl")
+    torch.cuda.set_device(distributed.get_rank())
+    with torch.device("cuda"):
+        model = Decoder(24, 1024, 16)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    train(model, 6, lengths, 8)
+    distributed.destroy_process_group()
+
+
+def fsdp2():
+    fully_sharded(lambda _: 1024)
+
+
+def fsdp2_variable():
+    fully_sharded(any_length(256, 1024))
+
+
 def chance():
     """Sizes spread evenly over their powers of two, and no order at all."""
     source = random.Random(3)
@@ -330,6 +355,8 @@ PROGRAMS = [
     sharded_2_streams,
     sharded_3_streams,
     sharded_4_streams_variable,
+    fsdp2,
+    fsdp2_variable,
     chance,
 ]
 

@@ -86,7 +86,7 @@ impl Observer for Books {
 }
 
 impl Books {
-    fn compare(&self, statistics: Statistics) {
+    fn compare(&self, statistics: &Statistics) {
         assert_eq!(self.live.values().sum::<u64>(), statistics.requested.now);
         assert_eq!(self.live.len() as u64, statistics.blocks);
         assert_eq!(self.waiting.len() as u64, statistics.pending);
@@ -241,7 +241,7 @@ fn compare(allocator: &Observed, model: &Model) {
     assert_eq!(allocator.check(), Ok(()));
     assert_eq!(allocator.device().check(), Ok(()));
     let statistics = allocator.statistics();
-    allocator.observer().compare(statistics);
+    allocator.observer().compare(&statistics);
     assert_eq!(statistics.reserved.now, allocator.device().charged());
     assert_eq!(statistics.reserved.now, allocator.reserved());
     let (mut size, mut requested) = (0, 0);

@@ -66,7 +66,7 @@ impl<D: TestDevice> Program<D> {
             assert!(self.failures <= 3, "the failure is told again and again");
             self.check();
             if undone && self.allocator.device().failed() == 1 {
-                same(before, self.allocator.statistics());
+                same(&before, &self.allocator.statistics());
             }
         }
     }
@@ -203,7 +203,7 @@ impl<D: TestDevice> Program<D> {
 }
 
 /// What a call that failed must leave as it was.
-fn same(before: Statistics, after: Statistics) {
+fn same(before: &Statistics, after: &Statistics) {
     // A free that waited may have been completed before the failure.
     if before.pending == after.pending {
         assert_eq!(before.requested, after.requested);

@@ -304,9 +304,10 @@ impl<D: Device, T> Climb<'_, D, T> {
         let missing = {
             let mut state = self.runtime.lock()?;
             self.note(&mut state, rung);
-            match self.resumes {
-                true => self.request.bytes,
-                false => state.allocator.shortage(self.request).missing,
+            if self.resumes {
+                self.request.bytes
+            } else {
+                state.allocator.shortage(self.request).missing
             }
         };
         let what = match lease.ask(missing) {

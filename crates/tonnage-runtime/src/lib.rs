@@ -96,6 +96,9 @@ pub struct Snapshot {
     pub events: Events,
 }
 
+/// Copies what has a tag to the host and gives its memory back; how many bytes.
+type Spill<D> = fn(&mut State<D>, Tag) -> Result<u64, PolicyError>;
+
 #[derive(Debug)]
 struct State<D> {
     allocator: Allocator<D, Ring>,
@@ -106,7 +109,7 @@ struct State<D> {
     /// What may be spilled, least recently held first.
     spillable: Vec<Spillable>,
     /// How that is done; only devices whose bytes can be copied have a way.
-    spill: Option<fn(&mut State<D>, Tag) -> Result<u64, PolicyError>>,
+    spill: Option<Spill<D>>,
 }
 
 impl<D: Device> Runtime<D> {

@@ -110,7 +110,6 @@ impl Drop for Tenant {
 
 /// What another process does: `alloc BYTES`, `free`, `answer`, `churn`.
 #[test]
-#[expect(clippy::print_stdout, reason = "the test that started it reads it")]
 fn tenant() {
     let Some(role) = std::env::var_os(ROLE).map(PathBuf::from) else {
         return;

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! A program that uses the GPU with the crate cudarc and takes its memory from
+//! tonnage's allocator: two streams of cudarc share one range of addresses, and
+//! pages move when memory is in the wrong place.
+//!
+//! On a machine with a GPU: `cargo run -p tonnage-device-cuda --example cudarc`.
+//! Without one, in a dry run: build it, then `tonnage run --gpu rtx3090 --
+//! target/debug/examples/cudarc`.
+#![expect(
+    unsafe_code,
+    reason = "cudarc takes memory that it has not obtained itself only so"
+)]
+
+use std::error::Error;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use tonnage_alloc::tonnage::Settings;
+use tonnage_alloc::{DeviceAddr, Request, StreamId};
+use tonnage_device_cuda::CudaDevice;
+use tonnage_runtime::Runtime;
+
+type Memory = Arc<Runtime<CudaDevice>>;
+
+/// Floats on the GPU, in memory of tonnage's allocator. cudarc copies to and from them as with its own.
+struct Floats {
+    slice: Option<CudaSlice<f32>>,
+    memory: Memory,
+}
+
+impl Floats {
+    fn new(
+        memory: &Memory,
+        stream: &Arc<CudaStream>,
+        count: usize,
+    ) -> Result<Self, Box<dyn Error>> {
+        let name = StreamId(stream.cu_stream() as u64);
+        let bytes = (count * size_of::<f32>()) as u64;
+        let block = memory.alloc(Request::new(bytes, name))?;
+        // SAFETY: the block is live, has that many bytes and is nobody else's until it is freed. What is in it is not
+        // read before something was written.
+        let slice = unsafe { stream.upgrade_device_ptr(block.0, count) };
+        Ok(Self {
+            slice: Some(slice),
+            memory: Arc::clone(memory),
+        })
+    }
+
+    fn slice(&mut self) -> &mut CudaSlice<f32> {
+        self.slice
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("it is taken only in drop"))
+    }
+
+    /// Another stream reads or writes it, too: it is not used again before that stream is done.
+    fn used_on(&mut self, stream: &CudaStream) -> Result<(), Box<dyn Error>> {
+        let addr = DeviceAddr(self.address());
+        let name = StreamId(stream.cu_stream() as u64);
+        Ok(self.memory.record_stream(addr, name)?)
+    }
+
+    fn address(&mut self) -> u64 {
+        let stream = Arc::clone(self.slice().stream());
+        let (address, _record) = cudarc::driver::DevicePtr::device_ptr(self.slice(), &stream);
+        address
+    }
+}
+
+impl Drop for Floats {
+    fn drop(&mut self) {
+        // cudarc would give it to the driver, which has not handed it out.
+        if let Some(slice) = self.slice.take() {
+            let address = DeviceAddr(slice.leak());
+            // It fails only where nothing is served any more.
+            let _ = self.memory.free(address);
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "an example shows what it did")]
+fn main() -> Result<(), Box<dyn Error>> {
+    let context = CudaContext::new(0)?;
+    let (first, second) = (context.new_stream()?, context.new_stream()?);
+    let memory: Memory = Arc::new(Runtime::new(CudaDevice::new(0)?, Settings::default()));
+
+    let numbers: Vec<f32> = (0..4096_u16).map(f32::from).collect();
+    let mut input = Floats::new(&memory, &first, numbers.len())?;
+    first.memcpy_htod(&numbers, input.slice())?;
+    first.synchronize()?;
+    let mut copy = Floats::new(&memory, &second, numbers.len())?;
+    second.memcpy_dtod(input.slice(), copy.slice())?;
+    input.used_on(&second)?;
+    drop(input);
+    let back = second.clone_dtoh(copy.slice())?;
+    assert_eq!(back, numbers, "the copy has what was written");
+
+    // Every other block is freed; what is asked for then is larger than any hole.
+    let mut blocks = Vec::new();
+    for number in 0..64 {
+        let stream = [&first, &second][number % 2];
+        blocks.push(Floats::new(&memory, stream, 4 << 20)?);
+    }
+    let mut number = 0;
+    blocks.retain(|_| {
+        number += 1;
+        number % 2 == 0
+    });
+    let large = Floats::new(&memory, &first, 32 * (4 << 20))?;
+    let now = memory.statistics();
+    println!(
+        "{} MiB live, {} MiB reserved, {} pages moved",
+        now.allocated.now >> 20,
+        now.reserved.now >> 20,
+        now.pages_moved
+    );
+    drop((large, blocks, copy));
+    memory.close()?;
+    let left = memory.statistics();
+    println!(
+        "{} blocks and {} bytes are left",
+        left.blocks, left.reserved.now
+    );
+    Ok(())
+}
