@@ -391,8 +391,7 @@ NOTE = (
     "Checkpoint, tokenizer and data are replaced by drivers/litgpt_row.py; the longest sample has the published length."
 )
 for row in LITGPT:
-    source = "litgpt" if row[0] == "lora" else "litgpt-adapters"
-    JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", source, "2.1.2", "a100-40gb", litgpt, row, NOTE))
+    JOBS.append(Job(f"litgpt {row[0]} {row[1]} {row[2]}", "litgpt", "2.1.2", "a100-40gb", litgpt, row, NOTE))
 MESSAGES = [
     ("cumsum", 5.96, 17.88, 18.17),
     ("attention 93", 13.08, 15.35, 15.62),

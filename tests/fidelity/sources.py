@@ -15,8 +15,6 @@ SOURCES = {
     "bcrafton": ("bcrafton/assignment2-systems", "0c0e8a736edb", "B. Crafton"),
     "nothanmin": ("notHanmin/assignment2-systems", "bbd29721256d", "notHanmin"),
     "litgpt": ("Lightning-AI/litgpt", "8641822b3249", "Lightning AI"),
-    # The commit that added the rows of adapters to the table.
-    "litgpt-adapters": ("Lightning-AI/litgpt", "0f021f3ad8cd", "Lightning AI"),
     "rasbt": ("rasbt/LLMs-from-scratch", "28c65cdfbc33", "S. Raschka"),
     "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
     "torchtitan-202412": ("pytorch/torchtitan", "9dec370ad26b", "torchtitan (Meta)"),
