@@ -217,7 +217,10 @@ def test_a_job_that_nobody_has_forecast_is_held_run_dry_and_filled(
     wait("placed: the second", lambda: "second" in jobs.placed(), 30)
     assert written(jobs.claim("second")) == status["memory"]
     assert controllers.done("start the dry run") == 1
-    # Other words are another job.
+    # Other words are another job, and so are other variables.
+    another = pod("another", words)
+    another["spec"]["containers"][0]["env"] = [{"name": "BATCH", "value": "64"}]
+    assert gates(tried(jobs, another)) == [GATE]
     assert gates(create(jobs, "other", ["python", "train.py", "2048", "0"])) == [GATE]
 
 

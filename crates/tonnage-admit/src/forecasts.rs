@@ -106,6 +106,11 @@ impl Forecasts {
         at.filter_map(|&at| self.all.get(at))
             .filter(|forecast| forecast.key.image.is_some() && forecast.key.image == job.key.image)
             .filter(|forecast| forecast.key.allocator == job.key.allocator)
+            // One that a person has made says of its own that it holds whatever the variables are.
+            .filter(|forecast| {
+                forecast.key.environment.is_none()
+                    || forecast.key.environment == job.key.environment
+            })
             .collect()
     }
 }

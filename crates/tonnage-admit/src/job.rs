@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::{Value, json};
 use tonnage_forecast::slurm::allocator_settings;
-use tonnage_forecast::{ALLOCATOR_SETTINGS, JobKey};
+use tonnage_forecast::{ALLOCATOR_SETTINGS, JobKey, environment_digest};
 
-use crate::objects::{Container, Pod};
+use crate::objects::{Container, Pod, PodSpec};
 
 /// The annotation of a pod that names the forecast to use.
 pub const FORECAST: &str = "tonnage.dev/forecast";
@@ -29,6 +30,8 @@ pub struct Job {
     pub key: JobKey,
     /// The name of the container.
     pub container: String,
+    /// Whether it says that it has ranks elsewhere.
+    pub is_spread: bool,
     /// The forecast that the pod names.
     pub named: Option<String>,
     /// The forecasts of the cluster that were there when the pod's gate was opened.
@@ -90,8 +93,12 @@ pub fn jobs(pod: &Pod) -> Jobs {
             let job = match using.as_slice() {
                 [] => Err("no container of the pod uses the claim".to_owned()),
                 [container] => key(container).map(|key| Job {
-                    key,
+                    key: JobKey {
+                        environment: Some(environment(spec, container)),
+                        ..key
+                    },
                     container: container.name.clone(),
+                    is_spread: is_spread(container),
                     named: named.clone(),
                     made: made.clone(),
                     unknown: unknown(container),
@@ -129,6 +136,61 @@ fn unknown(container: &Container) -> Option<&'static str> {
     let mut variables = container.env.iter().flatten();
     let is_set = variables.any(|one| ALLOCATOR_SETTINGS.contains(&one.name.as_str()));
     (has_others && !is_set).then_some("whether its envFrom sets PyTorch's allocator is not known")
+}
+
+/// Where every container has the token of its account, under a name that is another for each pod.
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// What else than its words and its image decides what a container does: variables, volumes, and what ran before it.
+/// What is in a ConfigMap or on a disk is not looked into.
+fn environment(spec: &PodSpec, container: &Container) -> String {
+    let own = started_with(spec, container);
+    let before: Vec<Value> = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|one| one.name != container.name)
+        .map(|one| {
+            let words = (&one.image, &one.command, &one.args);
+            json!([words, started_with(spec, one)])
+        })
+        .collect();
+    environment_digest(&(own, before))
+}
+
+/// The same of one container.
+fn started_with(spec: &PodSpec, container: &Container) -> Value {
+    let text = |value: &Value, field: &str| {
+        let text = value.get(field).and_then(Value::as_str);
+        text.unwrap_or_default().to_owned()
+    };
+    let mounts: Vec<&Value> = container
+        .volume_mounts
+        .iter()
+        .flatten()
+        .filter(|mount| !text(mount, "mountPath").starts_with(ACCOUNT))
+        .collect();
+    let volumes: Vec<&Value> = spec
+        .volumes
+        .iter()
+        .flatten()
+        .filter(|volume| {
+            let name = text(volume, "name");
+            mounts.iter().any(|mount| text(mount, "name") == name)
+        })
+        .collect();
+    let variables = container.env.as_ref().filter(|all| !all.is_empty());
+    let others = container.env_from.as_ref().filter(|all| !all.is_empty());
+    json!([variables, others, container.working_dir, mounts, volumes])
+}
+
+/// Whether the variables of a launcher say that there are ranks in other pods.
+fn is_spread(container: &Container) -> bool {
+    let mut variables = container.env.iter().flatten();
+    variables.any(|one| {
+        let count = one.value.as_deref().and_then(|value| value.parse().ok());
+        one.name == "WORLD_SIZE" && count.is_some_and(|count: u64| count > 1)
+    })
 }
 
 fn uses(container: &Container, claim: &str) -> bool {
@@ -215,8 +277,6 @@ fn expanded(word: &str, variables: &BTreeMap<&str, Option<&str>>) -> Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     fn pod(container: &Value) -> Pod {
@@ -270,6 +330,50 @@ mod tests {
         let text =
             reason(json!({ "name": "a", "command": [word], "env": [bomb], "resources": uses }));
         assert!(text.contains("container a"), "{text}");
+    }
+
+    #[test]
+    fn what_a_container_is_started_with_makes_it_another_job() {
+        let with = |more: Value, volumes: Value| {
+            let mut container = json!({
+                "name": "a", "command": ["x"], "resources": { "claims": [{ "name": "gpu" }] },
+            });
+            for (field, value) in more.as_object().expect("fields") {
+                container[field] = value.clone();
+            }
+            let pod = json!({
+                "spec": { "resourceClaims": [{ "name": "gpu" }], "containers": [container], "volumes": volumes },
+            });
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            let job = jobs(&pod).remove("gpu").expect("an entry").expect("a job");
+            job.key
+        };
+        let plain = with(json!({}), json!([]));
+        assert!(plain.environment.is_some());
+        let batch = |size: &str| {
+            with(
+                json!({ "env": [{ "name": "BATCH", "value": size }] }),
+                json!([]),
+            )
+        };
+        assert_ne!(batch("8").job_name(), batch("64").job_name());
+        assert_eq!(batch("8").job_name(), batch("8").job_name());
+        assert!(!batch("8").is_same_job(&batch("64")));
+        // The token of the account has another name in every pod.
+        let token = |name: &str| {
+            let mount = json!({ "name": name, "mountPath": ACCOUNT });
+            with(
+                json!({ "volumeMounts": [mount] }),
+                json!([{ "name": name, "projected": {} }]),
+            )
+        };
+        assert_eq!(token("kube-api-access-1"), plain);
+        let data = |claim: &str| {
+            let mount = json!({ "name": "data", "mountPath": "/data" });
+            let volume = json!({ "name": "data", "persistentVolumeClaim": { "claimName": claim } });
+            with(json!({ "volumeMounts": [mount] }), json!([volume]))
+        };
+        assert_ne!(data("small").environment, data("large").environment);
     }
 
     #[test]

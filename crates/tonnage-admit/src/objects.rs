@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// What every object has.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -178,6 +179,8 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// Its names for claims.
     pub resource_claims: Option<Vec<PodClaim>>,
+    /// Folders that its containers may have.
+    pub volumes: Option<Vec<Value>>,
     /// What must be done before it is placed.
     pub scheduling_gates: Option<Vec<Named>>,
     /// Where it is placed.
@@ -216,13 +219,17 @@ pub struct Container {
     /// Its environment.
     pub env: Option<Vec<Variable>>,
     /// More of it, from elsewhere.
-    pub env_from: Option<Vec<serde::de::IgnoredAny>>,
+    pub env_from: Option<Vec<Value>>,
+    /// Where it is started.
+    pub working_dir: Option<String>,
+    /// Folders that are not its image's.
+    pub volume_mounts: Option<Vec<Value>>,
     /// What it uses.
     pub resources: Option<Resources>,
 }
 
 /// A variable of an environment.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Variable {
     /// Its name.
@@ -230,7 +237,7 @@ pub struct Variable {
     /// Its value.
     pub value: Option<String>,
     /// Where its value comes from, if from elsewhere.
-    pub value_from: Option<serde::de::IgnoredAny>,
+    pub value_from: Option<Value>,
 }
 
 /// What a container uses.

@@ -235,6 +235,10 @@ impl Webhook {
             else {
                 continue;
             };
+            // Its dry run would wait for the others.
+            if job.is_spread {
+                continue;
+            }
             let found: Vec<&Forecast> = [forecasts, &here]
                 .iter()
                 .flat_map(|all| all.find(job))

@@ -35,6 +35,10 @@ pub struct JobKey {
     pub sources: BTreeMap<String, String>,
     /// Settings of PyTorch's allocator, if the environment has some.
     pub allocator: Option<String>,
+    /// The start of the SHA-256 of what else a container is started with (its variables, its volumes), where the forecast
+    /// holds for that only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// How many ranks the job has, where its words do not say so.
     pub world_size: Option<u32>,
     /// How many GPUs a process sees, where that was said.
@@ -77,7 +81,10 @@ impl JobKey {
     /// The start of the names of all forecasts of this job, so that they are found without a look at the others.
     pub fn job_name(&self) -> String {
         let job = (&self.command, &self.image, &self.sources, &self.allocator);
-        digest_of(&job, JOB_DIGITS)
+        match &self.environment {
+            Some(environment) => digest_of(&(job, environment), JOB_DIGITS),
+            None => digest_of(&job, JOB_DIGITS),
+        }
     }
 
     /// Whether both are the same job, on whatever GPU and with whatever PyTorch. Numbers of ranks and of GPUs that only
@@ -89,6 +96,7 @@ impl JobKey {
             && self.image == other.image
             && self.sources == other.sources
             && self.allocator == other.allocator
+            && self.environment == other.environment
             && !differ(self.world_size, other.world_size)
             && !differ(self.gpus, other.gpus)
     }
@@ -150,6 +158,11 @@ fn digest(path: &Path) -> io::Result<Option<String>> {
         .take(MAX_SOURCE + 1)
         .read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= MAX_SOURCE).then(|| hex(&Sha256::digest(&bytes))))
+}
+
+/// The digest of what a container is started with, for [`JobKey::environment`].
+pub fn environment_digest(value: &impl Serialize) -> String {
+    digest_of(value, JOB_DIGITS)
 }
 
 /// The start of the SHA-256 of a value as JSON.

@@ -39,6 +39,9 @@ pub struct ForecastSpec {
     /// Settings of PyTorch's allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
+    /// What else its container is started with, as a digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// The catalogue's name of the GPU.
     pub gpu: String,
     /// How many GPUs it has, if more than one.
@@ -53,6 +56,7 @@ impl ForecastSpec {
             command: job.command.clone(),
             image: job.image.clone(),
             allocator: job.allocator.clone(),
+            environment: job.environment.clone(),
             gpu: gpu.to_owned(),
             gpus: (gpus > 1).then_some(gpus),
         }
@@ -64,6 +68,7 @@ impl ForecastSpec {
             command: self.command.clone(),
             image: self.image.clone(),
             allocator: self.allocator.clone(),
+            environment: self.environment.clone(),
             gpu: self.gpu.clone(),
             gpus: self.gpus,
             ..JobKey::default()
