@@ -143,3 +143,59 @@ def test_an_interrupt_gives_the_best_so_far(folder):
     fit = json.loads(out)
     assert (job.returncode, fit["interrupted"], fit["rows"][0]["bound"]) == (0, True, "interrupted")
     assert fit["rows"][0]["largest"]["values"] == [["batch", "1"]]
+
+
+# Sizes its cache as vLLM does, and says so in vLLM's words: weights of 2 GiB, 128 KiB for each token, 1 MiB for each
+# request that may run.
+SERVER = """#!{python}
+import argparse, time, torch
+parser = argparse.ArgumentParser()
+parser.add_argument("command")
+parser.add_argument("--max-model-len", type=int, default=8192)
+parser.add_argument("--max-num-seqs", type=int, default=16)
+found = parser.parse_args()
+print("INFO Initializing a V1 LLM engine (v9.9) with config: model", flush=True)
+weights = torch.empty(2 << 30, dtype=torch.uint8, device="cuda")
+print("INFO Model loading took 2.0 GiB memory and 0.1 seconds", flush=True)
+logits = torch.empty(found.max_num_seqs << 20, dtype=torch.uint8, device="cuda")
+free, total = torch.cuda.mem_get_info()
+length, blocks = found.max_model_len, (int(0.9 * total) - (total - free)) // (16 << 17)
+concurrency = blocks * 16 / length
+if concurrency < 1:
+    raise ValueError(f"the estimated maximum model length is {{blocks * 16}}.")
+print(f"INFO Available KV cache memory: {{blocks * 16 / 8192:.2f}} GiB", flush=True)
+print(f"INFO GPU KV cache size: {{blocks * 16:,}} tokens, "
+      f"Maximum concurrency for {{length:,}} tokens per request: {{concurrency:.2f}}x", flush=True)
+cache = torch.empty(blocks * 16 << 17, dtype=torch.uint8, device="cuda")
+print("INFO:     Application startup complete.", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def server(tmp_path):
+    path = tmp_path / "vllm"
+    path.write_text(SERVER.format(python=PYTHON))
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_how_many_requests_a_server_holds(tmp_path, server):
+    answer, code = tonnage(tmp_path, "serve-fit", *GPU, "--", server, "serve")
+    assert code == 0 and answer["proportional"] is True
+    assert (answer["startup"]["version"], answer["startup"]["weights_gib"]) == ("9.9", 2.0)
+    found = {row["length"]: (row["requests"], row["known"]) for row in answer["rows"]}
+    # Each token takes 128 KiB; the check with the most requests has the least for it.
+    least = min(check["startup"]["kv_cache_tokens"] for check in answer["checks"])
+    assert least < answer["startup"]["kv_cache_tokens"]
+    assert found[2048] == (least // 2048, "computed") and found[4096] == (least // 4096, "computed")
+    assert found[1024][1] == found[8192][1] == "dry_run"
+    assert answer["rows"][-1]["flags"] == f"--max-model-len 8192 --max-num-seqs {found[8192][0]}"
+
+
+def test_a_length_that_does_not_fit_is_shortened(tmp_path, server):
+    words = [server, "serve", "--max-model-len", "99999"]
+    answer, code = tonnage(tmp_path, "serve-fit", *GPU, "--no-check", "--", *words)
+    assert code == 0 and answer["proportional"] is None
+    assert answer["shortened_to"] % 256 == 0 and answer["startup"]["max_model_len"] == answer["shortened_to"]
+    assert answer["rows"][-1]["length"] == answer["shortened_to"]

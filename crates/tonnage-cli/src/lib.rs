@@ -144,6 +144,7 @@ fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Re
         Command::Record(options) => commands::record::run(options, form, surroundings),
         Command::Verify(options) => commands::verify::run(options, form, surroundings),
         Command::Fit(options) => commands::fit::run(options, form, surroundings),
+        Command::ServeFit(options) => commands::serve_fit::run(options, form, surroundings),
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),

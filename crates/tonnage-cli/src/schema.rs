@@ -26,6 +26,7 @@ pub fn schemas() -> Vec<Described> {
         of::<commands::run::Judged>("run", "tonnage run --json -- COMMAND"),
         of::<verify::Verification>("verify", "tonnage verify --json -- COMMAND"),
         of::<tonnage_fit::Fit>("fit", "tonnage fit --json -- COMMAND"),
+        of::<tonnage_fit::Serving>("serve-fit", "tonnage serve-fit --json -- vllm serve MODEL"),
         of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
         of::<commands::info::All>("info", "tonnage info --json FILE"),

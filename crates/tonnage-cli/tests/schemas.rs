@@ -357,6 +357,8 @@ fn what_commands_print_is_as_the_schemas_say() {
         ),
         ("fit", "fit --json -- true {batch=1,2}"),
         ("fit", "fit --json --gpu t4,a100-40gb -- true"),
+        // A server that ends without a word of its KV cache.
+        ("serve-fit", "serve-fit --json -- true vllm serve model"),
         ("gpus", "gpus --json"),
         ("gpu", "gpus --json h100"),
         (

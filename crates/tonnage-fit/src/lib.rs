@@ -8,6 +8,7 @@
 //! * `remedies`: what makes a job fit that does not, by changes inside its process;
 //! * `least_time`: the least time that what was counted takes, by the published peak of the GPU;
 //! * `gpus`: which GPU it fits on;
+//! * `serving`: how many requests of which length a server holds at once;
 //! * `frontier`: the question and its answer.
 //!
 //! **Invariants:** nothing here prints. Every answer was dry-run; so was the next larger one, which does not fit.
@@ -19,6 +20,7 @@ mod gpus;
 mod least_time;
 mod remedies;
 mod search;
+mod serving;
 mod template;
 mod variants;
 
@@ -27,5 +29,9 @@ pub use gpus::GpuVerdict;
 pub use least_time::{LeastTime, Work};
 pub use remedies::{ExtraCost, NotMade, Remedies, Remedy};
 pub use search::Judgement;
+pub use serving::{
+    SERVING_SCHEMA_VERSION, ServeCheck, ServeError, ServeEvidence, ServeRequest, ServeRow, Serving,
+    Startup, serve_fit,
+};
 pub use template::{Choice, Parameter, Template, TemplateError};
 pub use variants::{ConstantValue, Evidence, Stage, Trial, Watcher};

@@ -19,5 +19,6 @@ mod recording;
 pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod run;
+pub(crate) mod serve_fit;
 pub(crate) mod tune;
 pub(crate) mod verify;

@@ -97,7 +97,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     }
     let screen = Screen::new(options.no_progress, surroundings);
     let fit = tonnage_fit::fit(&request, &screen);
-    screen.bar.finish_and_clear();
+    screen.finish();
     let fit = fit.map_err(|error| match &error {
         FitError::Template(wrong) => match wrong.hint() {
             Some(hint) => hinted(error.to_string(), hint),
@@ -228,7 +228,7 @@ fn answer(fit: &Fit) -> Answer {
 }
 
 /// Shows what is being tried, and the best so far.
-struct Screen {
+pub(crate) struct Screen {
     bar: ProgressBar,
     stop: Arc<AtomicBool>,
     /// Ctrl-C was pressed.
@@ -237,7 +237,7 @@ struct Screen {
 }
 
 impl Screen {
-    fn new(is_off: bool, surroundings: &Surroundings) -> Self {
+    pub(crate) fn new(is_off: bool, surroundings: &Surroundings) -> Self {
         let bar = progress::line(is_off, PROGRESS);
         bar.enable_steady_tick(Duration::from_millis(200));
         let interrupted = Arc::new(AtomicBool::new(false));
@@ -253,6 +253,11 @@ impl Screen {
             interrupted,
             watcher: surroundings.progress.clone(),
         }
+    }
+
+    /// Leaves nothing on the terminal.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 
     fn say(&self, what: String) {
