@@ -11,7 +11,7 @@ use std::fmt;
 
 use thiserror::Error;
 use tonnage_alloc::tonnage::{Rung, Shortage};
-use tonnage_alloc::{Device, DeviceError, PolicyError, Request, Tag};
+use tonnage_alloc::{Device, DeviceError, Policy as _, PolicyError, Request, Tag};
 
 use crate::sync::{self, Arc, Mutex, ThreadId};
 use crate::{Runtime, State};
@@ -169,9 +169,13 @@ impl<D: Device, T> Climb<'_, D, T> {
     #[cold]
     pub(crate) fn run(self) -> Result<T, Error> {
         let mut tried = Vec::new();
-        for step in [Self::fronts, Self::callbacks, Self::spill, Self::leases] {
-            if let Some(value) = step(&self, &mut tried)? {
-                return Ok(value);
+        // Nobody gives anything up for what no device of this size serves.
+        let total = self.runtime.lock()?.allocator.device().total();
+        if self.request.bytes <= total {
+            for step in [Self::fronts, Self::callbacks, Self::spill, Self::leases] {
+                if let Some(value) = step(&self, &mut tried)? {
+                    return Ok(value);
+                }
             }
         }
         let mut state = self.runtime.lock()?;
@@ -243,7 +247,33 @@ impl<D: Device, T> Climb<'_, D, T> {
         let rung = Rung::Spill;
         // Least recently held first; what is held meanwhile is seen below.
         let tags: Vec<Tag> = {
-            let state = self.runtime.lock()?;
+            let mut state = self.runtime.lock()?;
+            if state.spillable.is_empty() {
+                return Ok(None);
+            }
+            let missing = match (self.attempt)(&mut state) {
+                Ok(value) => return Ok(Some(value)),
+                Err(PolicyError::OutOfMemory { requested, free }) if self.resumes => {
+                    requested.saturating_sub(free)
+                }
+                Err(PolicyError::OutOfMemory { .. }) => {
+                    state.allocator.shortage(self.request).missing
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let idle = state.spillable.iter().filter(|one| one.holds == 0);
+            let ranges = idle.flat_map(|one| state.allocator.pausable(one.tag));
+            let most: u64 = ranges.map(|range| range.bytes).sum();
+            if most > 0 && most < missing {
+                let what = format!("spilling what nobody holds, {most} bytes, is not enough");
+                tried.push(Tried {
+                    rung,
+                    tag: None,
+                    gave: 0,
+                    what,
+                });
+                return Ok(None);
+            }
             let tags = state.spillable.iter().map(|one| one.tag);
             tags.collect()
         };

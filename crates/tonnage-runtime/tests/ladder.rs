@@ -136,19 +136,20 @@ fn callbacks_are_called_in_order_until_the_request_is_served() {
 #[test]
 fn a_callback_that_panics_leaves_the_runtime_in_order() {
     let runtime = runtime();
+    runtime.alloc(ask(4 * MIB)).unwrap();
     runtime.on_shortage(|bytes| {
-        if bytes > 65 * MIB {
+        if bytes > 60 * MIB {
             panic!("on purpose")
         } else {
             0
         }
     });
-    let inside = std::panic::AssertUnwindSafe(|| runtime.alloc(ask(66 * MIB)));
+    let inside = std::panic::AssertUnwindSafe(|| runtime.alloc(ask(63 * MIB)));
     assert!(std::panic::catch_unwind(inside).is_err());
     assert_eq!(runtime.check(), Ok(()));
     runtime.alloc(ask(MIB)).unwrap();
     // This thread is not inside of a callback any more.
-    short(runtime.alloc(ask(64 * MIB)));
+    short(runtime.alloc(ask(60 * MIB)));
     assert_eq!(runtime.statistics().rungs.tried(Rung::Callbacks), 2);
 }
 
@@ -207,6 +208,35 @@ fn tags_that_nobody_holds_are_spilled_the_one_held_longest_ago_first() {
         runtime.hold(Tag(9)),
         Err(Error::Policy(PolicyError::Refused(_)))
     ));
+}
+
+#[test]
+fn nobody_gives_anything_up_in_vain() {
+    let runtime = runtime();
+    runtime.on_shortage(|bytes| {
+        if bytes > TOTAL {
+            panic!("it is too large for the device")
+        } else {
+            0
+        }
+    });
+    for tag in [FIRST, SECOND] {
+        runtime.allow_spill(tag).unwrap();
+        let block = runtime.alloc(ask(10 * MIB).tagged(tag)).unwrap();
+        fill(&runtime, block, 10 * MIB, 0x11);
+    }
+    runtime.alloc(ask(30 * MIB)).unwrap();
+    short(runtime.alloc(ask(TOTAL + 1)));
+    let said = short(runtime.alloc(ask(36 * MIB))).to_string();
+    assert!(
+        said.contains("spilling what nobody holds, 20971520 bytes, is not enough"),
+        "{said}"
+    );
+    assert_eq!(runtime.statistics().rungs.tried(Rung::Spill), 0);
+    // Both are needed for this, and both make way.
+    runtime.alloc(ask(34 * MIB)).unwrap();
+    assert_eq!(runtime.statistics().rungs.tried(Rung::Spill), 2);
+    assert_eq!(runtime.kept_on_host(), 20 * MIB);
 }
 
 #[test]

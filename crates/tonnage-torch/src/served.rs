@@ -558,6 +558,9 @@ impl Served {
                 (Rung::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
                 (Rung::Callbacks, _) => write!(text, " Callbacks say that they freed {gave}."),
                 (Rung::Spill, 0) if there.capturing => Ok(()),
+                (Rung::Spill, 0) if tried.tag.is_none() => {
+                    write!(text, " Spilling what nobody holds is not enough.")
+                }
                 (Rung::Spill, 0) => write!(text, " '{name}' is in use and was not spilled."),
                 (Rung::Spill, _) => write!(text, " '{name}' was spilled: {gave}."),
                 _ => Ok(()),
