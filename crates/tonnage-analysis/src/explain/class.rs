@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use super::case::{Case, at, counted};
 use super::codes::{Code, code};
 use super::need::Need;
-use super::{Finding, outside};
+use super::{Finding, graphs, growth, outside};
 use crate::format::bytes;
 use crate::holdings::{HeldBy, Known, Place, site};
 
@@ -38,7 +38,8 @@ give a segment back while one block in it lives.
 
 Recognised by: alive bytes + request fit on the device, and the holes in segments with live blocks, with what the
 device has free, would have served the request. Where the whole job is known, it must also complete on this device
-when it is replayed with expandable segments.
+when it is replayed with expandable segments; where it is not, nothing that grows from step to step may hold more than
+the holes.
 What helps: expandable_segments:True, which grows one segment instead of collecting many; other settings by
 `tonnage tune`. Each is replayed on your recording before it is proposed.",
 );
@@ -63,6 +64,39 @@ pub(super) struct Class {
     pub(super) finding: Finding,
     /// The live blocks that keep free memory from being given back, by index, where that is the reason.
     pub(super) pinning: Vec<u32>,
+}
+
+impl Class {
+    /// What grows from step to step runs out with or without holes: where only the part before the failure is known,
+    /// that is the reason, unless the holes hold more than what has piled up.
+    pub(super) fn unless_it_grows(self, case: &Case<'_>, whole_job: bool) -> Self {
+        if whole_job || self.finding.code != FRAGMENTED {
+            return self;
+        }
+        let searches = [graphs::find, growth::find];
+        let piled_up = searches.iter().filter_map(|search| search(case));
+        let Some(grows) = piled_up
+            .map(|found| found.finding.bytes)
+            .max()
+            .filter(|&grows| grows > case.slack.hard)
+        else {
+            return self;
+        };
+        let sentence = format!(
+            "{} have piled up, and more comes with every iteration; {} in holes would serve it only a little longer",
+            bytes(grows),
+            bytes(case.slack.hard),
+        );
+        Finding {
+            code: SHORT,
+            headline: None,
+            sentence,
+            bytes: 0,
+            held_by: None,
+            ..self.finding
+        }
+        .into()
+    }
 }
 
 impl From<Finding> for Class {

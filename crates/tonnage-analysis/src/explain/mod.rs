@@ -320,15 +320,21 @@ pub fn explain(
     let mut all = whole.map(|(whole, track)| Case::new(whole, track, track.peak_row, job, true));
     let need = all.as_ref().map(|all| {
         let (categories, holders) = (categories(all), holders(all));
-        need::find(all, moment(all), categories, holders)
+        let request = case.track.failure.map_or(0, |failure| failure.requested);
+        let wanted = case.on_device.allocated.saturating_add(request);
+        need::find(all, wanted, moment(all), categories, holders)
     });
-    let (class, pinning) = class::find(&case, need.as_ref())
+    // A second run that did not get to the failure shows a part of the job that fits; the first showed more.
+    let known = need.as_ref().filter(|need| need.seen_to_failure);
+    all = all.filter(|_| known.is_some());
+    let (class, pinning) = class::find(&case, known)
+        .map(|class| class.unless_it_grows(&case, known.is_some()))
         .map(|class| (class.finding, class.pinning))
         .unzip();
     let (mut findings, fixes, claims) = conclude(
         &mut case,
         all.as_mut(),
-        need.as_ref(),
+        known,
         class.as_ref(),
         pinning.unwrap_or_default(),
     );

@@ -10,7 +10,7 @@ use super::case::Case;
 use super::{Holder, Moment, OnDevice};
 use crate::holdings::{CategoryBytes, Holdings, Recording, changes};
 use crate::replay::Job;
-use crate::verdict::Needed;
+use crate::verdict::{Needed, Seen};
 
 /// The setting that is tried first.
 pub(super) const EXPANDABLE: &str = "expandable_segments:True";
@@ -32,6 +32,9 @@ pub struct Need {
     pub short: u64,
     /// Whether the second run came to its end; otherwise it needs at least this.
     pub complete: bool,
+    /// Whether it got as far as the first one, which failed; otherwise it shows only a part that fits.
+    #[serde(skip)]
+    pub(super) seen_to_failure: bool,
     /// Most bytes of blocks.
     pub allocated: u64,
     /// Most bytes in use on the device without a limit, with what was cached.
@@ -89,6 +92,7 @@ pub(super) fn same_track<'a>(whole: &'a Recording, failed: &Holdings) -> Option<
 
 pub(super) fn find(
     case: &Case<'_>,
+    wanted: u64,
     moment: Moment,
     categories: Vec<CategoryBytes>,
     holders: Vec<Holder>,
@@ -99,8 +103,10 @@ pub(super) fn find(
     let capacity = case.on_device.capacity;
     let complete = case.recording.is_complete();
     let job = case.job.filter(|job| is_replayed(case.recording, job));
-    let needed = Needed::find(job, alive, capacity, complete);
+    let seen = Seen::of(complete, track.peak_allocated, wanted);
+    let needed = Needed::find(job, alive, capacity, seen);
     Need {
+        seen_to_failure: seen != Seen::NotToTheFailure,
         bytes: needed.bytes,
         replayed: needed.known == "replayed",
         expandable: needed.expandable,

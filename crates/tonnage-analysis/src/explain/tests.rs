@@ -516,6 +516,38 @@ fn tn101_by_the_need_of_the_whole_job_although_the_first_request_would_fit_in_ho
 }
 
 #[test]
+fn tn201_is_the_reason_although_the_first_request_that_failed_would_fit_in_holes() {
+    let begin = |steps: u64| {
+        let mut script = Script::bare(100);
+        script.segment(0, 95);
+        script.alloc(5, &[line(1)]);
+        train(&mut script, steps, |script, _| {
+            script.alloc(10, &[line(7)]);
+        });
+        script
+    };
+    let mut failed = begin(7);
+    // 20 are free in the segment, not in one piece.
+    failed.alloc_at(85, 1, &[line(2)]);
+    failed.oom(12, &[line(7)]);
+    let explanation = failed.explain();
+    assert_eq!(explanation.failure_class, Some(codes::SHORT));
+    assert_eq!(codes(&explanation)[0], "TN201");
+    // The run without a limit was interrupted before it got to the failure.
+    let explanation = failed.explain_with(&begin(2));
+    assert_eq!(explanation.failure_class, Some(codes::SHORT));
+    assert_eq!(codes(&explanation)[0], "TN201");
+    let need = explanation.need.expect("it was run once more");
+    assert!(need.is_unknown(), "{need:?}");
+    assert_eq!(need.expandable, None, "of a part of the job");
+    assert!(
+        explanation.fixes.iter().all(|fix| !fix.whole_job),
+        "{:?}",
+        explanation.fixes
+    );
+}
+
+#[test]
 fn a_setting_helps_only_if_what_is_not_counted_takes_less_than_it_leaves() {
     // 800 alive, with a hole that nothing large fits in.
     let outcome = |capacity: u64| {

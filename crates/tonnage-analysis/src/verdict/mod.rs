@@ -36,8 +36,8 @@ pub use costs::{Cost, Costs, ToldCosts};
 pub use deadlock::{CalledInstead, Deadlock, WaitsBecause};
 pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
-pub(crate) use need::Needed;
 pub use need::{Above, Need};
+pub(crate) use need::{Needed, Seen};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 2;
@@ -405,7 +405,18 @@ pub fn verdict_of_whole<R: Read>(
     whole: impl Fn() -> io::Result<R>,
 ) -> Result<Verdict, VerdictError> {
     let mut verdict = verdict(open)?;
-    let whole = need::find(&whole, verdict.capacity.bytes)?;
+    let failures = verdict.devices.iter().filter_map(|device| {
+        let failure = device.out_of_memory.as_ref()?;
+        let requested = failure.call.is_none().then_some(failure.requested);
+        Some(
+            device
+                .at_peak
+                .allocated
+                .saturating_add(requested.unwrap_or(0)),
+        )
+    });
+    let wanted = failures.max().unwrap_or(0);
+    let whole = need::find(&whole, verdict.capacity.bytes, wanted)?;
     verdict.need = whole.need;
     // What the job costs is what the whole of it costs.
     verdict.costs = whole.costs.or(verdict.costs);

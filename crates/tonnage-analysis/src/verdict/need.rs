@@ -64,6 +64,28 @@ pub struct Above {
     pub events: u64,
 }
 
+/// How far a job that ran out of memory was seen on a device without a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// To its end.
+    ToItsEnd,
+    /// Beyond the moment at which it ran out.
+    BeyondTheFailure,
+    /// Not so far: somebody ended it, or it took another way.
+    NotToTheFailure,
+}
+
+impl Seen {
+    /// Of a run in which at most so many bytes were allocated; the first failed when `wanted` were needed at once.
+    pub(crate) fn of(complete: bool, allocated: u64, wanted: u64) -> Self {
+        match complete {
+            true => Self::ToItsEnd,
+            false if allocated >= wanted => Self::BeyondTheFailure,
+            false => Self::NotToTheFailure,
+        }
+    }
+}
+
 /// How much a job takes, and how that is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Needed {
@@ -79,13 +101,11 @@ pub(crate) struct Needed {
 
 impl Needed {
     /// What the whole `job` takes, of which no allocator can take less than `least`; without a job that can be
-    /// replayed, that is all that is known. `complete` says whether the job was seen to its end.
-    pub(crate) fn find(
-        job: Option<&Job>,
-        least: u64,
-        capacity: Option<u64>,
-        complete: bool,
-    ) -> Self {
+    /// replayed, that is all that is known. `seen` says how far the job was seen.
+    pub(crate) fn find(job: Option<&Job>, least: u64, capacity: Option<u64>, seen: Seen) -> Self {
+        // A part of the job that ends before the failure fits with any setting.
+        let job = job.filter(|_| seen != Seen::NotToTheFailure);
+        let complete = seen == Seen::ToItsEnd;
         // It ran out on this one.
         let refused = capacity;
         let smallest = job.and_then(|job| margin::smallest(job, &Alloc::Recorded, refused));
@@ -125,11 +145,12 @@ pub(super) struct Whole {
 pub(super) fn find<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     capacity: u64,
+    wanted: u64,
 ) -> Result<Whole, VerdictError> {
     let rows = Rows::read(open()?)?;
     let facts = Facts::read(&rows.reader);
     Ok(Whole {
-        need: need(&rows, &facts, open, capacity)?,
+        need: need(&rows, &facts, open, (capacity, wanted))?,
         costs: costs::find(&facts),
         unknown_sizes: rows.unmodelled.unknown_sizes(),
     })
@@ -139,7 +160,7 @@ fn need<R: Read>(
     rows: &Rows<R>,
     facts: &Facts<'_>,
     open: &impl Fn() -> io::Result<R>,
-    capacity: u64,
+    (capacity, wanted): (u64, u64),
 ) -> Result<Option<Need>, VerdictError> {
     let totals = rows.totals(facts);
     let Some(fullest) = totals.iter().max_by_key(|total| total.most_in_use) else {
@@ -156,7 +177,9 @@ fn need<R: Read>(
     let stopped = facts::why_stopped(facts.all);
     let complete = facts.ending == "exit 0" && stopped.is_none();
     let job = margin::load(open, &totals);
-    let needed = Needed::find(job.as_ref(), least, Some(capacity), complete);
+    let peak_allocated = track.at_peak_allocated().breakdown.allocated;
+    let seen = Seen::of(complete, peak_allocated, wanted);
+    let needed = Needed::find(job.as_ref(), least, Some(capacity), seen);
     let need = Need {
         device,
         bytes: needed.bytes,
@@ -164,7 +187,7 @@ fn need<R: Read>(
         most_in_use: fullest.most_in_use,
         expandable: needed.expandable,
         least,
-        peak_allocated: track.at_peak_allocated().breakdown.allocated,
+        peak_allocated,
         short: needed.short,
         complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),

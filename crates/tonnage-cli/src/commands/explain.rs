@@ -348,15 +348,17 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         screen.line("unused", &unused);
     }
     // Of a job that was seen whole, what it needs is explained, and not what it had when it failed.
-    let (categories, rounding, holders) = match &explanation.need {
-        Some(need) if is_short(explanation) => (&need.categories, 0, &need.holders),
-        _ => (
+    let shown = explanation.need.as_ref();
+    let shown = shown.filter(|need| is_short(explanation) && !need.is_unknown());
+    let (categories, rounding, holders) = match shown {
+        Some(need) => (&need.categories, 0, &need.holders),
+        None => (
             &explanation.categories,
             explanation.slack.rounding,
             &explanation.holders,
         ),
     };
-    if let Some(need) = explanation.need.as_ref().filter(|_| is_short(explanation)) {
+    if let Some(need) = shown {
         let whole = on_device(&need.on_device);
         screen.line(
             "at peak",

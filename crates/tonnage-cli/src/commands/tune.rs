@@ -193,11 +193,29 @@ fn headline(tuned: &Tuned) -> String {
             bytes(size(best)),
             bytes(size(baseline))
         ),
-        Advice::KeepIt => format!(
-            "{GOOD}keep the setting{GOOD:#}: none saves 1% of the {} it needs",
-            bytes(size(baseline))
-        ),
+        Advice::KeepIt => {
+            let others = tuned.runners_up.iter().filter(|trial| trial.completes);
+            keep(
+                size(baseline),
+                others.filter_map(|trial| trial.smallest).min(),
+            )
+        }
     }
+}
+
+/// Why nothing is proposed for a job that needs so much: nothing saves enough, or only several options together.
+fn keep(needed: u64, fewest: Option<u64>) -> String {
+    let saved = needed.saturating_sub(fewest.unwrap_or(needed));
+    let why = if saved > needed / 100 {
+        format!(
+            "no single option saves 1% of the {} it needs; several together save {}, and are proposed from 5% of the GPU on",
+            bytes(needed),
+            bytes(saved)
+        )
+    } else {
+        format!("none saves 1% of the {} it needs", bytes(needed))
+    };
+    format!("{GOOD}keep the setting{GOOD:#}: {why}")
 }
 
 fn line(text: &mut String, trial: &Trial, mark: &str) {
@@ -243,4 +261,22 @@ fn figures(
         count(calls),
         count(retries),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_options_save_is_not_denied() {
+        const GIB: u64 = 1 << 30;
+        assert!(keep(100 * GIB, None).contains("none saves 1% of the 100.00 GiB"));
+        assert!(keep(100 * GIB, Some(100 * GIB - 1)).contains("none saves 1%"));
+        let several = keep(100 * GIB, Some(96 * GIB));
+        assert!(
+            several.contains("several together save 4.00 GiB"),
+            "{several}"
+        );
+        assert!(!several.contains("none saves"), "{several}");
+    }
 }
