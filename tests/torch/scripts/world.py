@@ -66,6 +66,7 @@ if how == "objects":
     told = [f"from {rank}"] if rank == 0 else [None]
     dist.broadcast_object_list(told, src=0)
     dist.barrier(group=side)
+    dist.monitored_barrier(side)
     print(f"told {rank} {told}\n", end="", flush=True)
 dist.barrier()
 if "kept" not in sys.argv:
