@@ -378,7 +378,12 @@ pub(crate) fn end_for(missing: &Missing) -> ! {
 impl Call {
     /// What was called, so that it can be told from something similar.
     pub(crate) fn describe(&self) -> String {
-        let elements = format!("{} of {} elements", self.kind.name(), self.count);
+        let unit = if self.count == 1 {
+            "element"
+        } else {
+            "elements"
+        };
+        let elements = format!("{} of {} {unit}", self.kind.name(), self.count);
         match self.kind {
             Kind::Broadcast | Kind::Scatter => format!("{elements} from rank {}", self.root),
             Kind::Reduce | Kind::Gather => format!("{elements} to rank {}", self.root),
@@ -391,6 +396,22 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_barrier_is_a_sum_of_one_element() {
+        let mut call = Call {
+            kind: Kind::AllReduce,
+            number: 0,
+            count: 1,
+            data_type: 0,
+            operator: 0,
+            root: -1,
+            place: super::super::Place::default(),
+        };
+        assert_eq!(call.describe(), "all_reduce of 1 element");
+        call.count = 4;
+        assert_eq!(call.describe(), "all_reduce of 4 elements");
+    }
 
     fn told(process: u64, target: Option<u64>) -> Told {
         Told {
