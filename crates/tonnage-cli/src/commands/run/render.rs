@@ -462,8 +462,15 @@ fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> Str
     format!("{}{}", at(place, here), inside.unwrap_or_default())
 }
 
+/// Whether PyTorch refused a request that the driver was never asked for, although there was room.
+fn is_own_limit(requested: u64, free: u64, refused_by_driver: u64) -> bool {
+    refused_by_driver == 0 && requested <= free
+}
+
 fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path) {
     if let Some(oom) = &device.out_of_memory {
+        let own_limit =
+            oom.call.is_none() && is_own_limit(oom.requested, oom.free, device.refusals);
         let mut place = where_from(oom.place.as_ref(), oom.inside.as_ref(), here);
         if oom.place.is_none() {
             let raised = verdict.exceptions.iter().find_map(|e| e.place.as_ref());
@@ -485,6 +492,11 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
                 ),
             },
         );
+        if own_limit {
+            let limit = "refused by PyTorch, which did not ask the GPU: the script limits its own memory, as by \
+                         set_per_process_memory_fraction";
+            row(text, "", limit);
+        }
     } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first())
     {
         let message = exception.message.lines().next().unwrap_or_default();
@@ -792,6 +804,13 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn a_limit_of_the_script_itself_is_told_from_a_full_gpu() {
+        assert!(is_own_limit(256, 18_000, 0));
+        assert!(!is_own_limit(256, 200, 0), "there was no room");
+        assert!(!is_own_limit(256, 18_000, 1), "the driver refused");
+    }
 
     fn place(file: &str, line: u64, function: &str) -> Place {
         Place {
