@@ -51,3 +51,11 @@ def test_each_pass_and_step_begins_and_ends(tonnage):
     assert {"Sequential", "0", "1", "Failing", "inner"} <= modules
     files = {row["text"] for row in run.table().to_pylist() if row["kind"] == "frame"}
     assert "<tonnage>" not in {file for file in files if file}
+
+
+def test_a_peak_and_running_out_within_one_operator(tonnage):
+    # The new peak is to be looked at as soon as the operator has ended; looking at the error comes before that.
+    run = tonnage("oom_inside_operator.py", options=("--gpu", "rtx4090", "--stop-at-oom"), timeout=120)
+    assert run.code == 0, run.err
+    assert "out of memory" in run.err
+    assert run.verdict["devices"][0]["peak_allocated"] > 13 << 30

@@ -48,6 +48,8 @@ class _Recorder:
         self.changes = None
         self.set_history = None
         self.running = False
+        # Whether the script has run out of memory, and we look why.
+        self.at_out_of_memory = False
         # Whether the script records a history of its own, which must not be cleared.
         self.shared = False
         self.draining = False
@@ -335,7 +337,10 @@ class _Recorder:
         operator of torch, where no step of the script ends. Without values, Python would not run there.
 
         A script that is profiled or traced gets 2, to be called at the next event: Python 3.11 would call it for ever
-        there."""
+        there. So does a script that has run out of memory: what we do then is itself inside an operator and takes many
+        steps, at each of which Python would call this up to 32 times."""
+        if self.at_out_of_memory:
+            return 2
         frame = sys._getframe(2)
         for _ in range(12):
             if frame is None:
@@ -376,6 +381,7 @@ class _Recorder:
     def _out_of_memory(self, device, size, allowed, free):
         # Called by the thread that ran out, which may be one of torch's own. An
         # exception here would take the place of the script's OutOfMemoryError.
+        self.at_out_of_memory = True
         try:
             self.sample()
             self.ask_owners()
@@ -384,6 +390,8 @@ class _Recorder:
         except Exception as error:
             self.running = False
             print(f"tonnage: the history ends here: {error}", file=sys.stderr)
+        finally:
+            self.at_out_of_memory = False
 
     def _history_asked_for_by_script(self, enabled="all", *arguments, **options):
         self.drain()
