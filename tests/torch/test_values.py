@@ -334,3 +334,18 @@ def test_a_worker_that_is_killed_has_told_what_it_decided_by(tonnage, tmp_path):
     assert "ended by: -9" in run.err, run.err
     # Told when there are 1, 2 and 4 of them.
     assert run.verdict["unknown_values"]["decisions"] == 4
+
+
+def test_what_a_function_made_is_free_when_it_has_returned(tonnage, tmp_path):
+    path = tmp_path / "returns.py"
+    path.write_text(
+        "import torch\n"
+        "def step():\n"
+        "    model = torch.nn.Linear(4096, 4096, device='cuda')\n"
+        "    model(torch.ones(8, 4096, device='cuda')).prod().backward()\n"
+        "step()\n"
+        "print('MiB alive:', torch.cuda.memory_allocated() >> 20)\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 0, run.err
+    assert "MiB alive: 0\n" in run.err, run.err

@@ -451,7 +451,8 @@ class Values:
         Those that count masks are told what the forward pass found; those of other functions are seen by the mode.
         """
         handles, seen = [], set()
-        self.backward_place = self._place()
+        # Not the frame: what its function has made would live on with it.
+        self.backward_place = self._place()[0]
         if not self.counted and not self.read_in_backward:
             return handles
         roots = (roots,) if isinstance(roots, self.torch.Tensor) else roots
@@ -1326,7 +1327,7 @@ class Values:
         if nearest is not None:
             return (nearest.f_code.co_filename, nearest.f_lineno, nearest.f_code.co_name), nearest
         if self.backward_place is not None:
-            return self.backward_place[0], None
+            return self.backward_place, None
         return ("", 0, ""), None
 
     @_harmless(None)
