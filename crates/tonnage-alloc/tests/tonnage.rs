@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tonnage_alloc::tonnage::{
-    Allocator, Event, EventKind, Observer, Place, Plan, Range, Rung, Settings, Statistics,
+    Allocator, Event, EventKind, Observer, Place, Plan, Range, SearchStep, Settings, Statistics,
 };
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{
@@ -41,7 +41,7 @@ struct Books {
     paused: BTreeSet<u64>,
     moved: u64,
     refused: u64,
-    rungs: Vec<Rung>,
+    search_steps: Vec<SearchStep>,
 }
 
 impl Observer for Books {
@@ -78,7 +78,7 @@ impl Observer for Books {
                 }
             }
             EventKind::Move => self.moved += bytes / GRANULARITY,
-            EventKind::Rung(rung) => self.rungs.push(rung),
+            EventKind::Search(step) => self.search_steps.push(step),
             EventKind::Refused => self.refused += 1,
             other => panic!("{other:?}"),
         }
@@ -602,13 +602,22 @@ fn every_step_of_the_search_is_told() {
     let mut allocator = allocator(Settings::default());
     let kept = allocator.alloc(ask(TOTAL / 2)).unwrap();
     assert!(allocator.alloc(ask(TOTAL)).is_err());
-    let rungs = std::mem::take(&mut allocator.observer_mut().rungs);
-    let first = [Rung::OtherStreams, Rung::Pages];
-    let all = [Rung::OtherStreams, Rung::Pages, Rung::Wait, Rung::Device];
-    assert_eq!(rungs, [&first[..], &all[..]].concat());
+    let search_steps = std::mem::take(&mut allocator.observer_mut().search_steps);
+    let first = [SearchStep::OtherStreams, SearchStep::Pages];
+    let all = [
+        SearchStep::OtherStreams,
+        SearchStep::Pages,
+        SearchStep::Wait,
+        SearchStep::Device,
+    ];
+    assert_eq!(search_steps, [&first[..], &all[..]].concat());
     allocator.free(kept).unwrap();
     allocator.alloc(ask(TOTAL / 2)).unwrap();
-    assert_eq!(allocator.observer().rungs, [], "a free block is no search");
+    assert_eq!(
+        allocator.observer().search_steps,
+        [],
+        "a free block is no search"
+    );
 }
 
 #[test]

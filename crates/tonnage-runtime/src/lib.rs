@@ -48,18 +48,18 @@
 #![forbid(unsafe_code)]
 
 mod front;
-mod ladder;
 mod lease;
 mod pause;
+mod search;
 mod shelf;
 mod spill;
 mod sync;
 mod tenant;
 
 pub use front::{Block, Front};
-pub use ladder::{CallbackId, Error, OutOfMemory, Tried};
 pub use lease::{Lease, LeaseError, Leased, Recalls};
 pub use pause::Kept;
+pub use search::{CallbackId, Error, OutOfMemory, Tried};
 pub use spill::Hold;
 pub use tenant::Tenant;
 
@@ -67,8 +67,8 @@ use tonnage_alloc::tonnage::{Allocator, BlockInfo, Events, Plan, Ring, Settings,
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag};
 
-use ladder::{Callbacks, Climb};
 use pause::Saved;
+use search::{Callbacks, Search};
 use shelf::Shelf;
 use spill::Spillable;
 use sync::{Arc, Mutex, MutexGuard};
@@ -197,20 +197,20 @@ impl<D: Device> Runtime<D> {
         let served = self.lock()?.allocator.attempt(request);
         match served {
             Ok(block) => Ok(block),
-            Err(PolicyError::OutOfMemory { .. }) => self.climb(request),
+            Err(PolicyError::OutOfMemory { .. }) => self.search(request),
             Err(error) => Err(error.into()),
         }
     }
 
     #[cold]
-    fn climb(&self, request: Request) -> Result<DeviceAddr, Error> {
-        let climb = Climb {
+    fn search(&self, request: Request) -> Result<DeviceAddr, Error> {
+        let search = Search {
             runtime: self,
             request,
             resumes: false,
             attempt: &|state| state.allocator.attempt(request),
         };
-        climb.run()
+        search.run()
     }
 
     /// Takes back what fronts keep; how many blocks there were. No lock is held while another one is taken.

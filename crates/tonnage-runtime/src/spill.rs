@@ -7,8 +7,8 @@
 
 use tonnage_alloc::{Contents, Device, PolicyError, Request, StreamId, Tag};
 
-use crate::ladder::{Climb, Error};
 use crate::pause::{self, Kept};
+use crate::search::{Error, Search};
 use crate::{Runtime, State};
 
 /// A tag that may be spilled.
@@ -121,13 +121,13 @@ impl<D: Contents> Runtime<D> {
         let resumed = attempt(&mut *self.lock()?);
         match resumed {
             Err(PolicyError::OutOfMemory { .. }) => {
-                let climb = Climb {
+                let search = Search {
                     runtime: self,
                     request: Request::new(bytes, StreamId(0)),
                     resumes: true,
                     attempt: &attempt,
                 };
-                climb.run()?;
+                search.run()?;
             }
             resumed => {
                 resumed?;

@@ -13,7 +13,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tonnage_alloc::tonnage::{Rung, Settings};
+use tonnage_alloc::tonnage::{SearchStep, Settings};
 use tonnage_alloc::{DeviceAddr, Request, StreamId};
 use tonnage_device_host::HostDevice;
 use tonnage_runtime::{Error, Lease, LeaseError, Leased, Runtime};
@@ -187,7 +187,10 @@ fn kill_9_of_a_tenant_returns_its_bytes() {
     assert_eq!(refused.shortage.others(), Some(200 * MIB), "{refused}");
     assert_eq!(refused.shortage.missing, 44 * MIB);
     assert!(
-        refused.tried.iter().any(|tried| tried.rung == Rung::Leases),
+        refused
+            .tried
+            .iter()
+            .any(|tried| tried.step == SearchStep::Leases),
         "{refused}"
     );
     other.kill();
@@ -220,9 +223,12 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
     assert_eq!(other.tell("answer"), "answering");
     lease.set_patience(Duration::from_secs(30));
     runtime.alloc(ask(100 * MIB)).unwrap();
-    let rungs = runtime.statistics().rungs;
+    let search_steps = runtime.statistics().search_steps;
     assert_eq!(
-        (rungs.tried(Rung::Leases), rungs.helped(Rung::Leases)),
+        (
+            search_steps.tried(SearchStep::Leases),
+            search_steps.helped(SearchStep::Leases)
+        ),
         (2, 1)
     );
     // What it uses, it keeps.

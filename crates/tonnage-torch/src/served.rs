@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use tonnage_alloc::tonnage::{
-    Allocator, BlockState, EventKind, Plan, PlanError, Ring, Rung, Settings,
+    Allocator, BlockState, EventKind, Plan, PlanError, Ring, SearchStep, Settings,
 };
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
@@ -514,10 +514,10 @@ impl Served {
             plan.unknown,
             plan.occupied,
             plan.steps,
-            now.rungs.tried(Rung::Callbacks),
-            now.rungs.tried(Rung::Spill),
-            now.rungs.helped(Rung::Callbacks),
-            now.rungs.helped(Rung::Spill),
+            now.search_steps.tried(SearchStep::Callbacks),
+            now.search_steps.tried(SearchStep::Spill),
+            now.search_steps.helped(SearchStep::Callbacks),
+            now.search_steps.helped(SearchStep::Spill),
         ]
     }
 
@@ -554,15 +554,17 @@ impl Served {
         for tried in &short.tried {
             let name = tried.tag.map(tags::name).unwrap_or_default();
             let gave = readable(tried.gave);
-            let _ = match (tried.rung, tried.gave) {
-                (Rung::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
-                (Rung::Callbacks, _) => write!(text, " Callbacks say that they freed {gave}."),
-                (Rung::Spill, 0) if there.capturing => Ok(()),
-                (Rung::Spill, 0) if tried.tag.is_none() => {
+            let _ = match (tried.step, tried.gave) {
+                (SearchStep::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
+                (SearchStep::Callbacks, _) => {
+                    write!(text, " Callbacks say that they freed {gave}.")
+                }
+                (SearchStep::Spill, 0) if there.capturing => Ok(()),
+                (SearchStep::Spill, 0) if tried.tag.is_none() => {
                     write!(text, " Spilling what nobody holds is not enough.")
                 }
-                (Rung::Spill, 0) => write!(text, " '{name}' is in use and was not spilled."),
-                (Rung::Spill, _) => write!(text, " '{name}' was spilled: {gave}."),
+                (SearchStep::Spill, 0) => write!(text, " '{name}' is in use and was not spilled."),
+                (SearchStep::Spill, _) => write!(text, " '{name}' was spilled: {gave}."),
                 _ => Ok(()),
             };
         }

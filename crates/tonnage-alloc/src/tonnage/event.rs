@@ -31,7 +31,7 @@ pub enum EventKind {
     /// They have memory again.
     Resume,
     /// A step of the search for memory, for a request that no free block could serve.
-    Rung(Rung),
+    Search(SearchStep),
     /// A request was not served, because there is no memory. `addr` is no address: the bytes that the device had free.
     Refused,
 }
@@ -39,7 +39,7 @@ pub enum EventKind {
 /// A step of the search for memory, in the order in which they are taken. After each of them the search is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
-pub enum Rung {
+pub enum SearchStep {
     /// Blocks of other streams whose work is done were made anyone's.
     OtherStreams,
     /// Pages were obtained from the device or moved from where nobody used them.
@@ -60,7 +60,7 @@ pub enum Rung {
     Leases,
 }
 
-impl Rung {
+impl SearchStep {
     /// All steps, in their order.
     pub const ALL: [Self; 9] = [
         Self::OtherStreams,
@@ -102,15 +102,15 @@ impl EventKind {
         Self::Move,
         Self::Pause,
         Self::Resume,
-        Self::Rung(Rung::OtherStreams),
-        Self::Rung(Rung::Pages),
-        Self::Rung(Rung::Wait),
-        Self::Rung(Rung::Planned),
-        Self::Rung(Rung::Device),
-        Self::Rung(Rung::Fronts),
-        Self::Rung(Rung::Callbacks),
-        Self::Rung(Rung::Spill),
-        Self::Rung(Rung::Leases),
+        Self::Search(SearchStep::OtherStreams),
+        Self::Search(SearchStep::Pages),
+        Self::Search(SearchStep::Wait),
+        Self::Search(SearchStep::Planned),
+        Self::Search(SearchStep::Device),
+        Self::Search(SearchStep::Fronts),
+        Self::Search(SearchStep::Callbacks),
+        Self::Search(SearchStep::Spill),
+        Self::Search(SearchStep::Leases),
         Self::Refused,
     ];
 
@@ -126,15 +126,15 @@ impl EventKind {
             Self::Move => "move",
             Self::Pause => "pause",
             Self::Resume => "resume",
-            Self::Rung(Rung::OtherStreams) => "search_other_streams",
-            Self::Rung(Rung::Pages) => "search_pages",
-            Self::Rung(Rung::Wait) => "search_wait",
-            Self::Rung(Rung::Planned) => "search_planned",
-            Self::Rung(Rung::Device) => "search_device",
-            Self::Rung(Rung::Fronts) => "search_fronts",
-            Self::Rung(Rung::Callbacks) => "search_callbacks",
-            Self::Rung(Rung::Spill) => "search_spill",
-            Self::Rung(Rung::Leases) => "search_leases",
+            Self::Search(SearchStep::OtherStreams) => "search_other_streams",
+            Self::Search(SearchStep::Pages) => "search_pages",
+            Self::Search(SearchStep::Wait) => "search_wait",
+            Self::Search(SearchStep::Planned) => "search_planned",
+            Self::Search(SearchStep::Device) => "search_device",
+            Self::Search(SearchStep::Fronts) => "search_fronts",
+            Self::Search(SearchStep::Callbacks) => "search_callbacks",
+            Self::Search(SearchStep::Spill) => "search_spill",
+            Self::Search(SearchStep::Leases) => "search_leases",
             Self::Refused => "refused",
         }
     }

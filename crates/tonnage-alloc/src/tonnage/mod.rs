@@ -45,7 +45,7 @@ mod streams;
 mod transfer;
 mod window;
 
-pub use event::{Event, EventKind, Observer, Rung};
+pub use event::{Event, EventKind, Observer, SearchStep};
 pub use follow::{Divergence, Followed};
 pub use pause::Range;
 pub use plan::{Place, Plan, PlanError};
@@ -53,7 +53,7 @@ pub use ring::{Events, Ring};
 pub use settings::Settings;
 pub use shortage::{Shortage, TagUse};
 pub use snapshot::{BlockInfo, BlockState};
-pub use statistics::{Level, Rungs, Statistics};
+pub use statistics::{Level, SearchSteps, Statistics};
 
 use statistics::Counts;
 
@@ -194,7 +194,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             refused: counts.refused,
             misses: counts.misses,
             retries: counts.retries,
-            rungs: counts.rungs,
+            search_steps: counts.search_steps,
             blocks: self.arena.live() as u64,
             pending: self.pending.len() as u64,
             paused: self.paused_bytes(),

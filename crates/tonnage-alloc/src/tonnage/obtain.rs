@@ -10,7 +10,7 @@ use super::blocks::NONE;
 use super::streams::Patience;
 use super::transfer::{Failed, neighbours};
 use super::window::{PageRange, Window};
-use super::{Allocator, Device, EventKind, Observer, Rung};
+use super::{Allocator, Device, EventKind, Observer, SearchStep};
 use crate::{DeviceError, PhysicalId, PolicyError, StreamId};
 
 /// How it is known how much memory the device has left.
@@ -43,12 +43,14 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     pub(super) fn obtain(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
         self.counts.misses += 1;
         if !demand.capturing {
-            self.climb(Rung::OtherStreams, demand);
+            self.note(SearchStep::OtherStreams, demand);
             self.share_done(demand.lane, Patience::Ask)?;
         }
         if let Some(block) = self.arena.take_any(demand) {
             if !demand.capturing {
-                self.counts.rungs.add_helped(Rung::OtherStreams);
+                self.counts
+                    .search_steps
+                    .add_helped(SearchStep::OtherStreams);
             }
             return Ok(block);
         }
@@ -57,50 +59,50 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         {
             return Ok(block);
         }
-        self.climb(Rung::Pages, demand);
+        self.note(SearchStep::Pages, demand);
         if let Some(block) = self.enlarge(demand, Room::Told)? {
-            return Ok(self.helped(Rung::Pages, block));
+            return Ok(self.helped(SearchStep::Pages, block));
         }
         if demand.capturing {
             return self.last_resort(demand);
         }
         self.counts.retries += 1;
-        self.climb(Rung::Wait, demand);
+        self.note(SearchStep::Wait, demand);
         self.complete_frees(Patience::Wait)?;
         self.share_done(demand.lane, Patience::Wait)?;
         if let Some(block) = self.arena.take_any(demand) {
-            return Ok(self.helped(Rung::Wait, block));
+            return Ok(self.helped(SearchStep::Wait, block));
         }
         if let Some(block) = self.enlarge(demand, Room::Told)? {
-            return Ok(self.helped(Rung::Wait, block));
+            return Ok(self.helped(SearchStep::Wait, block));
         }
         self.last_resort(demand)
     }
 
     /// Counts that a step of the search led to a block.
-    fn helped(&mut self, rung: Rung, block: u32) -> u32 {
-        self.counts.rungs.add_helped(rung);
+    fn helped(&mut self, step: SearchStep, block: u32) -> u32 {
+        self.counts.search_steps.add_helped(step);
         block
     }
 
     /// What a plan keeps, and what the device gives although it said that it has not so much.
     fn last_resort(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
         if self.arena.planned_pages() > 0 {
-            self.climb(Rung::Planned, demand);
+            self.note(SearchStep::Planned, demand);
         }
         if let Some(block) = self.arena.take_planned(demand) {
-            return Ok(self.helped(Rung::Planned, block));
+            return Ok(self.helped(SearchStep::Planned, block));
         }
-        self.climb(Rung::Device, demand);
+        self.note(SearchStep::Device, demand);
         match self.enlarge(demand, Room::Asked)? {
-            Some(block) => Ok(self.helped(Rung::Device, block)),
+            Some(block) => Ok(self.helped(SearchStep::Device, block)),
             None => Err(self.out_of_memory(demand.requested)),
         }
     }
 
     /// Tells of a step of the search.
-    fn climb(&mut self, rung: Rung, demand: &Demand) {
-        self.note_rung(rung, demand.requested, self.stream_of(demand.lane));
+    fn note(&mut self, step: SearchStep, demand: &Demand) {
+        self.note_step(step, demand.requested, self.stream_of(demand.lane));
     }
 
     fn stream_of(&self, lane: u32) -> StreamId {

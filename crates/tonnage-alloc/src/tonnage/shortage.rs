@@ -10,7 +10,7 @@ use std::fmt;
 
 use super::arena::SHARED;
 use super::blocks::State;
-use super::{Allocator, Device, Event, EventKind, Observer, Rung};
+use super::{Allocator, Device, Event, EventKind, Observer, SearchStep};
 use crate::torch::PoolId;
 use crate::{DeviceAddr, PolicyError, Request, StreamId, Tag, round_up};
 
@@ -195,15 +195,15 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     }
 
     /// Tells of a step of the search for memory that somebody else takes for a request.
-    pub fn note_rung(&mut self, rung: Rung, bytes: u64, stream: StreamId) {
-        self.counts.rungs.add(rung);
-        let event = Event::new(EventKind::Rung(rung), DeviceAddr(0), bytes, stream);
+    pub fn note_step(&mut self, step: SearchStep, bytes: u64, stream: StreamId) {
+        self.counts.search_steps.add(step);
+        let event = Event::new(EventKind::Search(step), DeviceAddr(0), bytes, stream);
         self.observer.observe(event);
     }
 
     /// Counts that such a step led to what was asked for.
-    pub fn note_helped(&mut self, rung: Rung) {
-        self.counts.rungs.add_helped(rung);
+    pub fn note_helped(&mut self, step: SearchStep) {
+        self.counts.search_steps.add_helped(step);
     }
 
     /// Counts a refused request, tells of it, and says what there was.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Exact counts of what the allocator did.
 
-use super::event::Rung;
+use super::event::SearchStep;
 use super::follow::Followed;
 
 /// A number of bytes, and the most it ever was.
@@ -77,28 +77,28 @@ impl Gauge {
 
 /// How often each step of the search for memory was taken, and how often the request was served after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rungs {
-    tried: [u64; Rung::ALL.len()],
-    helped: [u64; Rung::ALL.len()],
+pub struct SearchSteps {
+    tried: [u64; SearchStep::ALL.len()],
+    helped: [u64; SearchStep::ALL.len()],
 }
 
-impl Rungs {
+impl SearchSteps {
     /// How often a step was taken.
-    pub fn tried(&self, rung: Rung) -> u64 {
-        self.tried[rung as usize]
+    pub fn tried(&self, step: SearchStep) -> u64 {
+        self.tried[step as usize]
     }
 
     /// How often a request was served after it.
-    pub fn helped(&self, rung: Rung) -> u64 {
-        self.helped[rung as usize]
+    pub fn helped(&self, step: SearchStep) -> u64 {
+        self.helped[step as usize]
     }
 
-    pub(super) fn add(&mut self, rung: Rung) {
-        self.tried[rung as usize] += 1;
+    pub(super) fn add(&mut self, step: SearchStep) {
+        self.tried[step as usize] += 1;
     }
 
-    pub(super) fn add_helped(&mut self, rung: Rung) {
-        self.helped[rung as usize] += 1;
+    pub(super) fn add_helped(&mut self, step: SearchStep) {
+        self.helped[step as usize] += 1;
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Counts {
     pub(super) refused: u64,
     pub(super) misses: u64,
     pub(super) retries: u64,
-    pub(super) rungs: Rungs,
+    pub(super) search_steps: SearchSteps,
 }
 
 /// What the allocator has and what it did so far. Every number is exact.
@@ -152,7 +152,7 @@ pub struct Statistics {
     /// How often everything was waited for to serve a request.
     pub retries: u64,
     /// The steps of the search for memory.
-    pub rungs: Rungs,
+    pub search_steps: SearchSteps,
     /// How far the program was as planned, if there is a plan.
     pub plan: Option<Followed>,
 }

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tonnage_alloc::tonnage::{EventKind, Rung, Settings};
+use tonnage_alloc::tonnage::{EventKind, SearchStep, Settings};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, Tag};
 use tonnage_conformance::{Checked, TestDevice};
@@ -29,15 +29,15 @@ fn ask(bytes: u64) -> Request {
 }
 
 /// The steps that were taken, from the ring of events, and whether requests were refused.
-fn climbed(runtime: &Runtime<HostDevice>) -> (Vec<Rung>, usize) {
+fn searched(runtime: &Runtime<HostDevice>) -> (Vec<SearchStep>, usize) {
     let events = runtime.events().unwrap().events;
     let refused = events.iter().filter(|one| one.kind == EventKind::Refused);
     let refused = refused.count();
-    let rungs = events.iter().filter_map(|one| match one.kind {
-        EventKind::Rung(rung) => Some(rung),
+    let search_steps = events.iter().filter_map(|one| match one.kind {
+        EventKind::Search(step) => Some(step),
         _ => None,
     });
-    (rungs.collect(), refused)
+    (search_steps.collect(), refused)
 }
 
 fn short<T: std::fmt::Debug>(result: Result<T, Error>) -> OutOfMemory {
@@ -81,12 +81,12 @@ fn what_fronts_keep_is_taken_first_and_a_served_request_is_not_refused() {
     });
     runtime.alloc(ask(TOTAL)).unwrap();
     let now = runtime.statistics();
-    assert_eq!((now.refused, climbed(&runtime).1), (0, 0), "it was served");
-    assert!(climbed(&runtime).0.contains(&Rung::Fronts));
+    assert_eq!((now.refused, searched(&runtime).1), (0, 0), "it was served");
+    assert!(searched(&runtime).0.contains(&SearchStep::Fronts));
     assert_eq!(
         (
-            now.rungs.tried(Rung::Fronts),
-            now.rungs.helped(Rung::Fronts)
+            now.search_steps.tried(SearchStep::Fronts),
+            now.search_steps.helped(SearchStep::Fronts)
         ),
         (1, 1)
     );
@@ -118,9 +118,12 @@ fn callbacks_are_called_in_order_until_the_request_is_served() {
     assert!(runtime.remove_callback(nothing) && !runtime.remove_callback(nothing));
     runtime.alloc(ask(40 * MIB)).unwrap();
     assert_eq!(*order.lock().unwrap(), [(0, 40 * MIB), (1, 40 * MIB)]);
-    let rungs = runtime.statistics().rungs;
+    let search_steps = runtime.statistics().search_steps;
     assert_eq!(
-        (rungs.tried(Rung::Callbacks), rungs.helped(Rung::Callbacks)),
+        (
+            search_steps.tried(SearchStep::Callbacks),
+            search_steps.helped(SearchStep::Callbacks)
+        ),
         (2, 1)
     );
     // The third has 20 MiB, the first two have nothing any more.
@@ -128,8 +131,8 @@ fn callbacks_are_called_in_order_until_the_request_is_served() {
     assert_eq!(order.lock().unwrap().len(), 5);
     assert_eq!(refused.tried.len(), 1);
     assert_eq!(
-        (refused.tried[0].rung, refused.tried[0].gave),
-        (Rung::Callbacks, 20 * MIB)
+        (refused.tried[0].step, refused.tried[0].gave),
+        (SearchStep::Callbacks, 20 * MIB)
     );
 }
 
@@ -150,7 +153,13 @@ fn a_callback_that_panics_leaves_the_runtime_in_order() {
     runtime.alloc(ask(MIB)).unwrap();
     // This thread is not inside of a callback any more.
     short(runtime.alloc(ask(60 * MIB)));
-    assert_eq!(runtime.statistics().rungs.tried(Rung::Callbacks), 2);
+    assert_eq!(
+        runtime
+            .statistics()
+            .search_steps
+            .tried(SearchStep::Callbacks),
+        2
+    );
 }
 
 #[test]
@@ -170,9 +179,12 @@ fn tags_that_nobody_holds_are_spilled_the_one_held_longest_ago_first() {
     assert!(holds(&runtime, first, 24 * MIB, 0x11), "one was enough");
     assert!(!holds(&runtime, second, 1, 0x22), "it has no memory");
     assert_eq!(runtime.kept_on_host(), 24 * MIB);
-    let rungs = runtime.statistics().rungs;
+    let search_steps = runtime.statistics().search_steps;
     assert_eq!(
-        (rungs.tried(Rung::Spill), rungs.helped(Rung::Spill)),
+        (
+            search_steps.tried(SearchStep::Spill),
+            search_steps.helped(SearchStep::Spill)
+        ),
         (1, 1)
     );
     // Bringing it back spills the other one.
@@ -232,10 +244,16 @@ fn nobody_gives_anything_up_in_vain() {
         said.contains("spilling what nobody holds, 20971520 bytes, is not enough"),
         "{said}"
     );
-    assert_eq!(runtime.statistics().rungs.tried(Rung::Spill), 0);
+    assert_eq!(
+        runtime.statistics().search_steps.tried(SearchStep::Spill),
+        0
+    );
     // Both are needed for this, and both make way.
     runtime.alloc(ask(34 * MIB)).unwrap();
-    assert_eq!(runtime.statistics().rungs.tried(Rung::Spill), 2);
+    assert_eq!(
+        runtime.statistics().search_steps.tried(SearchStep::Spill),
+        2
+    );
     assert_eq!(runtime.kept_on_host(), 20 * MIB);
 }
 
@@ -286,7 +304,7 @@ fn the_error_says_what_there_is_and_what_would_help() {
         "out of memory: 20.00 MiB asked for, 10.00 MiB are missing. Of 64.00 MiB the allocator holds 54.00 MiB, 30.00 MiB \
          of it in live blocks and 24.00 MiB free, the largest piece 1.00 MiB; 10.00 MiB are free on the device."
     );
-    assert_eq!((runtime.statistics().refused, climbed(&runtime).1), (1, 1));
+    assert_eq!((runtime.statistics().refused, searched(&runtime).1), (1, 1));
     // What it says is missing is what is missing: five pages more, and it is served.
     for block in blocks.drain(..4) {
         runtime.free(block).unwrap();
@@ -388,7 +406,11 @@ impl Program {
                 drop(hold);
             }
         }
-        let spilled = self.runtime.statistics().rungs.tried(Rung::Spill);
+        let spilled = self
+            .runtime
+            .statistics()
+            .search_steps
+            .tried(SearchStep::Spill);
         assert!(spilled >= 4, "{spilled}");
         self.insist(|runtime| Ok(runtime.free(other)?));
         for (tag, block, byte) in blocks {

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use thiserror::Error;
-use tonnage_alloc::tonnage::{Rung, Shortage};
+use tonnage_alloc::tonnage::{SearchStep, Shortage};
 use tonnage_alloc::{Device, DeviceError, Policy as _, PolicyError, Request, Tag};
 
 use crate::sync::{self, Arc, Mutex, ThreadId};
@@ -55,7 +55,7 @@ pub struct OutOfMemory {
 #[non_exhaustive]
 pub struct Tried {
     /// Which one.
-    pub rung: Rung,
+    pub step: SearchStep,
     /// The tag that was to make way, of a spill.
     pub tag: Option<Tag>,
     /// Bytes that became free by it, as far as it is known.
@@ -138,7 +138,7 @@ impl Callbacks {
 }
 
 /// A request that is made again and again.
-pub(crate) struct Climb<'a, D, T> {
+pub(crate) struct Search<'a, D, T> {
     pub(crate) runtime: &'a Runtime<D>,
     /// What is asked for; of a tag that is to be resumed, its bytes.
     pub(crate) request: Request,
@@ -147,12 +147,12 @@ pub(crate) struct Climb<'a, D, T> {
     pub(crate) attempt: &'a dyn Fn(&mut State<D>) -> Result<T, PolicyError>,
 }
 
-impl<D: Device, T> Climb<'_, D, T> {
+impl<D: Device, T> Search<'_, D, T> {
     /// Makes the request again after a step; `None` if there is still no memory.
-    fn again(&self, state: &mut State<D>, rung: Rung) -> Result<Option<T>, PolicyError> {
+    fn again(&self, state: &mut State<D>, step: SearchStep) -> Result<Option<T>, PolicyError> {
         match (self.attempt)(state) {
             Ok(value) => {
-                state.allocator.note_helped(rung);
+                state.allocator.note_helped(step);
                 Ok(Some(value))
             }
             Err(PolicyError::OutOfMemory { .. }) => Ok(None),
@@ -160,9 +160,9 @@ impl<D: Device, T> Climb<'_, D, T> {
         }
     }
 
-    fn note(&self, state: &mut State<D>, rung: Rung) {
+    fn note(&self, state: &mut State<D>, step: SearchStep) {
         let Request { bytes, stream, .. } = self.request;
-        state.allocator.note_rung(rung, bytes, stream);
+        state.allocator.note_step(step, bytes, stream);
     }
 
     /// Takes every step until one helps.
@@ -199,31 +199,31 @@ impl<D: Device, T> Climb<'_, D, T> {
         if blocks == 0 {
             return Ok(None);
         }
-        let rung = Rung::Fronts;
-        self.note(&mut *self.runtime.lock()?, rung);
+        let step = SearchStep::Fronts;
+        self.note(&mut *self.runtime.lock()?, step);
         let blocks = self.runtime.recall()?;
         tried.push(Tried {
-            rung,
+            step,
             tag: None,
             gave: bytes,
             what: format!("{blocks} blocks that fronts kept"),
         });
-        Ok(self.again(&mut *self.runtime.lock()?, rung)?)
+        Ok(self.again(&mut *self.runtime.lock()?, step)?)
     }
 
     fn callbacks(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
         let Some((callbacks, _inside)) = self.runtime.callbacks.enter() else {
             return Ok(None);
         };
-        let rung = Rung::Callbacks;
+        let step = SearchStep::Callbacks;
         let count = callbacks.len();
         let mut gave = 0_u64;
         for callback in callbacks {
-            self.note(&mut *self.runtime.lock()?, rung);
+            self.note(&mut *self.runtime.lock()?, step);
             let freed = callback(self.request.bytes);
             gave = gave.saturating_add(freed);
             if freed > 0
-                && let Some(value) = self.again(&mut *self.runtime.lock()?, rung)?
+                && let Some(value) = self.again(&mut *self.runtime.lock()?, step)?
             {
                 return Ok(Some(value));
             }
@@ -235,7 +235,7 @@ impl<D: Device, T> Climb<'_, D, T> {
             (_, _) => format!("{count} callbacks say that they freed"),
         };
         tried.push(Tried {
-            rung,
+            step,
             tag: None,
             gave,
             what,
@@ -244,7 +244,7 @@ impl<D: Device, T> Climb<'_, D, T> {
     }
 
     fn spill(&self, tried: &mut Vec<Tried>) -> Result<Option<T>, Error> {
-        let rung = Rung::Spill;
+        let step = SearchStep::Spill;
         // Least recently held first; what is held meanwhile is seen below.
         let tags: Vec<Tag> = {
             let mut state = self.runtime.lock()?;
@@ -267,7 +267,7 @@ impl<D: Device, T> Climb<'_, D, T> {
             if most > 0 && most < missing {
                 let what = format!("spilling what nobody holds, {most} bytes, is not enough");
                 tried.push(Tried {
-                    rung,
+                    step,
                     tag: None,
                     gave: 0,
                     what,
@@ -280,7 +280,7 @@ impl<D: Device, T> Climb<'_, D, T> {
         for tag in tags {
             let mut state = self.runtime.lock()?;
             let told = |gave, what| Tried {
-                rung,
+                step,
                 tag: Some(tag),
                 gave,
                 what,
@@ -302,7 +302,7 @@ impl<D: Device, T> Climb<'_, D, T> {
             if state.allocator.pausable(tag).is_empty() {
                 continue;
             }
-            self.note(&mut state, rung);
+            self.note(&mut state, step);
             match spill(&mut state, tag) {
                 Ok(gave) => {
                     tried.push(told(gave, format!("tag {number} was spilled to the host")));
@@ -317,7 +317,7 @@ impl<D: Device, T> Climb<'_, D, T> {
                     continue;
                 }
             }
-            if let Some(value) = self.again(&mut state, rung)? {
+            if let Some(value) = self.again(&mut state, step)? {
                 return Ok(Some(value));
             }
         }
@@ -328,12 +328,12 @@ impl<D: Device, T> Climb<'_, D, T> {
         let Some(lease) = sync::locked(&self.runtime.lease).clone() else {
             return Ok(None);
         };
-        let rung = Rung::Leases;
+        let step = SearchStep::Leases;
         // How much there is may have changed since the device was last asked.
         let _ = lease.free();
         let missing = {
             let mut state = self.runtime.lock()?;
-            self.note(&mut state, rung);
+            self.note(&mut state, step);
             if self.resumes {
                 self.request.bytes
             } else {
@@ -342,7 +342,7 @@ impl<D: Device, T> Climb<'_, D, T> {
         };
         let what = match lease.ask(missing) {
             Ok(asked) => {
-                if let Some(value) = self.again(&mut *self.runtime.lock()?, rung)? {
+                if let Some(value) = self.again(&mut *self.runtime.lock()?, step)? {
                     return Ok(Some(value));
                 }
                 asked
@@ -350,7 +350,7 @@ impl<D: Device, T> Climb<'_, D, T> {
             Err(error) => format!("other processes could not be asked: {error}"),
         };
         tried.push(Tried {
-            rung,
+            step,
             tag: None,
             gave: 0,
             what,
@@ -367,7 +367,7 @@ impl<D: Device> Runtime<D> {
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
-    /// use tonnage_alloc::tonnage::{Rung, Settings};
+    /// use tonnage_alloc::tonnage::{SearchStep, Settings};
     /// use tonnage_alloc::{PolicyError, Request, SimConfig, SimDevice, StreamId};
     /// use tonnage_runtime::Runtime;
     ///
@@ -383,7 +383,7 @@ impl<D: Device> Runtime<D> {
     ///     runtime.free(block).map_or(0, |()| 40 << 20)
     /// });
     /// runtime.alloc(ask(60 << 20))?;
-    /// assert_eq!(runtime.statistics().rungs.helped(Rung::Callbacks), 1);
+    /// assert_eq!(runtime.statistics().search_steps.helped(SearchStep::Callbacks), 1);
     /// # Ok::<(), PolicyError>(())
     /// ```
     pub fn on_shortage(&self, callback: impl Fn(u64) -> u64 + Send + Sync + 'static) -> CallbackId {
