@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What webhook and controller are both told: where the API server is, and which devices are GPUs.
+//! What webhook and controller have in common: where the API server is, which devices are GPUs, and how they end.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::client::{Client, ClientError};
 
@@ -49,4 +51,37 @@ pub struct ClusterArguments {
     /// Seconds after which a forecast that could not be made in the cluster is tried again, if a pod asks for it.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub retry_after: u64,
+}
+
+/// Runs a program to its end; what went wrong is for its standard error.
+///
+/// # Errors
+///
+/// With the sentence to write, and the exit code beside it, if the program could not do its work.
+pub fn run_to_end(
+    program: impl Future<Output = Result<(), String>>,
+) -> Result<(), (String, ExitCode)> {
+    let failed = |reason| (reason, ExitCode::from(2));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed(format!("cannot start: {error}")))?;
+    runtime.block_on(program).map_err(failed)
+}
+
+/// Waits until the program is told to end. It is listened for from this call on.
+///
+/// # Errors
+///
+/// If the system does not let it listen.
+pub fn told_to_end() -> Result<impl Future<Output = ()>, String> {
+    let listen = |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }

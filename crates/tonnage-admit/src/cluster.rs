@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is known of a cluster: its pods that use claims, and its GPUs. Both are watched, so that an answer asks nobody.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -42,13 +42,6 @@ impl Cache {
             has_pods: AtomicBool::new(false),
             has_gpus: AtomicBool::new(false),
         }
-    }
-
-    /// The devices that the catalogue knows, by its names.
-    pub(crate) fn in_catalogue(&self, devices: &Devices) -> BTreeSet<String> {
-        let mut products = devices.gpus(&self.catalogue).products;
-        products.retain(|id| self.knows(id));
-        products
     }
 
     /// Whether everything was listed once.

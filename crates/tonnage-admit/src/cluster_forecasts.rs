@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::client::{Client, ClientError, Seen, escaped};
-use crate::controller::objects::{ForecastObject, Phase};
+use crate::controller::objects::{ForecastObject, Phase, forecasts_of};
 use crate::controller::run::{ALL_FORECASTS, now};
 use crate::forecasts::Forecasts;
 use crate::job::Job;
@@ -55,22 +55,26 @@ impl ClusterForecasts {
         self.is_known.load(Ordering::Acquire)
     }
 
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<String, Namespace>> {
+        let lock = self.namespaces.read();
+        lock.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<String, Namespace>> {
+        let lock = self.namespaces.write();
+        lock.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Those of a namespace that are ready.
     pub fn of(&self, namespace: &str) -> Arc<Forecasts> {
-        let namespaces = self
-            .namespaces
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let namespaces = self.read();
         let found = namespaces.get(namespace);
         found.map_or_else(Arc::default, |one| Arc::clone(&one.forecasts))
     }
 
     /// Whether nothing has to be found out about a job on this GPU: its forecast failed a short while ago.
     pub fn has_failed(&self, namespace: &str, job: &Job, gpu: &str) -> bool {
-        let namespaces = self
-            .namespaces
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let namespaces = self.read();
         let objects = namespaces.get(namespace).map(|one| &one.objects);
         let now = now();
         objects.into_iter().flatten().any(|(_, one)| {
@@ -94,10 +98,7 @@ impl ClusterForecasts {
         for one in namespaces.values_mut() {
             one.refresh();
         }
-        *self
-            .namespaces
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = namespaces;
+        *self.write() = namespaces;
         self.is_known.store(true, Ordering::Release);
     }
 
@@ -107,10 +108,7 @@ impl ClusterForecasts {
         else {
             return;
         };
-        let mut namespaces = self
-            .namespaces
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut namespaces = self.write();
         let of = namespaces.entry(namespace).or_default();
         if is_there {
             of.objects.insert(name, object);
@@ -130,10 +128,7 @@ impl ClusterForecasts {
     ) -> Result<(), ClientError> {
         for name in names {
             let is_finished = {
-                let namespaces = self
-                    .namespaces
-                    .read()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let namespaces = self.read();
                 let of = namespaces.get(namespace);
                 of.and_then(|of| of.objects.get(name))
                     .is_some_and(ForecastObject::is_finished)
@@ -141,11 +136,7 @@ impl ClusterForecasts {
             if is_finished {
                 continue;
             }
-            let path = format!(
-                "/apis/tonnage.dev/v1alpha1/namespaces/{}/forecasts/{}",
-                escaped(namespace),
-                escaped(name)
-            );
+            let path = format!("{}/{}", forecasts_of(namespace), escaped(name));
             match client.get::<ForecastObject>(&path).await {
                 Ok(object) => self.change(object, true),
                 Err(error) if error.is_not_found() => {}

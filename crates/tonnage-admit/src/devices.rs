@@ -70,6 +70,13 @@ impl Devices {
         }
     }
 
+    /// Those that the catalogue knows, by its names.
+    pub(crate) fn in_catalogue(&self, catalogue: &Catalogue) -> BTreeSet<String> {
+        let mut products = self.gpus(catalogue).products;
+        products.retain(|id| catalogue.find(id).is_ok());
+        products
+    }
+
     /// What an answer needs.
     pub fn gpus(&self, catalogue: &Catalogue) -> Gpus {
         let id = |kind: &Kind| match catalogue.find(&kind.product) {

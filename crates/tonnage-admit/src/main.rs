@@ -14,9 +14,8 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use tonnage_admit::answer::Settings;
-use tonnage_admit::arguments::{ClusterArguments, ServerArguments};
+use tonnage_admit::arguments::{ClusterArguments, ServerArguments, run_to_end, told_to_end};
 use tonnage_admit::client::ClientError;
 use tonnage_admit::cluster::{Cache, Pods, follow_pods, follow_slices};
 use tonnage_admit::cluster_forecasts::{ClusterForecasts, follow_forecasts};
@@ -81,23 +80,13 @@ impl From<ModeArgument> for Mode {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("cannot start: {error}")),
-    };
-    match runtime.block_on(run(arguments)) {
+    match run_to_end(run(Arguments::parse())) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => failed(&reason),
+        Err((reason, code)) => {
+            eprintln!("error: {reason}");
+            code
+        }
     }
-}
-
-fn failed(reason: &str) -> ExitCode {
-    eprintln!("error: {reason}");
-    ExitCode::FAILURE
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {
@@ -138,14 +127,7 @@ async fn run(arguments: Arguments) -> Result<(), String> {
         chain: arguments.certificate,
         key: arguments.key,
     };
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
-    let end = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    };
+    let end = told_to_end()?;
     let delay = Duration::from_secs(arguments.shutdown_delay);
     serve(webhook, arguments.listen, files, end, delay)
         .await

@@ -313,20 +313,14 @@ impl Webhook {
                 return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
             }
         };
-        let answer = match &request.subject {
-            Subject::Other => Answer::default(),
-            Subject::Pod(pod) => {
-                let Some(forecasts) = self.known() else {
-                    self.counters.unready();
-                    return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
-                };
-                self.hold(pod, &forecasts).await
+        let answer = match (&request.subject, self.known()) {
+            (Subject::Other, _) => Answer::default(),
+            (_, None) => {
+                self.counters.unready();
+                return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
             }
-            Subject::Claim(claim) => {
-                let Some(forecasts) = self.known() else {
-                    self.counters.unready();
-                    return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
-                };
+            (Subject::Pod(pod), Some(forecasts)) => self.hold(pod, &forecasts).await,
+            (Subject::Claim(claim), Some(forecasts)) => {
                 let namespace = claim.metadata.namespace.clone().unwrap_or_default();
                 let known = self.pods.known(claim::owner(claim).as_ref()).await;
                 let known = self.caught_up(known, &namespace).await;

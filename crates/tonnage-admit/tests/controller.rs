@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tonnage_admit::controller::dry_run::DryRuns;
 use tonnage_admit::controller::objects::{ForecastObject, Phase, Terminated, written};
-use tonnage_admit::controller::plan::{Name, Settings, State, Step, steps};
+use tonnage_admit::controller::plan::{HeldPod, Name, Settings, State, Step, steps};
 
 const GATE: &str = "tonnage.dev/forecast";
 const START: u64 = 1_800_000_000;
@@ -39,6 +39,8 @@ fn name(name: &str) -> Name {
 /// The API server, as far as the controller uses it.
 struct Cluster {
     state: State,
+    /// Every pod, as it is written.
+    pods: BTreeMap<Name, Value>,
     version: u64,
     /// Every Job that was ever created.
     jobs_created: Vec<String>,
@@ -51,6 +53,7 @@ impl Cluster {
                 gpus: BTreeSet::from(["h100-80gb".to_owned(), "a100-80gb".to_owned()]),
                 ..State::default()
             },
+            pods: BTreeMap::new(),
             version: 1,
             jobs_created: Vec::new(),
         };
@@ -62,23 +65,58 @@ impl Cluster {
         let template = serde_json::from_value(template).unwrap();
         cluster.state.templates.insert(name("gpu"), template);
         for (pod, script) in pods {
-            let pod_json = json!({
-                "metadata": {
-                    "name": pod, "namespace": "team", "uid": pod, "resourceVersion": "1",
-                    "creationTimestamp": written(START),
-                },
-                "spec": {
-                    "schedulingGates": [{ "name": "another" }, { "name": GATE }],
-                    "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "gpu" }],
-                    "containers": [{
-                        "name": "job", "image": "train:1", "command": ["python", script],
-                        "resources": { "claims": [{ "name": "gpu" }] },
-                    }],
-                },
-            });
-            cluster.state.pods.insert(name(pod), pod_json);
+            cluster.add_pod(pod, script);
         }
         cluster
+    }
+
+    /// With one kind of GPU, so that a job has one forecast.
+    fn with_h100(pods: &[(&str, &str)]) -> Self {
+        let mut cluster = Self::new(pods);
+        cluster.state.gpus = BTreeSet::from(["h100-80gb".to_owned()]);
+        cluster
+    }
+
+    fn add_pod(&mut self, pod: &str, script: &str) {
+        let raw = json!({
+            "metadata": {
+                "name": pod, "namespace": "team", "uid": pod, "resourceVersion": "1",
+                "creationTimestamp": written(START),
+            },
+            "spec": {
+                "schedulingGates": [{ "name": "another" }, { "name": GATE }],
+                "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "gpu" }],
+                "containers": [{
+                    "name": "job", "image": "train:1", "command": ["python", script],
+                    "resources": { "claims": [{ "name": "gpu" }] },
+                }],
+            },
+        });
+        self.set_pod(&name(pod), raw);
+    }
+
+    /// Writes a pod, which is then told to the controller if it waits.
+    fn set_pod(&mut self, name: &Name, raw: Value) {
+        let pod = serde_json::from_value(raw.clone()).unwrap();
+        match HeldPod::new(pod, raw.clone()) {
+            Some(held) => self.state.pods.insert(name.clone(), held),
+            None => self.state.pods.remove(name),
+        };
+        self.pods.insert(name.clone(), raw);
+    }
+
+    /// Looks and does what is to be done, so many times.
+    fn work(&mut self, rounds: usize, now: u64) {
+        for _ in 0..rounds {
+            for step in steps(&self.state, &settings(), now) {
+                self.execute(&step, now);
+            }
+        }
+    }
+
+    /// The first Job that there is.
+    fn job(&self) -> Name {
+        self.state.jobs.keys().next().unwrap().clone()
     }
 
     fn next_version(&mut self) -> String {
@@ -129,7 +167,7 @@ impl Cluster {
                 self.state.jobs.remove(name);
             }
             Step::OpenGate { pod, patch } => {
-                let Some(current) = self.state.pods.get_mut(pod) else {
+                let Some(mut current) = self.pods.get(pod).cloned() else {
                     return;
                 };
                 let changes = patch.as_array().unwrap();
@@ -138,10 +176,11 @@ impl Cluster {
                     return;
                 }
                 for change in &changes[1..] {
-                    apply(current, change);
+                    apply(&mut current, change);
                 }
                 self.version += 1;
                 current["metadata"]["resourceVersion"] = json!(self.version.to_string());
+                self.set_pod(pod, current);
             }
         }
     }
@@ -158,7 +197,7 @@ impl Cluster {
     }
 
     fn waiting(&self) -> Vec<&Name> {
-        let held = self.state.pods.iter().filter(|(_, pod)| {
+        let held = self.pods.iter().filter(|(_, pod)| {
             let gates = pod["spec"]["schedulingGates"].as_array().unwrap();
             gates.iter().any(|gate| gate["name"] == GATE)
         });
@@ -272,7 +311,7 @@ proptest! {
             prop_assert!(one.forecast().is_some());
         }
         // Other gates stay.
-        for pod in cluster.state.pods.values() {
+        for pod in cluster.pods.values() {
             prop_assert_eq!(&pod["spec"]["schedulingGates"], &json!([{ "name": "another" }]));
         }
     }
@@ -281,33 +320,21 @@ proptest! {
 #[test]
 fn so_many_dry_runs_at_a_time_and_no_more() {
     let mut cluster = Cluster::new(&[("a", "one.py"), ("b", "two.py")]);
-    for _ in 0..5 {
-        for step in steps(&cluster.state, &settings(), START) {
-            cluster.execute(&step, START);
-        }
-    }
+    cluster.work(5, START);
     assert_eq!(cluster.state.forecasts.len(), 4);
     assert_eq!(cluster.jobs_created.len(), 2);
 }
 
 #[test]
 fn a_dry_run_that_fails_opens_the_gate_and_is_tried_again_later() {
-    let mut cluster = Cluster::new(&[("a", "one.py")]);
-    cluster.state.gpus = BTreeSet::from(["h100-80gb".to_owned()]);
-    let run = |cluster: &mut Cluster, now: u64| {
-        for _ in 0..5 {
-            for step in steps(&cluster.state, &settings(), now) {
-                cluster.execute(&step, now);
-            }
-        }
-    };
-    run(&mut cluster, START);
-    let job = cluster.state.jobs.keys().next().unwrap().clone();
+    let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
+    cluster.work(5, START);
+    let job = cluster.job();
     cluster.end_job(
         &job,
         r#"{"schema_version":1,"no_forecast":"it failed with ImportError"}"#,
     );
-    run(&mut cluster, START + 20);
+    cluster.work(5, START + 20);
     let status = &cluster.forecast("one.py").status;
     assert_eq!(status.phase, Phase::Failed);
     assert_eq!(
@@ -316,16 +343,12 @@ fn a_dry_run_that_fails_opens_the_gate_and_is_tried_again_later() {
     );
     assert!(cluster.waiting().is_empty());
     // A pod that comes soon after goes on at once; one that comes much later has it tried again.
-    let pod = |cluster: &mut Cluster, other: &str| {
-        let fresh = Cluster::new(&[(other, "one.py")]).state.pods;
-        cluster.state.pods = fresh;
-    };
-    pod(&mut cluster, "b");
-    run(&mut cluster, START + 100);
+    cluster.add_pod("b", "one.py");
+    cluster.work(5, START + 100);
     assert!(cluster.waiting().is_empty());
     assert_eq!(cluster.jobs_created.len(), 1);
-    pod(&mut cluster, "c");
-    run(&mut cluster, START + 1100);
+    cluster.add_pod("c", "one.py");
+    cluster.work(5, START + 1100);
     assert_eq!(cluster.waiting().len(), 1);
     assert_eq!(cluster.jobs_created.len(), 2);
     assert_ne!(cluster.jobs_created[0], cluster.jobs_created[1]);
@@ -334,14 +357,9 @@ fn a_dry_run_that_fails_opens_the_gate_and_is_tried_again_later() {
 #[test]
 fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
     let reason = |condition: Value, ended: Option<Terminated>| {
-        let mut cluster = Cluster::new(&[("a", "one.py")]);
-        cluster.state.gpus = BTreeSet::from(["h100-80gb".to_owned()]);
-        for _ in 0..3 {
-            for step in steps(&cluster.state, &settings(), START) {
-                cluster.execute(&step, START);
-            }
-        }
-        let job = cluster.state.jobs.keys().next().unwrap().clone();
+        let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
+        cluster.work(3, START);
+        let job = cluster.job();
         let object = json!({
             "metadata": { "name": job.1, "namespace": job.0, "creationTimestamp": written(START) },
             "status": { "conditions": [condition] },
@@ -358,9 +376,7 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
         }
         // Its pod may be told after the Job.
         assert!(steps(&cluster.state, &settings(), START + 5).is_empty());
-        for step in steps(&cluster.state, &settings(), START + 30) {
-            cluster.execute(&step, START + 30);
-        }
+        cluster.work(1, START + 30);
         cluster.forecast("one.py").status.message.clone().unwrap()
     };
     let failed = |reason: &str| {
@@ -392,21 +408,13 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
 
 #[test]
 fn what_somebody_else_wrote_is_no_forecast() {
-    let mut cluster = Cluster::new(&[("a", "one.py")]);
-    cluster.state.gpus = BTreeSet::from(["h100-80gb".to_owned()]);
+    let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
     for message in ["Killed", &said("t4"), "{}", &"x".repeat(5000)] {
-        let mut cluster = Cluster::new(&[("a", "one.py")]);
-        cluster.state.gpus = BTreeSet::from(["h100-80gb".to_owned()]);
-        for _ in 0..3 {
-            for step in steps(&cluster.state, &settings(), START) {
-                cluster.execute(&step, START);
-            }
-        }
-        let job = cluster.state.jobs.keys().next().unwrap().clone();
+        let mut cluster = Cluster::with_h100(&[("a", "one.py")]);
+        cluster.work(3, START);
+        let job = cluster.job();
         cluster.end_job(&job, message);
-        for step in steps(&cluster.state, &settings(), START) {
-            cluster.execute(&step, START);
-        }
+        cluster.work(1, START);
         let one = cluster.forecast("one.py");
         assert_eq!(one.status.phase, Phase::Failed);
         let said = one.status.message.as_deref().unwrap();
@@ -423,13 +431,9 @@ fn what_somebody_else_wrote_is_no_forecast() {
 #[test]
 fn nobody_waits_any_more() {
     let mut cluster = Cluster::new(&[("a", "one.py")]);
-    for step in steps(&cluster.state, &settings(), START) {
-        cluster.execute(&step, START);
-    }
+    cluster.work(1, START);
     assert_eq!(cluster.state.forecasts.len(), 2);
     cluster.state.pods.clear();
-    for step in steps(&cluster.state, &settings(), START) {
-        cluster.execute(&step, START);
-    }
+    cluster.work(1, START);
     assert!(cluster.state.forecasts.is_empty());
 }

@@ -14,8 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
-use tonnage_admit::arguments::{ClusterArguments, ServerArguments};
+use tonnage_admit::arguments::{ClusterArguments, ServerArguments, run_to_end, told_to_end};
 use tonnage_admit::client::ClientError;
 use tonnage_admit::controller::dry_run::DryRuns;
 use tonnage_admit::controller::lease::{Lease, hold};
@@ -89,23 +88,13 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(&format!("cannot start: {error}")),
-    };
-    match runtime.block_on(run(arguments)) {
+    match run_to_end(run(Arguments::parse())) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => failed(&reason),
+        Err((reason, code)) => {
+            eprintln!("error: {reason}");
+            code
+        }
     }
-}
-
-fn failed(reason: &str) -> ExitCode {
-    eprintln!("error: {reason}");
-    ExitCode::from(2)
 }
 
 async fn run(arguments: Arguments) -> Result<(), String> {
@@ -160,13 +149,11 @@ async fn run(arguments: Arguments) -> Result<(), String> {
     tokio::spawn(hold(client, lease, holds, |error: &ClientError| {
         write(&Event::Watch(error));
     }));
-    let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| error.to_string())?;
+    let end = told_to_end()?;
     // It may end at any point: the next one finds what is left to do.
     tokio::select! {
         () = controller.run() => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = end => {}
     }
     Ok(())
 }

@@ -7,12 +7,20 @@ use serde_json::{Value, json};
 use tonnage_forecast::message::Message;
 use tonnage_forecast::{Forecast, ForecastError, JobKey, MIB};
 
+use crate::client::escaped;
 use crate::objects::Metadata;
 
 /// The version of the custom resource.
 pub const API_VERSION: &str = "tonnage.dev/v1alpha1";
 /// All forecasts of the cluster.
 pub const FORECASTS: &str = "/apis/tonnage.dev/v1alpha1/forecasts";
+
+/// Those of a namespace.
+pub(crate) fn forecasts_of(namespace: &str) -> String {
+    let namespace = escaped(namespace);
+    format!("/apis/tonnage.dev/v1alpha1/namespaces/{namespace}/forecasts")
+}
+
 /// Characters of a message in a status.
 const MAX_SENTENCE: usize = 1000;
 

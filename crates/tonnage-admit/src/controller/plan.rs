@@ -47,8 +47,8 @@ pub struct Settings {
 /// What is in the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Pods that are not placed yet, as they are written.
-    pub pods: BTreeMap<Name, Value>,
+    /// Pods that wait for a forecast.
+    pub pods: BTreeMap<Name, HeldPod>,
     /// What claims are made from.
     pub templates: BTreeMap<Name, ResourceClaimTemplate>,
     /// Forecasts.
@@ -59,6 +59,21 @@ pub struct State {
     pub ended: BTreeMap<Name, BTreeMap<String, Terminated>>,
     /// The GPUs, as the catalogue names them.
     pub gpus: BTreeSet<String>,
+}
+
+/// A pod that waits for a forecast.
+#[derive(Clone, Debug)]
+pub struct HeldPod {
+    pod: Pod,
+    /// As it is written: a dry run takes over what is not read here.
+    raw: Value,
+}
+
+impl HeldPod {
+    /// A pod and how it is written; `None` if it does not wait.
+    pub fn new(pod: Pod, raw: Value) -> Option<Self> {
+        is_held(&pod).then_some(Self { pod, raw })
+    }
 }
 
 /// A step.
@@ -111,14 +126,8 @@ pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
     // For which forecasts pods wait, and which container shows how it is run.
     let mut waiting: BTreeMap<Name, (&Value, String)> = BTreeMap::new();
     let gpus: BTreeSet<&String> = state.gpus.iter().chain(&settings.gpus).collect();
-    for (name, raw) in &state.pods {
-        let Ok(pod) = serde_json::from_value::<Pod>(raw.clone()) else {
-            continue;
-        };
-        if !is_held(&pod) {
-            continue;
-        }
-        let Some(wanted) = wanted(&pod, &name.0, state, settings) else {
+    for (name, HeldPod { pod, raw }) in &state.pods {
+        let Some(wanted) = wanted(pod, &name.0, state, settings) else {
             // What its claim is made from is not there yet: it could not be placed anyway.
             continue;
         };
@@ -167,17 +176,30 @@ pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
         .filter(|job| job.ended().is_none())
         .count();
     for (name, forecast) in &state.forecasts {
-        if !forecast.is_finished() {
-            go_on(
-                name,
-                forecast,
-                waiting.get(name),
-                &mut running,
-                state,
-                settings,
-                now,
-                &mut steps,
-            );
+        if forecast.is_finished() {
+            continue;
+        }
+        let attempt = Attempt {
+            name,
+            forecast,
+            settings,
+            now,
+        };
+        let at = (name.0.clone(), forecast.job_name());
+        let ended = state.ended.get(&at);
+        let said = ended.and_then(|all| all.values().find(|one| !one.message.is_empty()));
+        match (said, state.jobs.get(&at), waiting.get(name)) {
+            (Some(said), _, _) => steps.push(attempt.take(&said.message)),
+            (None, Some(job), _) => {
+                let last = ended.and_then(|all| all.values().last());
+                steps.extend(attempt.watch(job, last));
+            }
+            (None, None, Some((pod, container))) if running < settings.parallel => {
+                running += 1;
+                steps.push(attempt.start(pod, container));
+            }
+            (None, None, Some(_)) => {}
+            (None, None, None) => steps.push(Step::DeleteForecast(name.clone())),
         }
     }
     steps
@@ -218,98 +240,93 @@ fn wanted(pod: &Pod, namespace: &str, state: &State, settings: &Settings) -> Opt
     Some(wanted)
 }
 
-/// What is to be done for a forecast that is not there yet.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "one look at a forecast, split from the loop for reading only"
-)]
-fn go_on(
-    name: &Name,
-    forecast: &ForecastObject,
-    wanted: Option<&(&Value, String)>,
-    running: &mut usize,
-    state: &State,
-    settings: &Settings,
+/// A forecast that is not there yet, and what is done for it.
+struct Attempt<'a> {
+    name: &'a Name,
+    forecast: &'a ForecastObject,
+    settings: &'a Settings,
     now: u64,
-    steps: &mut Vec<Step>,
-) {
-    let at = (name.0.clone(), forecast.job_name());
-    let attempt = forecast.status.attempt;
-    let fail = |reason: &str| {
-        let status = ForecastStatus::failed(reason, attempt, now);
-        set_status(name, forecast, &status)
-    };
-    let ended = state.ended.get(&at);
-    let said = ended.and_then(|all| all.values().find(|one| !one.message.is_empty()));
-    if let Some(one) = said {
-        let status = ForecastStatus::of_message(&one.message, &forecast.spec, attempt, now);
-        steps.push(set_status(name, forecast, &status));
-        return;
+}
+
+impl Attempt<'_> {
+    fn set(&self, status: &ForecastStatus) -> Step {
+        set_status(self.name, self.forecast, status)
     }
-    let Some(job) = state.jobs.get(&at) else {
-        match wanted {
-            Some((pod, container)) if *running < settings.parallel => {
-                *running += 1;
-                match dry_run::job(pod, container, forecast, &settings.dry_runs) {
-                    Some(object) => steps.push(Step::CreateJob {
-                        forecast: name.clone(),
-                        object,
-                    }),
-                    None => steps.push(fail("the pod has no such container")),
-                }
-            }
-            Some(_) => {}
-            None => steps.push(Step::DeleteForecast(name.clone())),
-        }
-        return;
-    };
-    if let Some(condition) = job.ended() {
-        let since = condition.last_transition_time.as_deref().and_then(read);
-        if since.is_none_or(|since| now >= since.saturating_add(LAST_WORDS)) {
-            let last = ended.and_then(|all| all.values().last());
-            steps.push(fail(&why(
-                last,
-                &condition.reason,
-                &condition.message,
-                settings,
-            )));
-        }
-        return;
+
+    fn fail(&self, reason: &str) -> Step {
+        let attempt = self.forecast.status.attempt;
+        self.set(&ForecastStatus::failed(reason, attempt, self.now))
     }
-    let created = job.metadata.creation_timestamp.as_deref().and_then(read);
-    let limit = settings.dry_runs.seconds.saturating_add(OVERDUE);
-    if created.is_some_and(|created| now >= created.saturating_add(limit)) {
-        steps.push(fail(&too_long(settings)));
-        steps.push(Step::DeleteJob(at));
-    } else if forecast.status.phase == Phase::Pending {
-        let status = ForecastStatus {
-            phase: Phase::Running,
-            ..forecast.status.clone()
+
+    /// Takes what the dry run said.
+    fn take(&self, message: &str) -> Step {
+        let ForecastObject { spec, status, .. } = self.forecast;
+        let attempt = status.attempt;
+        self.set(&ForecastStatus::of_message(
+            message, spec, attempt, self.now,
+        ))
+    }
+
+    /// Starts the dry run of this container of a pod.
+    fn start(&self, pod: &Value, container: &str) -> Step {
+        match dry_run::job(pod, container, self.forecast, &self.settings.dry_runs) {
+            Some(object) => Step::CreateJob {
+                forecast: self.name.clone(),
+                object,
+            },
+            None => self.fail("the pod has no such container"),
+        }
+    }
+
+    /// Looks after a dry run that has said nothing yet; `last` is how its container ended.
+    fn watch(&self, job: &Job, last: Option<&Terminated>) -> Vec<Step> {
+        let status = &self.forecast.status;
+        let has_passed = |since: Option<&str>, seconds: u64| {
+            let since = since.and_then(read);
+            since.map(|since| self.now >= since.saturating_add(seconds))
         };
-        steps.push(set_status(name, forecast, &status));
-    }
-}
-
-fn too_long(settings: &Settings) -> String {
-    let seconds = settings.dry_runs.seconds;
-    format!("the dry run was ended after {seconds} seconds")
-}
-
-/// Why a Job that has ended gave no forecast.
-fn why(last: Option<&Terminated>, reason: &str, message: &str, settings: &Settings) -> String {
-    match last {
-        _ if reason == "DeadlineExceeded" => too_long(settings),
-        Some(one) if one.reason == "OOMKilled" => format!(
-            "the dry run needs more host memory than the {} that it may have",
-            settings.dry_runs.memory
-        ),
-        Some(one) if one.exit_code != 0 => {
-            format!(
-                "the dry run ended with exit {} and said nothing",
-                one.exit_code
-            )
+        if let Some(condition) = job.ended() {
+            // Without a time there is nothing to wait for.
+            return match has_passed(condition.last_transition_time.as_deref(), LAST_WORDS) {
+                Some(false) => Vec::new(),
+                _ => vec![self.fail(&self.why(last, &condition.reason, &condition.message))],
+            };
         }
-        _ => format!("the dry run said nothing: {reason} {message}"),
+        let limit = self.settings.dry_runs.seconds.saturating_add(OVERDUE);
+        if has_passed(job.metadata.creation_timestamp.as_deref(), limit) == Some(true) {
+            let at = (self.name.0.clone(), self.forecast.job_name());
+            return vec![self.fail(&self.too_long()), Step::DeleteJob(at)];
+        }
+        if status.phase == Phase::Pending {
+            return vec![self.set(&ForecastStatus {
+                phase: Phase::Running,
+                ..status.clone()
+            })];
+        }
+        Vec::new()
+    }
+
+    fn too_long(&self) -> String {
+        let seconds = self.settings.dry_runs.seconds;
+        format!("the dry run was ended after {seconds} seconds")
+    }
+
+    /// Why a Job that has ended gave no forecast.
+    fn why(&self, last: Option<&Terminated>, reason: &str, message: &str) -> String {
+        match last {
+            _ if reason == "DeadlineExceeded" => self.too_long(),
+            Some(one) if one.reason == "OOMKilled" => format!(
+                "the dry run needs more host memory than the {} that it may have",
+                self.settings.dry_runs.memory
+            ),
+            Some(one) if one.exit_code != 0 => {
+                format!(
+                    "the dry run ended with exit {} and said nothing",
+                    one.exit_code
+                )
+            }
+            _ => format!("the dry run said nothing: {reason} {message}"),
+        }
     }
 }
 

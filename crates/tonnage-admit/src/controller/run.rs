@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Watches the cluster, and does what is to be done.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,14 +9,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Notify;
+use tonnage_gpus::Catalogue;
 
 use super::dry_run::{CONTAINER, LABEL};
-use super::objects::{FORECASTS, ForecastObject, ForecastStatus, Job, JobPod};
-use super::plan::{Name, Settings, State, Step, steps};
+use super::objects::{FORECASTS, ForecastObject, ForecastStatus, Job, JobPod, forecasts_of};
+use super::plan::{HeldPod, Name, Settings, State, Step, steps};
 use crate::client::{Change, Client, ClientError, List, Seen, escaped};
-use crate::cluster::{Cache, SLICES};
+use crate::cluster::SLICES;
 use crate::devices::Devices;
-use crate::objects::{Metadata, ResourceClaimTemplate, ResourceSlice};
+use crate::objects::{Metadata, Pod, ResourceClaimTemplate, ResourceSlice};
 
 /// Changes are gathered for so long; without one, it is looked so often, because times pass.
 const GATHER: Duration = Duration::from_millis(50);
@@ -63,27 +65,6 @@ pub enum Event<'a> {
     Watch(&'a ClientError),
 }
 
-/// A list in which changes are told by name.
-trait Entries<T> {
-    fn put(&mut self, name: Name, one: T);
-    fn remove(&mut self, name: &Name);
-    fn clear(&mut self);
-}
-
-impl<T> Entries<T> for std::collections::BTreeMap<Name, T> {
-    fn put(&mut self, name: Name, one: T) {
-        self.insert(name, one);
-    }
-
-    fn remove(&mut self, name: &Name) {
-        Self::remove(self, name);
-    }
-
-    fn clear(&mut self) {
-        Self::clear(self);
-    }
-}
-
 /// The controller.
 pub struct Controller {
     client: Client,
@@ -91,7 +72,7 @@ pub struct Controller {
     state: Mutex<State>,
     changed: Notify,
     /// Lists that were read once.
-    known: Mutex<std::collections::BTreeSet<&'static str>>,
+    known: Mutex<BTreeSet<&'static str>>,
     holds: Arc<AtomicBool>,
     events: Box<dyn Fn(Event<'_>) + Send + Sync>,
 }
@@ -135,35 +116,34 @@ impl Controller {
         known.len() == 6
     }
 
-    async fn follow<T: DeserializeOwned>(
+    /// Keeps the objects of a list in the state: `kept` has what is kept of one.
+    async fn follow<T: DeserializeOwned, K>(
         &self,
         what: &'static str,
         list: &List,
-        name: impl Fn(&T) -> Option<Name>,
-        entries: impl Fn(&mut State) -> &mut dyn Entries<T>,
+        kept: impl Fn(T) -> (Option<Name>, Option<K>),
+        entries: impl Fn(&mut State) -> &mut BTreeMap<Name, K>,
     ) {
         self.client
             .follow(list, |seen: Seen<'_, T>| {
                 match seen {
                     Seen::All(all) => {
-                        let mut state = self.state();
-                        let entries = entries(&mut state);
-                        entries.clear();
-                        for one in all {
-                            if let Some(name) = name(&one) {
-                                entries.put(name, one);
-                            }
-                        }
-                        drop(state);
+                        let all = all.into_iter().map(&kept);
+                        let all = all.filter_map(|(name, one)| name.zip(one)).collect();
+                        *entries(&mut self.state()) = all;
                         self.is_known(what);
                     }
-                    Seen::One(one) => {
-                        if let Some(name) = name(&one) {
-                            entries(&mut self.state()).put(name, one);
+                    Seen::One(one) => match kept(one) {
+                        (Some(name), Some(one)) => {
+                            entries(&mut self.state()).insert(name, one);
                         }
-                    }
+                        (Some(name), None) => {
+                            entries(&mut self.state()).remove(&name);
+                        }
+                        (None, _) => {}
+                    },
                     Seen::Gone(one) => {
-                        if let Some(name) = name(&one) {
+                        if let (Some(name), _) = kept(one) {
                             entries(&mut self.state()).remove(&name);
                         }
                     }
@@ -175,7 +155,7 @@ impl Controller {
     }
 
     async fn follow_gpus(&self) {
-        let cache = Cache::new(&self.settings.driver);
+        let catalogue = Catalogue::embedded();
         let mut devices = Devices::default();
         self.client
             .follow(&SLICES, |seen: Seen<'_, ResourceSlice>| {
@@ -191,7 +171,7 @@ impl Controller {
                     Seen::Gone(slice) => devices.remove(&slice.metadata.name.unwrap_or_default()),
                     Seen::Failed(error) => return self.tell(Event::Watch(error)),
                 }
-                self.state().gpus = cache.in_catalogue(&devices);
+                self.state().gpus = devices.in_catalogue(&catalogue);
                 self.changed.notify_one();
             })
             .await;
@@ -202,25 +182,28 @@ impl Controller {
         let pods = self.follow(
             "pods",
             &UNPLACED,
-            |pod: &Value| name_of(&serde_json::from_value(pod.get("metadata")?.clone()).ok()?),
+            |raw: Value| match serde_json::from_value::<Pod>(raw.clone()) {
+                Ok(pod) => (name_of(&pod.metadata), HeldPod::new(pod, raw)),
+                Err(_) => (None, None),
+            },
             |state| &mut state.pods,
         );
         let templates = self.follow(
             "templates",
             &TEMPLATES,
-            |one: &ResourceClaimTemplate| name_of(&one.metadata),
+            |one: ResourceClaimTemplate| (name_of(&one.metadata), Some(one)),
             |state| &mut state.templates,
         );
         let forecasts = self.follow(
             "forecasts",
             &ALL_FORECASTS,
-            |one: &ForecastObject| name_of(&one.metadata),
+            |one: ForecastObject| (name_of(&one.metadata), Some(one)),
             |state| &mut state.forecasts,
         );
         let jobs = self.follow(
             "jobs",
             &JOBS,
-            |one: &Job| name_of(&one.metadata),
+            |one: Job| (name_of(&one.metadata), Some(one)),
             |state| &mut state.jobs,
         );
         tokio::join!(
@@ -311,24 +294,20 @@ impl Controller {
     }
 
     async fn execute(&self, step: &Step) -> Result<(), ClientError> {
-        let forecasts = |namespace: &str| {
-            let namespace = escaped(namespace);
-            format!("/apis/tonnage.dev/v1alpha1/namespaces/{namespace}/forecasts")
-        };
         let jobs = |namespace: &str| {
             let namespace = escaped(namespace);
             format!("/apis/batch/v1/namespaces/{namespace}/jobs")
         };
         let (path, change) = match step {
             Step::CreateForecast { namespace, object } => {
-                (forecasts(namespace), Change::Create(object.clone()))
+                (forecasts_of(namespace), Change::Create(object.clone()))
             }
             Step::SetStatus { name, object } => (
-                format!("{}/{}/status", forecasts(&name.0), escaped(&name.1)),
+                format!("{}/{}/status", forecasts_of(&name.0), escaped(&name.1)),
                 Change::Replace(object.clone()),
             ),
             Step::DeleteForecast(name) => (
-                format!("{}/{}", forecasts(&name.0), escaped(&name.1)),
+                format!("{}/{}", forecasts_of(&name.0), escaped(&name.1)),
                 Change::Delete,
             ),
             Step::CreateJob { forecast, object } => {
