@@ -23,6 +23,8 @@ pub const SERVING_SCHEMA_VERSION: u32 = 1;
 const LENGTHS: [u64; 9] = [
     1024, 2048, 4096, 8192, 16384, 32768, 65536, 131_072, 262_144,
 ];
+/// Tokens of a block of vLLM's KV cache, of which a request takes whole ones.
+const BLOCK: u64 = 16;
 /// A request may take this part more or less than its length says and still be in proportion.
 const PROPORTION: f64 = 0.03;
 /// Lines of the log that are kept of a server that did not start.
@@ -80,7 +82,7 @@ pub struct ServeRow {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ServeEvidence {
-    /// The server was dry-run with these flags.
+    /// The server was dry-run with this length, and with as many requests or more.
     DryRun,
     /// Computed from the smallest KV cache of the dry runs.
     Computed,
@@ -272,7 +274,7 @@ impl Serving {
         let least = seen.iter().copied().fold(tokens, u64::min);
         if is_proportional {
             for row in &mut self.rows {
-                row.set(least / row.length, ServeEvidence::Computed);
+                row.set(held(least, row.length), ServeEvidence::Computed);
             }
         } else {
             // Only what was run is known then.
@@ -305,7 +307,7 @@ fn rows(tokens: u64, longest: u64) -> Vec<ServeRow> {
     lengths.push(longest);
     let mut rows: Vec<ServeRow> = Vec::new();
     for length in lengths {
-        let requests = tokens / length.next_multiple_of(16);
+        let requests = held(tokens, length);
         if requests > 0 {
             rows.push(ServeRow {
                 length,
@@ -316,6 +318,11 @@ fn rows(tokens: u64, longest: u64) -> Vec<ServeRow> {
         }
     }
     rows
+}
+
+/// How many requests of a length so many tokens of cache hold at once.
+fn held(tokens: u64, length: u64) -> u64 {
+    tokens / length.next_multiple_of(BLOCK)
 }
 
 fn flags(length: u64, requests: Option<u64>) -> String {
@@ -575,6 +582,25 @@ INFO:     Application startup complete.
         assert_eq!(found[..2], [(1024, 97), (2048, 48)]);
         assert_eq!(found.last(), Some(&(40_000, 2)));
         assert!(rows(100, 4096).is_empty());
+    }
+
+    #[test]
+    fn a_request_takes_whole_blocks_whatever_showed_the_cache() {
+        let mut serving = Serving {
+            rows: rows(100_000, 8200),
+            checks: vec![ServeCheck {
+                length: 8200,
+                requests: 12,
+                startup: Startup {
+                    kv_cache_tokens: Some(12 * 8200),
+                    ..Startup::default()
+                },
+            }],
+            ..Serving::example()
+        };
+        serving.conclude(100_000);
+        let last = serving.rows.last();
+        assert_eq!(last.map(|row| (row.length, row.requests)), Some((8200, 11)));
     }
 
     fn checked(tokens: [u64; 2], concurrency: [f64; 2]) -> Serving {
