@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""What the environments of tests/compat and tests/fidelity hold, for each torch."""
+"""What the environments of tests/compat and tests/fidelity hold, for each torch, and for packages with their own."""
 
 import subprocess
 import sys
@@ -21,15 +21,36 @@ PACKAGES = {
                "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
 }  # fmt: skip
 # Packages that bring a torch of their own. vLLM 0.32 wants cuda-python, which writes over files of cuda-bindings.
-OWN = {"vllm-0.32.0": (["vllm==0.32.0"], ["cuda-bindings==13.5.0"])}
+OWN = {"vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"])}
+# Earlier versions of vLLM, whose logs are published, with everything as it was on a day: they set few upper limits.
+THEN = {
+    "vllm-0.6.4.post1": "2024-11-20",
+    "vllm-0.6.5": "2024-12-20",
+    "vllm-0.7.0": "2025-02-01",
+    "vllm-0.7.1": "2025-02-05",
+    "vllm-0.7.2": "2025-02-10",
+    "vllm-0.8.5.post1": "2025-05-10",
+    "vllm-0.19.0": "2026-04-10",
+    "vllm-0.27.1": "2026-08-20",
+    "vllm-0.31.0": "2026-10-17",
+}
 
 
 def make(folder, name):
     """The environment `torch-VERSION` below a folder, or one of a package with its own torch, with the Python that runs
     this."""
-    environment = folder / (name if name in OWN else f"torch-{name}")
+    environment = folder / (name if name in OWN or name in THEN else f"torch-{name}")
+    python = str(environment / "bin" / "python")
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+    pip = [python, "-m", "pip", "install", "--quiet"]
+    if name in THEN:
+        # uv can leave out what came later. pyairports was published again in 2025.
+        subprocess.run([*pip, "uv"], check=True)
+        line = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
+        line += ["--exclude-newer", THEN[name], "--exclude-newer-package", "pyairports=2026-01-01"]
+        subprocess.run([*line, "vllm==" + name.removeprefix("vllm-")], check=True)
+        print(f"{environment} is there")
+        return
     wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])
     subprocess.run([*pip, *wanted], check=True)
     if again:

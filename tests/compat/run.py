@@ -28,7 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from environments import OWN, PACKAGES, make
+from environments import OWN, PACKAGES, THEN, make
 from rows import ROWS
 
 HERE = Path(__file__).parent
@@ -269,7 +269,7 @@ def main():
     parser.add_argument("--gpus", choices=["one", "several"], help="rows on one GPU, or on several")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--environment", metavar="VERSION", choices=[*PACKAGES, *OWN])
+    parser.add_argument("--environment", metavar="VERSION", choices=[*PACKAGES, *OWN, *THEN])
     parser.add_argument("--environments", type=Path, default=Path("~/.cache/tonnage-compat").expanduser())
     parser.add_argument("--python", type=Path, help="this Python, whatever the row's torch")
     parser.add_argument("--tonnage", default=os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage")))

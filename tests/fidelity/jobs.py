@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import serving
 import snapshots
 
 HERE = Path(__file__).parent
@@ -28,9 +29,11 @@ class Job:
     measure: Callable
     arguments: tuple = ()
     note: str = ""
+    # The folder of the environment, where a package brings its own torch.
+    environment: str = ""
 
     def key(self):
-        return self.source, self.torch, self.gpu, self.arguments
+        return self.source, self.torch, self.gpu, self.arguments, *([self.environment] if self.environment else [])
 
 
 def figure(what, unit, real, dry):
@@ -412,3 +415,6 @@ with open(HERE / "peft.csv") as file:
     for row in csv.DictReader(file):
         arguments = (row["experiment"], 225, 682)
         JOBS.append(Job(f"peft {row['experiment']}", "peft", "2.13.0", "l40s", peft, arguments, PEFT))
+for log in serving.LOGS:
+    arguments = (log.model, log.settings, log.options, log.variables, log.real)
+    JOBS.append(Job(log.name, "vllm", log.torch, log.gpu, serving.measure, arguments, log.note, log.environment))

@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import jobs
+import serving
 from sources import SOURCES, get
 
 HERE = Path(__file__).parent
@@ -33,6 +34,7 @@ ROOT = HERE.parents[1]
 RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "fidelity.md"
 BEGIN, END = "<!-- figures: begin, made by tests/fidelity/run.py -->", "<!-- figures: end -->"
+LOGS, LOGS_END = "<!-- logs: begin, made by tests/fidelity/run.py -->", "<!-- logs: end -->"
 
 
 class Context:
@@ -46,7 +48,7 @@ class Context:
         self.verdict, self.commands = {}, []
 
     def python(self):
-        return self.environments / f"torch-{self.job.torch}" / "bin" / "python"
+        return self.environments / (self.job.environment or f"torch-{self.job.torch}") / "bin" / "python"
 
     def run(self, *command, options=(), cwd=None, seconds=1500, **variables):
         """The text that the script wrote; the verdict is kept in `self.verdict`."""
@@ -105,6 +107,10 @@ def current(found):
     ]
 
 
+def between(page, begin, end, text):
+    return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n\n{text}\n{end}", page, flags=re.S)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="")
@@ -126,12 +132,11 @@ def main():
         from page import tables
 
         before = PAGE.read_text()
-        text = re.sub(
-            re.escape(BEGIN) + ".*?" + re.escape(END),
-            lambda _: f"{BEGIN}\n\n{tables(current(results()))}\n{END}",
-            before,
-            flags=re.S,
-        )
+        known = current(results())
+        scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
+        logs = [(log, result) for job, result in known for log in serving.LOGS if log.name == job.name]
+        text = between(before, BEGIN, END, tables(scripts))
+        text = between(text, LOGS, LOGS_END, serving.table(logs) + "\n")
         if arguments.page:
             PAGE.write_text(text)
         elif text != before:

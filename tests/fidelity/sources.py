@@ -21,6 +21,8 @@ SOURCES = {
     "torchtitan-202503": ("pytorch/torchtitan", "9a2f5784c381", "torchtitan (Meta)"),
     "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
     "ptrblck": ("pytorch/pytorch/issues/107667", None, "ptrblck"),
+    # Logs, each with its own source in serving.py.
+    "vllm": ("vllm-project/vllm", None, "vLLM"),
     # The results, and the package as it was when they were measured.
     "peft": ("huggingface/peft", "5d602fdbff04", "peft (Hugging Face)"),
     "peft-package": ("huggingface/peft", "d787f51bbaa1", "peft (Hugging Face)"),

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""vLLM with a model of a published shape, random weights and the settings of a log; two short prompts.
+
+    python vllm_log.py MODEL SETTINGS
+
+SETTINGS is a JSON object of arguments of `vllm.LLM`. The sizes are those of the models' public config.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+LONG = {
+    "max_position_embeddings": 131072,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+}
+LLAMA2 = {
+    "max_position_embeddings": 4096,
+    "rope_theta": 10000.0,
+    "torch_dtype": "float16",
+    "vocab_size": 32000,
+}
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_act": "silu",
+    "max_position_embeddings": 32768,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MODELS = {
+    "llama-3-8b": LLAMA,
+    "llama-3.1-8b": LLAMA | LONG,
+    "llama-2-7b": LLAMA | LLAMA2 | {"intermediate_size": 11008, "num_key_value_heads": 32},
+    "llama-2-70b": LLAMA
+    | LLAMA2
+    | {
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 80,
+    },
+    "qwen2.5-0.5b": QWEN2
+    | {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_hidden_layers": 24},
+    "qwen2.5-1.5b": QWEN2
+    | {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_hidden_layers": 28},
+    "qwen2.5-14b-distilled": QWEN2
+    | {
+        "hidden_size": 5120,
+        "intermediate_size": 13824,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 40,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+    "qwen2.5-32b": QWEN2
+    | {
+        "hidden_size": 5120,
+        "intermediate_size": 27648,
+        "num_attention_heads": 40,
+        "num_hidden_layers": 64,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+        "vocab_size": 152064,
+    },
+    "qwen3-4b": QWEN2
+    | {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "head_dim": 128,
+        "hidden_size": 2560,
+        "intermediate_size": 9728,
+        "max_position_embeddings": 40960,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 36,
+        "num_key_value_heads": 8,
+    },
+    "gpt-oss-20b": {
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "attention_bias": True,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "hidden_size": 2880,
+        "initial_context_length": 4096,
+        "intermediate_size": 2880,
+        "layer_types": ["sliding_attention", "full_attention"] * 12,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 64,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 24,
+        "num_key_value_heads": 8,
+        "num_local_experts": 32,
+        "quantization_config": {
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+            "quant_method": "mxfp4",
+        },
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": {
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 32.0,
+            "original_max_position_embeddings": 4096,
+            "rope_type": "yarn",
+            "truncate": False,
+        },
+        "rope_theta": 150000,
+        "sliding_window": 128,
+        "swiglu_limit": 7.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 201088,
+    },
+    "llama-3.2-11b-vision": {
+        "architectures": ["MllamaForConditionalGeneration"],
+        "model_type": "mllama",
+        "image_token_index": 128256,
+        "text_config": LLAMA
+        | LONG
+        | {
+            "model_type": "mllama_text_model",
+            "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38],
+            "num_hidden_layers": 40,
+        },
+        "torch_dtype": "bfloat16",
+        "vision_config": {
+            "model_type": "mllama_vision_model",
+            "attention_heads": 16,
+            "hidden_act": "gelu",
+            "hidden_size": 1280,
+            "image_size": 448,
+            "intermediate_layers_indices": [3, 7, 15, 23, 30],
+            "intermediate_size": 5120,
+            "max_num_tiles": 4,
+            "num_global_layers": 8,
+            "num_hidden_layers": 32,
+            "patch_size": 14,
+            "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+            "torch_dtype": "bfloat16",
+            "vision_output_dim": 7680,
+        },
+    },
+}
+# Of models that see images.
+IMAGES = {
+    "llama-3.2-11b-vision": {
+        "do_convert_rgb": True,
+        "do_normalize": True,
+        "do_pad": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_processor_type": "MllamaImageProcessor",
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        "max_image_tiles": 4,
+        "resample": 2,
+        "rescale_factor": 0.00392156862745098,
+        "size": {"height": 448, "width": 448},
+    }
+}
+
+
+def main():
+    model, settings = sys.argv[1], json.loads(sys.argv[2])
+    Path("model").mkdir(exist_ok=True)
+    Path("model/config.json").write_text(json.dumps(MODELS[model]))
+    if model in IMAGES:
+        Path("model/preprocessor_config.json").write_text(json.dumps(IMAGES[model]))
+
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(model="model", load_format="dummy", skip_tokenizer_init=True, **settings)
+    prompts = [{"prompt_token_ids": list(range(1, 6))}, {"prompt_token_ids": list(range(100))}]
+    for result in llm.generate(prompts, SamplingParams(max_tokens=8, detokenize=False)):
+        print(f"{len(result.prompt_token_ids)} tokens in, {len(result.outputs[0].token_ids)} out", file=sys.stderr)
+    print("both prompts are answered", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Published logs of vLLM: what it said of its memory on a real GPU, beside what the same version says in a dry run.
+
+`real` has the terms of vLLM's own breakdown in GiB, as far as the log has them, and the size of the KV cache in tokens.
+"""
+
+import json
+import re
+import statistics
+from dataclasses import dataclass, field
+
+PULL, ISSUE = "https://github.com/vllm-project/vllm/pull/", "https://github.com/vllm-project/vllm/issues/"
+TERMS = ("weights", "other", "consumed", "activation", "graphs", "kv", "tokens")
+PATTERNS = [
+    # 0.6.5 to 0.9: the engine that is called V0.
+    (
+        r"model weights take ([\d.]+)GiB; non_torch_memory takes ([\d.]+)GiB; PyTorch activation peak memory takes"
+        r" ([\d.]+)GiB; the rest of the memory reserved for KV Cache is (-?[\d.]+)GiB",
+        ("weights", "other", "activation", "kv"),
+    ),
+    # Up to 0.6.4.
+    (r"non_torch_memory=([\d.]+)GiB kv_cache_size=(-?[\d.]+)GiB", ("other", "kv")),
+    (r"Available KV cache memory: (-?[\d.]+) GiB", ("kv",)),
+    (
+        r"Actual usage is ([\d.]+) GiB for (?:consumed memory|weight)[^,]*, ([\d.]+) GiB for peak activation",
+        ("consumed", "activation"),
+    ),
+    (r"(?:Loading model weights took|Model loading took|model weights.*?took) ([\d.]+) Gi?B", ("weights",)),
+    (r"and ([\d.]+) GiB for CUDAGraph memory", ("graphs",)),
+]
+
+
+@dataclass
+class Log:
+    name: str
+    # The folder of the environment, and the torch that is in it.
+    environment: str
+    torch: str
+    gpu: str
+    what: str
+    # A name of drivers/vllm_log.py, and arguments of `vllm.LLM`.
+    model: str
+    settings: dict
+    real: dict
+    source: str
+    options: tuple = ()
+    # Of the environment of the process.
+    variables: dict = field(default_factory=dict)
+    # What the log leaves open, and what was taken instead.
+    note: str = ""
+    # Why the two differ by more than 1 %, as it was tested.
+    cause: str = ""
+
+
+def terms(text):
+    """The terms of the first process that says them, from what vLLM wrote."""
+    found = {}
+    for pattern, names in PATTERNS:
+        if match := re.search(pattern, text):
+            for name, value in zip(names, match.groups()):
+                found.setdefault(name, float(value))
+    if match := re.search(r"GPU KV cache size: ([\d,]+) tokens", text):
+        found["tokens"] = int(match.group(1).replace(",", ""))
+    elif match := re.search(r"# (?:GPU|CUDA|cuda) blocks: (\d+)", text):
+        found["tokens"] = 16 * int(match.group(1))
+    return found
+
+
+def measure(context, model, settings, options, variables, real):
+    text = context.run(
+        context.drivers / "vllm_log.py", model, json.dumps(settings), options=options, seconds=1800, **variables
+    )
+    dry = terms(text)
+    assert "kv" in dry or "tokens" in dry, text[-3000:]
+    # A server whose longest request does not fit in the cache ends there, on a GPU too.
+    ended = "answered" if "both prompts are answered" in text else "not started"
+    return [{"what": name, "unit": "serving", "real": real.get(name), "dry": dry.get(name)} for name in TERMS] + [
+        {"what": "ending", "unit": "serving", "real": None, "dry": ended}
+    ]
+
+
+def shown(value):
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
+def difference(found):
+    """Of the KV cache, by tokens where the log has them."""
+    for name in ("tokens", "kv"):
+        real, dry = found[name]
+        if real and dry is not None:
+            return 100 * (dry - real) / real
+    return None
+
+
+def table(known):
+    """The table of the page, and its first sentence."""
+    lines, apart = [], []
+    for log, result in known:
+        found = {figure["what"]: (figure["real"], figure["dry"]) for figure in result["figures"]}
+        if not found or (off := difference(found)) is None:
+            continue
+        apart.append(abs(off))
+        pairs = []
+        for name in ("weights", "other", "consumed", "activation", "graphs"):
+            real, dry = found[name]
+            if real is not None and dry is not None:
+                pairs.append(f"{name} {shown(real)} / {shown(dry)}")
+        kv = [" = ".join(filter(None, (cell("kv", found, side), cell("tokens", found, side)))) for side in (0, 1)]
+        words = "; ".join(filter(None, (log.note, log.cause if abs(off) > 1 else "")))
+        version = log.environment.removeprefix("vllm-")
+        cells = [version, log.gpu, f"{log.what} ({log.source})", "<br>".join(pairs), *kv, f"{off:+.2f} %", words]
+        lines.append(f"| {' | '.join(cells)} |")
+    head = "| vLLM | GPU | model, settings | terms in GiB, real / dry | KV cache, real | dry | difference | |"
+    near = sum(1 for value in apart if value <= 2)
+    first = (
+        f"{len(apart)} logs: the size of the KV cache is within 2 % of the real one in {near}, and the median"
+        f" difference is {statistics.median(apart):.2f} %."
+        if apart
+        else ""
+    )
+    return "\n".join([first, "", head, "|---" * 8 + "|", *lines])
+
+
+def cell(name, found, side):
+    value = found[name][side]
+    if value is None:
+        return ""
+    return f"{value:,} tokens" if name == "tokens" else f"{value:.2f} GiB"
+
+
+# Up to 0.8 graphs are captured after the cache was sized, and do not count; they are left out, and so is the memory of
+# the host that the cache is swapped to.
+FIRST = {"enforce_eager": True, "swap_space": 0}
+# Before it reduces by kernels of its own, vLLM opens the CUDA runtime by its path and tries whether GPUs reach each
+# other. In a dry run such calls fail (docs/concepts/limits.md), so NCCL reduces, as it does where they do not.
+PAIR = FIRST | {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
+LINES = "by the lines of the code that it names, of this version"
+HETERO = "[heteropilot](https://github.com/swsok/heteropilot/blob/1ea4920/docs/phase0_bench_plan.md)"
+A5000 = "the log does not have the memory of the card"
+LOGS = [
+    Log(
+        "vllm pr-10511",
+        "vllm-0.6.5",
+        "2.5.1",
+        "h100-80gb",
+        "Llama 3 8B, all defaults",
+        "llama-3-8b",
+        FIRST,
+        {"weights": 14.96, "other": 1.79, "activation": 1.26, "kv": 53.29},
+        f"[PR 10511]({PULL}10511)",
+        options=("--capacity", "79.22GiB"),
+        note="main of 2024-12-13",
+    ),
+    Log(
+        "vllm 79.14",
+        "vllm-0.6.5",
+        "2.5.1",
+        "a100-80gb",
+        "Llama 3.1 8B, 0.9 of the memory",
+        "llama-3.1-8b",
+        FIRST,
+        {"weights": 14.99, "other": 0.12, "activation": 1.19, "kv": 54.93},
+        "a public log",
+        options=("--capacity", "79.14GiB"),
+        note=f"{LINES}; the log has no length, the model's own was taken",
+    ),
+    Log(
+        "vllm a10",
+        "vllm-0.7.1",
+        "2.5.1",
+        "a10",
+        "Llama 3.1 8B, all defaults",
+        "llama-3.1-8b",
+        FIRST,
+        {"weights": 14.99, "other": 0.05, "activation": 0.22, "kv": 4.60, "tokens": 2356 * 16},
+        "a public log",
+        note=LINES,
+        cause="unknown: weights are equal, the activation is not; that of the log before is the same as here",
+    ),
+    Log(
+        "vllm t4",
+        "vllm-0.7.2",
+        "2.5.1",
+        "t4",
+        "Qwen2.5 1.5B, fp16, 32,768 tokens, prefix caching, 0.5 of the memory",
+        "qwen2.5-1.5b",
+        FIRST
+        | {"dtype": "float16", "max_model_len": 32768, "enable_prefix_caching": True, "gpu_memory_utilization": 0.5},
+        {"weights": 2.89, "other": 0.01, "activation": 2.02, "graphs": 0.17, "kv": 2.36, "tokens": 5519 * 16},
+        "a public log",
+    ),
+    Log(
+        "vllm rtx2060",
+        "vllm-0.8.5.post1",
+        "2.6.0",
+        "rtx2080ti",
+        "RTX 2060 12 GB, Qwen3 4B, fp16, 10,000 tokens, one request, 0.95 of the memory",
+        "qwen3-4b",
+        FIRST | {"dtype": "float16", "max_model_len": 10000, "max_num_seqs": 1, "gpu_memory_utilization": 0.95},
+        {"weights": 7.56, "other": 0.04, "activation": 0.74, "kv": 3.06, "tokens": 1394 * 16},
+        "a public log",
+        options=("--capacity", "12GiB"),
+        cause="the difference is the 0.04 GiB beside PyTorch: kernel images are not counted",
+    ),
+    Log(
+        "vllm issue-13061",
+        "vllm-0.7.2",
+        "2.5.1",
+        "rtx4090",
+        "DeepSeek-R1-Distill-Qwen-14B on 2 GPUs, 0.98 of the memory",
+        "qwen2.5-14b-distilled",
+        PAIR | {"gpu_memory_utilization": 0.98},
+        {"weights": 13.95, "other": 0.25, "activation": 0.19, "kv": 8.69, "tokens": 81536},
+        f"[issue 13061]({ISSUE}13061)",
+        options=("--gpus", "2"),
+        note="ends there as in the log: 131,072 tokens do not fit",
+    ),
+    Log(
+        "vllm pr-10511 tp2",
+        "vllm-0.6.5",
+        "2.5.1",
+        "h100-80gb",
+        "Llama 3 8B on 2 GPUs, all defaults",
+        "llama-3-8b",
+        PAIR,
+        {"weights": 7.48, "other": 3.58, "activation": 1.26, "kv": 58.97},
+        f"[PR 10511]({PULL}10511)",
+        options=("--capacity", "79.22GiB", "--gpus", "2"),
+        note="main of 2024-12-13",
+    ),
+    Log(
+        "vllm issue-11251",
+        "vllm-0.6.4.post1",
+        "2.5.1",
+        "v100-16gb",
+        "Llama 3.1 8B on 2 GPUs, 40,000 tokens",
+        "llama-3.1-8b",
+        PAIR
+        | {
+            "max_model_len": 40000,
+            "dtype": "float16",
+            "enable_chunked_prefill": False,
+        },
+        {"weights": 7.51, "other": 0.39, "activation": 2.53, "kv": 3.76, "tokens": 3852 * 16},
+        f"[issue 11251]({ISSUE}11251)",
+        options=("--capacity", "15.77GiB", "--gpus", "2"),
+    ),
+    Log(
+        "vllm a5000 eager",
+        "vllm-0.19.0",
+        "2.10.0",
+        "rtx3090",
+        "RTX A5000, Llama 3.1 8B, eager, 2,048 tokens, 0.9 of the memory",
+        "llama-3.1-8b",
+        {"enforce_eager": True, "max_model_len": 2048, "gpu_memory_utilization": 0.9},
+        {"kv": 5.29, "tokens": 43296},
+        HETERO,
+        options=("--capacity", "23.68GiB"),
+        note=A5000,
+        cause="0.18 GiB; the log has no terms. On the A100 below, consumed and activation together are 0.28 GiB apart",
+    ),
+    Log(
+        "vllm a5000 graphs",
+        "vllm-0.19.0",
+        "2.10.0",
+        "rtx3090",
+        "RTX A5000, Llama 3.1 8B, 8,192 tokens, 128 requests, 2,048 tokens in a batch, no prefix caching, 0.9 of the"
+        " memory",
+        "llama-3.1-8b",
+        {
+            "max_model_len": 8192,
+            "max_num_seqs": 128,
+            "max_num_batched_tokens": 2048,
+            "enable_prefix_caching": False,
+            "gpu_memory_utilization": 0.9,
+        },
+        {"kv": 5.85, "tokens": 47920},
+        HETERO,
+        options=("--capacity", "23.68GiB"),
+        note=A5000,
+    ),
+    Log(
+        "vllm gpt-oss",
+        "vllm-0.19.0",
+        "2.10.0",
+        "a100-80gb",
+        "gpt-oss-20b (mxfp4), 131,072 tokens, 0.65 of the memory",
+        "gpt-oss-20b",
+        {"max_model_len": 131072, "gpu_memory_utilization": 0.65},
+        {"weights": 13.72, "kv": 36.56},
+        "[a public page](https://myoceane.fr/index.php/ai-vllm-a100-gemma-4)",
+    ),
+    Log(
+        "vllm pr-12126",
+        "vllm-0.7.0",
+        "2.5.1",
+        "h100-80gb",
+        "Llama 3.2 11B Vision, eager, 65,536 tokens, 128 requests, random weights there too",
+        "llama-3.2-11b-vision",
+        FIRST | {"max_model_len": 65536, "max_num_seqs": 128},
+        {"weights": 19.86, "other": 0.16, "activation": 36.63, "kv": 14.65, "tokens": 6001 * 16},
+        f"[PR 12126]({PULL}12126)",
+        options=("--capacity", "79.22GiB"),
+        note="main of 2025-01-16",
+    ),
+    Log(
+        "vllm issue-15815",
+        "vllm-0.7.1",
+        "2.5.1",
+        "l40s",
+        "Qwen2.5 32B on 2 GPUs, 10,000 tokens, 0.9 of the memory",
+        "qwen2.5-32b",
+        PAIR | {"max_model_len": 10000},
+        {"weights": 30.71, "other": 0.30, "activation": 1.26, "kv": 7.71, "tokens": 3947 * 16},
+        f"[issue 15815]({ISSUE}15815)",
+        options=("--gpus", "2", "--capacity", "44.42GiB"),
+        note=LINES,
+    ),
+    Log(
+        "vllm wsl",
+        "vllm-0.27.1",
+        "2.13.0",
+        "rtx4090",
+        "24 GB card under WSL (23.99 GiB), Qwen2.5 0.5B, 2,048 tokens, 0.85 of the memory",
+        "qwen2.5-0.5b",
+        {"max_model_len": 2048, "gpu_memory_utilization": 0.85},
+        {"weights": 0.93, "consumed": 1.49, "activation": 0.25, "graphs": 0.37, "kv": 18.65, "tokens": 1629520},
+        "a public log",
+        options=("--capacity", "23.99GiB"),
+        note="the log does not name the card",
+    ),
+    Log(
+        "vllm a100",
+        "vllm-0.31.0",
+        "2.13.0",
+        "a100-80gb",
+        "Llama 3.1 8B, all defaults",
+        "llama-3.1-8b",
+        {},
+        {"weights": 15.0, "consumed": 15.26, "activation": 1.44, "graphs": 0.23, "kv": 56.21, "tokens": 460496},
+        "a public log",
+        note="in detail below",
+    ),
+]
