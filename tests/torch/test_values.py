@@ -349,3 +349,216 @@ def test_what_a_function_made_is_free_when_it_has_returned(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(path)])
     assert run.code == 0, run.err
     assert "MiB alive: 0\n" in run.err, run.err
+
+
+SHARED = """
+import torch
+import torch.multiprocessing as mp
+
+
+def worker(queue, done):
+    own = torch.full((4,), 5, device="cuda")
+    received = queue.get()
+    received.fill_(7)
+    print("the worker's own:", own.tolist(), flush=True)
+    print("apart:", own.data_ptr() != received.data_ptr(), flush=True)
+    done.set()
+
+
+if __name__ == "__main__":
+    mp.set_start_method("spawn")
+    queue, done = mp.Queue(), mp.Event()
+    process = mp.Process(target=worker, args=(queue, done))
+    process.start()
+    flag, beside = torch.zeros(4, dtype=torch.int64, device="cuda"), torch.ones(1, device="cuda")
+    queue.put(flag)
+    done.wait()
+    if beside.item() != 1:
+        print("what was not sent is known as before")
+    if flag[0].item() == 7:
+        print("written")
+    flag.zero_()
+    if flag[0].item() != 0:
+        print("the worker may have written since")
+    process.join()
+    del flag, process
+"""
+
+
+def test_what_another_process_may_have_written_is_not_known(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, SHARED))])
+    assert run.code == 0, run.err
+    assert "the worker's own: [5, 5, 5, 5]" in run.err, "both processes number their memory from the same address on"
+    assert "apart: True" in run.err
+    unknown = run.verdict["unknown_values"]
+    line = SHARED.splitlines().index("    if flag[0].item() == 7:") + 1
+    assert (unknown["decisions"], unknown["first_decision"]["line"]) == (2, line)
+
+
+DRAWN_SIZES = """
+import torch
+scores = torch.randn(50_000, 64, device="cuda") @ torch.randn(64, 1000, device="cuda")
+print("drawn", torch.unique(scores.argmax(1)).numel())
+print("kept", scores[scores > 0.1].numel())
+"""
+
+
+def test_a_mask_is_spoken_of_only_where_there_is_one(tonnage, tmp_path):
+    drawn = DRAWN_SIZES.partition('print("kept"')[0]
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, drawn))])
+    assert run.code == 0, run.err
+    said = [gap for gap in run.verdict["unknown"] if "depend" in gap]
+    assert said and "mask" not in said[0] and "drawn" in said[0], said
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, DRAWN_SIZES))])
+    unknown = run.verdict["unknown_values"]
+    assert (unknown["sizes"], unknown["sizes_by_mask"], unknown["sizes_drawn"]) == (2, 1, 1)
+
+
+OWN_OPERATORS = """
+import torch
+
+
+@torch.library.custom_op("mine::every", mutates_args=())
+def every(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x % n == 0
+
+
+@torch.library.custom_op("mine::count", mutates_args={"counter"})
+def count(counter: torch.Tensor) -> None:
+    counter.add_(1)
+
+
+library = torch.library.Library("mine2", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CUDA")
+numbers = torch.arange(1000, device="cuda")
+kept = numbers[every(numbers, 10)]
+print("kept:", tuple(kept.shape))
+counter = torch.zeros(1, dtype=torch.int64, device="cuda")
+for _ in range(3):
+    count(counter)
+print("counted:", counter.item(), torch.ops.mine2.twice(counter).item())
+x = torch.ones(3, requires_grad=True, device="cuda")
+print("on the host:", every(torch.arange(4), 2).tolist())
+"""
+
+
+def test_operators_of_the_scripts_own_are_computed_as_what_they_are_made_of(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, OWN_OPERATORS))])
+    assert run.code == 0, run.err
+    assert "kept: (100,)" in run.err
+    assert "counted: 3 6" in run.err
+    assert "on the host: [True, False, True, False]" in run.err
+    assert run.verdict["unknown_values"] is None
+
+
+WARNED = """
+import warnings
+import torch
+
+x, into = torch.zeros(3, device="cuda"), torch.zeros(5, device="cuda")
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("default")
+    torch.add(x, x, out=into)
+    into = torch.zeros(5, device="cuda")
+    torch.mul(x, x, out=into)
+    for _ in range(2):
+        torch.add(x, x, out=torch.zeros(5, device="cuda"))
+    warnings.simplefilter("always")
+    torch.add(x, x, out=torch.zeros(5, device="cuda"))
+for one in caught:
+    print("warned at", one.filename.rsplit("/")[-1], one.lineno)
+warnings.filterwarnings("ignore", module="__main__")
+torch.add(x, x, out=torch.zeros(5, device="cuda"))
+warnings.filterwarnings("error", message="An output with one or more")
+try:
+    torch.add(x, x, out=torch.zeros(5, device="cuda"))
+except UserWarning as error:
+    frame = error.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    print("raised at", frame.tb_frame.f_code.co_filename.rsplit("/")[-1])
+"""
+
+
+def test_warnings_of_torch_name_the_line_of_the_script(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, WARNED))])
+    assert run.code == 0, run.err
+    assert [line for line in run.err.splitlines() if line.startswith("warned at")] == [
+        "warned at script.py 8",
+        "warned at script.py 10",
+        "warned at script.py 12",
+        "warned at script.py 14",
+    ], run.err
+    assert "raised at script.py" in run.err
+    assert "<tonnage>" not in run.err and "An output with" not in run.err
+
+
+COMPARED = """
+import torch
+
+x = torch.randn(1000, 100, device="cuda")
+y = (x * 2).relu()
+assert torch.allclose(x @ x.T, y @ y.T)
+torch.testing.assert_close(x @ x.T, y @ y.T)
+known = torch.arange(3.0, device="cuda")
+print("known:", torch.allclose(known, known + 1), torch.allclose(known, known + 1e-9))
+try:
+    torch.testing.assert_close(known, known + 1)
+except AssertionError:
+    print("not close")
+correct = 0
+for _ in range(3):
+    correct += (y.argmax(1) == x.argmax(1)).sum().item()
+accuracy = correct / 3000
+best = 0
+if accuracy > best:
+    print("a new best")
+"""
+
+
+def test_comparisons_with_what_nobody_knows_are_passed_and_named(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, COMPARED))])
+    assert run.code == 0, run.err
+    assert "known: False True" in run.err
+    assert "not close" in run.err
+    unknown = run.verdict["unknown_values"]
+    assert (unknown["decisions"], unknown["first_decision"]["line"]) == (5, 6), "by way of another variable too"
+
+
+OWN_LIMIT = """
+import torch
+
+torch.cuda.set_per_process_memory_fraction(0.25)
+kept = [torch.empty(256 << 20, device="cuda", dtype=torch.uint8) for _ in range({count})]
+"""
+
+
+def test_a_limit_of_the_script_is_told_from_a_full_gpu(tonnage, tmp_path):
+    command = [PYTHON, str(script(tmp_path, OWN_LIMIT.format(count=40)))]
+    run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
+    assert run.code == 1, run.err
+    assert "does not fit in what the script allows itself of NVIDIA GeForce RTX 3090" in run.out, run.out
+    assert "it needs 10.25 GiB; the script limits its own memory (TN104)" in run.out, run.out
+    # Without its own limit the GPU refuses it.
+    command = [PYTHON, str(script(tmp_path, OWN_LIMIT.format(count=100)))]
+    run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
+    assert run.code == 1, run.err
+    assert "does not fit on NVIDIA GeForce RTX 3090 (23.55 GiB): it needs 25.25 GiB" in run.out, run.out
+
+
+RAISED = """
+import torch
+x = torch.zeros(1, device="cuda")
+try:
+    int("three")
+except ValueError:
+    print("cannot go on")
+    raise
+"""
+
+
+def test_an_error_that_a_script_raises_again_has_the_line_where_it_was_raised(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, RAISED))])
+    assert run.code == 2, run.err
+    assert run.verdict["exceptions"][0]["place"]["line"] == 5

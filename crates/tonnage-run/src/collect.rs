@@ -789,10 +789,9 @@ impl<'a, W: Write> Process<'a, W> {
                 format!("the sizes of {} results that depend", values.sizes)
             };
             self.gap(&format!(
-                "{results} on values nobody computed, first at {}; \
-                 an unknown mask is taken to select {} % of its elements",
+                "{results} on values nobody computed, first at {}; {}",
                 line_of(first),
-                values.assumed_mask,
+                values.assumption(),
             ))?;
         }
         if let Some(first) = &values.first_decision {

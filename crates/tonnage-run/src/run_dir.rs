@@ -347,6 +347,7 @@ fn fill(
         "stop_after_seconds": seconds,
         "imports": options.list_imports,
         "holders_at_end": options.holders_at_end,
+        "unlimited": attempt == Attempt::Unlimited,
         "ranks": options.world.as_ref().map(World::ranks),
     });
     write_hook(folder, &settings)?;

@@ -102,6 +102,19 @@ pub(crate) struct Accounts {
     pub(crate) pinned: BTreeMap<usize, Pinned>,
     /// Which device each handle of physical memory belongs to.
     physical: BTreeMap<u64, (usize, tonnage_alloc::PhysicalId)>,
+    /// Memory of other processes that this one has opened, by its first byte here.
+    pub(crate) opened: BTreeMap<u64, Opened>,
+}
+
+/// Memory of another process, which stays charged to that one.
+#[derive(Clone, Copy)]
+pub(crate) struct Opened {
+    /// The process that made it, and where it has it.
+    pub(crate) owner: (i32, u64),
+    pub(crate) device: usize,
+    pub(crate) size: u64,
+    /// How often it is open.
+    pub(crate) holders: u32,
 }
 
 /// The machine, as far as it does not change.
@@ -339,6 +352,7 @@ impl Machine {
                 pools,
                 pinned: BTreeMap::new(),
                 physical: BTreeMap::new(),
+                opened: BTreeMap::new(),
             }),
         })
     }
@@ -554,6 +568,52 @@ impl Accounts {
         };
         let act = |sim: &mut SimDevice| sim.unreserve(DeviceAddr(address), size);
         settle(device, sim, act, &report)
+    }
+
+    /// `cudaIpcOpenMemHandle`: memory of another process gets addresses here that nothing else has. Both processes number
+    /// their own memory from the same address on.
+    pub(crate) fn open(&mut self, device: usize, owner: (i32, u64), size: u64) -> Answer<u64> {
+        let mut opened = self.opened.iter_mut();
+        if let Some((&address, opened)) = opened.find(|(_, opened)| opened.owner == owner) {
+            opened.holders += 1;
+            return Ok(address);
+        }
+        let sim = &mut self.devices[device].sim;
+        let address = sim.reserve(whole_pieces(size));
+        let address = address.map_err(|_| code::OUT_OF_MEMORY)?.0;
+        values::share(address, size);
+        let opened = Opened {
+            owner,
+            device,
+            size,
+            holders: 1,
+        };
+        self.opened.insert(address, opened);
+        Ok(address)
+    }
+
+    /// `cudaIpcCloseMemHandle`.
+    pub(crate) fn close(&mut self, address: u64) -> Answer {
+        let Some(opened) = self.opened.get_mut(&address) else {
+            return Err(code::INVALID_VALUE);
+        };
+        opened.holders -= 1;
+        if opened.holders > 0 {
+            return Ok(());
+        }
+        let Opened { device, size, .. } = *opened;
+        self.opened.remove(&address);
+        let sim = &mut self.devices[device].sim;
+        let given_back = sim.unreserve(DeviceAddr(address), whole_pieces(size));
+        values::forget(address, size);
+        values::unshare(address, size);
+        given_back.map_err(|_| code::INVALID_VALUE)
+    }
+
+    /// The memory of another process that an address is in: its start, its device and its size.
+    pub(crate) fn opened_at(&self, address: u64) -> Option<(u64, usize, u64)> {
+        let (&start, opened) = self.opened.range(..=address).next_back()?;
+        (address - start < opened.size).then_some((start, opened.device, opened.size))
     }
 
     /// `cuMemCreate`: a handle that is unique over all devices.

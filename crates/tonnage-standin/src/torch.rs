@@ -222,6 +222,7 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
         return;
     };
     if let Ok(size) = u64::try_from(size) {
+        values::unshare(block, size);
         values::forget(block, size);
     }
     owners().remove(&block);

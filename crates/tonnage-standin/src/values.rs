@@ -68,6 +68,8 @@ pub(crate) struct Known {
     /// By their start; they do not overlap, and none is unknown.
     ranges: BTreeMap<u64, Range>,
     writes: u64,
+    /// Ranges that other processes have too, as start and end: what they write is not seen here.
+    shared: Vec<(u64, u64)>,
 }
 
 static KNOWN: Mutex<Known> = Mutex::new(Known {
@@ -75,6 +77,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
     pages: BTreeSet::new(),
     ranges: BTreeMap::new(),
     writes: 0,
+    shared: Vec::new(),
 });
 
 /// Marks an answer that is meant for a read of one byte.
@@ -249,6 +252,29 @@ impl Known {
             };
             self.ranges.insert(address, range);
         }
+        for index in 0..self.shared.len() {
+            let (start, stop) = self.shared[index];
+            let (start, stop) = (start.max(address), stop.min(end));
+            if start < stop {
+                self.doubt(start, stop - start);
+            }
+        }
+    }
+
+    /// Another process has a range too, from now on.
+    fn share(&mut self, address: u64, size: u64) {
+        let range = (address, address.saturating_add(size));
+        if size > 0 && !self.shared.contains(&range) {
+            self.shared.push(range);
+        }
+        self.doubt(address, size);
+    }
+
+    /// A range is this process's alone again, or not its own any more.
+    fn unshare(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        self.shared
+            .retain(|&(start, stop)| stop <= address || end <= start);
     }
 
     /// Bytes were written to a range.
@@ -362,6 +388,19 @@ impl Known {
 pub(crate) fn forget(address: u64, size: u64) {
     exchange::overwritten(address, size);
     known().forget(address, size);
+}
+
+/// Another process has this range of device memory too: nothing in it is known any more, whatever is written here.
+pub(crate) fn share(address: u64, size: u64) {
+    known().share(address, size);
+}
+
+/// This range of device memory is made anew, or is not there any more.
+pub(crate) fn unshare(address: u64, size: u64) {
+    let mut known = known();
+    if !known.shared.is_empty() {
+        known.unshare(address, size);
+    }
 }
 
 /// The bytes of a range of device memory, and the parts of it that are not unknown; `None` if there are none.
@@ -593,6 +632,12 @@ pub(crate) extern "C" fn tonnage_values_mark(address: u64, size: u64, state: u8)
     });
 }
 
+/// A range is given to another process, which may write to it unseen.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_share(address: u64, size: u64) {
+    guard((), || share(address, size));
+}
+
 /// The mapped range that an address is in: its start, and its size in `size`; 0 if there is none.
 ///
 /// # Safety
@@ -675,6 +720,7 @@ mod tests {
             pages: BTreeSet::new(),
             ranges: BTreeMap::new(),
             writes: 0,
+            shared: Vec::new(),
         }
     }
 
@@ -690,6 +736,26 @@ mod tests {
         known.doubt(90, 30);
         assert_eq!(known.state(100, 20), State::Drawn);
         assert_eq!(known.state(120, 30), State::Known);
+    }
+
+    #[test]
+    fn what_another_process_has_too_is_never_known() {
+        let mut known = nothing();
+        known.set(100, 50, State::Known);
+        known.share(110, 20);
+        assert_eq!(known.state(100, 10), State::Known);
+        assert_eq!(known.state(110, 20), State::Drawn);
+        known.set(100, 50, State::Known);
+        assert_eq!(known.state(100, 10), State::Known);
+        assert_eq!(
+            known.state(110, 1),
+            State::Drawn,
+            "the other may have written since"
+        );
+        assert_eq!(known.state(130, 20), State::Known);
+        known.unshare(105, 10);
+        known.set(100, 50, State::Known);
+        assert_eq!(known.state(100, 50), State::Known);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TN101, TN102 and TN103: why the request failed.
+//! TN101 to TN104: why the request failed.
 //!
 //! Fragmented is said only of a job that fits otherwise: holes that would have
 //! served the request, and, where the whole job is known, a replay without holes
@@ -54,6 +54,19 @@ on another while a block in its segment lives.
 Recognised by: alive bytes + request fit on the device, and most of what is held unused belongs to other streams.
 What helps: allocate on one stream and use `record_stream` for the others; free the blocks that pin the other stream's
 segments before the large request.",
+);
+
+/// The script's own limit.
+pub const LIMIT: Code = code(
+    "TN104",
+    "the script limits its own memory",
+    "PyTorch refused the request without asking the driver, which had room for it: the script allows itself only a part of
+the GPU, by `torch.cuda.set_per_process_memory_fraction` or `per_process_memory_fraction` in
+`PYTORCH_CUDA_ALLOC_CONF`.
+
+Recognised by: the driver refused nothing, and had more free than was asked for. Where the whole job was run once more
+without a limit, the script's own is left out there as well, and the job does not need more than the GPU has.
+What helps: a larger fraction, or none; or a job that needs less.",
 );
 
 /// Holes must come to this part of the request to be the reason.
@@ -128,6 +141,14 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
         known: Known::Exact,
         held_by: None,
     };
+    if failure.own_limit && need.is_none_or(|need| need.short == 0) {
+        let sentence = format!(
+            "PyTorch refused {} without asking the driver, which had {} free",
+            bytes(failure.requested),
+            bytes(failure.free),
+        );
+        return Some(found(LIMIT, 0, None, sentence).into());
+    }
     if let Some(need) = need.filter(|need| need.short > 0) {
         let least = if need.is_at_least() { "at least " } else { "" };
         let sentence = format!(

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub use super::activations::ACTIVATIONS;
 pub use super::attention::ATTENTION;
 pub use super::checkpoint_file::CHECKPOINT_FILE;
-pub use super::class::{FRAGMENTED, SHORT, STRANDED};
+pub use super::class::{FRAGMENTED, LIMIT, SHORT, STRANDED};
 pub use super::graphs::GRAPHS;
 pub use super::growth::{EVALUATION, LEAK};
 pub use super::imbalance::IMBALANCE;
@@ -47,6 +47,7 @@ pub const ALL: &[Code] = &[
     SHORT,
     FRAGMENTED,
     STRANDED,
+    LIMIT,
     OUTSIDE,
     IMBALANCE,
     LEAK,

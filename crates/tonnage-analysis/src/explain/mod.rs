@@ -285,7 +285,7 @@ pub struct Explanation {
     pub second_peak: Option<SecondPeak>,
     /// What the whole job needs, where a job that failed was run once more on a device without a limit.
     pub need: Option<Need>,
-    /// Why the request failed: TN101, TN102, TN103 or TN105.
+    /// Why the request failed: TN101 to TN105.
     pub failure_class: Option<Code>,
     /// What was found, the cause first. The class of a failure is among them: first if it is the cause itself
     /// (fragmentation, other streams, other processes), else last.
@@ -390,6 +390,10 @@ fn conclude<'a>(
     class: Option<&Finding>,
     pinning: Vec<u32>,
 ) -> (Vec<Finding>, Vec<Fix>, Vec<Claim>) {
+    if let Some(class) = class.filter(|class| class.code == codes::LIMIT) {
+        // Nothing that is held is too much for the device.
+        return (vec![class.clone()], Vec::new(), Vec::new());
+    }
     let short = class.is_some_and(|class| class.code == codes::SHORT);
     let elsewhere = class
         .filter(|class| class.code == codes::OUTSIDE)

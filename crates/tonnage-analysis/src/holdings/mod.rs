@@ -289,6 +289,16 @@ pub struct Failure {
     pub others: Option<u64>,
     /// Whether nothing was requested after it.
     pub last: bool,
+    /// Whether PyTorch refused it without asking the driver, which had room: the script limits its own memory.
+    pub own_limit: bool,
+}
+
+/// More than PyTorch rounds a request up before it asks the driver.
+const ROUNDING: u64 = 32 << 20;
+
+/// Whether a request that PyTorch refused, with so much free, was one that the driver had room for.
+pub(crate) fn is_own_limit(requested: u64, free: u64) -> bool {
+    free >= requested.saturating_add(ROUNDING)
 }
 
 /// What one process did on one device.

@@ -17,6 +17,7 @@ use super::held::{Census, HolderRow, Model};
 use super::sites::Hints;
 use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
+    is_own_limit,
 };
 use crate::facts;
 use crate::unmodelled::UnmodelledCalls;
@@ -287,6 +288,7 @@ impl Builder {
             outside: track.outside(),
             others: self.others,
             last: true,
+            own_limit: self.refused.is_none() && is_own_limit(event.size, event.free),
         });
         self.out.failures += 1;
     }
@@ -329,6 +331,7 @@ impl Builder {
                     outside: 0,
                     others: self.others,
                     last: true,
+                    own_limit: false,
                 });
             }
             _ => {}

@@ -15,6 +15,7 @@ use tonnage_trace::{Meta, meta};
 use crate::unmodelled::UnmodelledCalls;
 
 pub use foreign::{Foreign, ForeignUse};
+pub(crate) use values::SizedBy;
 pub use values::{ToldValues, UnknownValues};
 
 /// Most sentences that are kept; no recorder writes so many.

@@ -25,6 +25,10 @@ pub struct UnknownValues {
     pub sizes: u64,
     /// Where the first of them is.
     pub first_size: Option<Place>,
+    /// How many of these sizes follow from a mask of which `assumed_mask` percent were taken to be true.
+    pub sizes_by_mask: u64,
+    /// How many of them were computed from values that are drawn: random, and the same in every run.
+    pub sizes_drawn: u64,
     /// The part of an unknown mask, in percent, that was taken to be true.
     pub assumed_mask: u8,
 }
@@ -37,6 +41,9 @@ pub struct ToldValues {
     pub reads: Vec<(String, u64, String, bool, u64)>,
     /// Results whose size depends on them: file, line, function, how many.
     pub sizes: Vec<(String, u64, String, u64)>,
+    /// Where each of these sizes comes from: `mask`, `drawn` or `count`. Older recordings do not tell.
+    #[serde(default)]
+    pub sized_by: Vec<String>,
     /// The part of a mask, in percent, that is taken to be true.
     pub assumed_mask: u8,
 }
@@ -70,8 +77,15 @@ impl UnknownValues {
                     function,
                 });
             }
-            for (file, line, function, count) in told.sizes {
+            for (index, (file, line, function, count)) in told.sizes.into_iter().enumerate() {
                 all.sizes = all.sizes.saturating_add(count);
+                match told.sized_by.get(index).map_or(SizedBy::Mask, SizedBy::of) {
+                    SizedBy::Mask => {
+                        all.sizes_by_mask = all.sizes_by_mask.saturating_add(count);
+                    }
+                    SizedBy::Drawn => all.sizes_drawn = all.sizes_drawn.saturating_add(count),
+                    SizedBy::Count => {}
+                }
                 all.first_size.get_or_insert(Place {
                     file,
                     line,
@@ -82,10 +96,106 @@ impl UnknownValues {
         all
     }
 
+    /// What the sizes of results rest on that depend on such values: the end of a sentence that names them.
+    pub fn assumption(&self) -> String {
+        let told = self.sizes_by_mask.saturating_add(self.sizes_drawn);
+        let parts = [
+            (self.sizes_by_mask, SizedBy::Mask),
+            (self.sizes_drawn, SizedBy::Drawn),
+            (self.sizes.saturating_sub(told), SizedBy::Count),
+        ];
+        let there: Vec<_> = parts.into_iter().filter(|&(count, _)| count > 0).collect();
+        let said = there.iter().map(|&(count, by)| {
+            let said = by.said(self.assumed_mask);
+            if there.len() == 1 {
+                said
+            } else {
+                format!("{said} ({count})")
+            }
+        });
+        said.collect::<Vec<_>>().join(", ")
+    }
+
     /// The sums over all processes of a recording; none if every value that was read is known.
     pub(crate) fn all(facts: &[Meta]) -> Option<Self> {
         let told = facts.iter().filter(|fact| fact.name == facts::VALUES);
         let all = Self::sum(told.filter_map(|fact| serde_json::from_str(&fact.text).ok()));
         (all.decisions > 0 || all.reads > 0 || all.sizes > 0).then_some(all)
+    }
+}
+
+/// Where a size comes from that depends on values that nobody computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SizedBy {
+    /// A mask of which nothing is known, by the user's assumption.
+    Mask,
+    /// Values that were drawn.
+    Drawn,
+    /// A count that an operator asked for.
+    Count,
+}
+
+impl SizedBy {
+    pub(crate) fn of(name: impl AsRef<str>) -> Self {
+        match name.as_ref() {
+            "drawn" => Self::Drawn,
+            "count" => Self::Count,
+            _ => Self::Mask,
+        }
+    }
+
+    /// What is said of it, if this part of an unknown mask, in percent, was taken to be true.
+    pub(crate) fn said(self, assumed_mask: u8) -> String {
+        match self {
+            Self::Mask => {
+                format!("an unknown mask is taken to select {assumed_mask} % of its elements")
+            }
+            Self::Drawn => "unknown values are drawn, the same in every run".to_owned(),
+            Self::Count => "an unknown count is assumed".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sized(by: &[&str]) -> UnknownValues {
+        let mut told = ToldValues {
+            assumed_mask: 30,
+            ..ToldValues::default()
+        };
+        for (line, by) in (1..).zip(by) {
+            told.sizes.push(("a.py".into(), line, "main".into(), 2));
+            told.sized_by.push((*by).into());
+        }
+        UnknownValues::sum([told])
+    }
+
+    #[test]
+    fn a_mask_is_spoken_of_only_where_there_was_one() {
+        assert_eq!(
+            sized(&["mask"]).assumption(),
+            "an unknown mask is taken to select 30 % of its elements"
+        );
+        assert_eq!(
+            sized(&["drawn", "drawn"]).assumption(),
+            "unknown values are drawn, the same in every run"
+        );
+        assert_eq!(
+            sized(&["mask", "drawn", "count"]).assumption(),
+            "an unknown mask is taken to select 30 % of its elements (2), unknown values are drawn, the same in every \
+             run (2), an unknown count is assumed (2)"
+        );
+    }
+
+    #[test]
+    fn an_older_recording_tells_of_masks_alone() {
+        let told = r#"{"reads":[],"sizes":[["a.py",3,"main",2]],"assumed_mask":100}"#;
+        let sums = UnknownValues::sum([serde_json::from_str(told).unwrap()]);
+        assert_eq!(
+            (sums.sizes, sums.sizes_by_mask, sums.sizes_drawn),
+            (2, 2, 0)
+        );
     }
 }

@@ -27,7 +27,7 @@ use tonnage_trace::{
 
 use crate::facts;
 pub use crate::holdings::Place;
-use crate::holdings::is_users;
+use crate::holdings::{is_own_limit, is_users};
 use crate::unknown;
 pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
@@ -134,6 +134,8 @@ pub struct OutOfMemory {
     pub place: Option<Place>,
     /// The innermost line, where it is another.
     pub inside: Option<Place>,
+    /// Whether PyTorch refused it without asking the driver, which had room: the script limits its own memory.
+    pub own_limit: bool,
 }
 
 /// What one process did to one device.
@@ -684,14 +686,15 @@ impl<R: Read> Rows<R> {
                     peak_allocated: after.allocated,
                 }),
                 refusals: track.refusals(),
-                out_of_memory: failure.map(|failure| self.out_of_memory(&failure)),
+                out_of_memory: failure
+                    .map(|failure| self.out_of_memory(&failure, track.refusals())),
                 events: track.rows(),
             }
         };
         self.tracks().map(device).collect()
     }
 
-    fn out_of_memory(&self, failure: &Refusal) -> OutOfMemory {
+    fn out_of_memory(&self, failure: &Refusal, refusals: u64) -> OutOfMemory {
         let stacks = self.reader.stacks();
         let (place, inside) = places(stacks, failure.stack);
         OutOfMemory {
@@ -700,6 +703,7 @@ impl<R: Read> Rows<R> {
             call: failure.call.map(|call| stacks.text(call).to_owned()),
             place,
             inside,
+            own_limit: refusals == 0 && is_own_limit(failure.requested, failure.free),
         }
     }
 }

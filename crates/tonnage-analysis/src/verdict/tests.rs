@@ -108,9 +108,12 @@ fn a_refusal_outside_pytorch_that_ends_the_program_is_an_out_of_memory() {
 #[test]
 fn of_a_job_that_handles_errors_of_memory_what_came_after_counts() {
     let rows = [
-        (0, Kind::DriverMalloc, 20 * GIB, 20 * GIB, 20 * GIB),
+        (0, Kind::DriverMalloc, 12 * GIB, 12 * GIB, 12 * GIB),
+        (0, Kind::DriverMalloc, 8 * GIB, 20 * GIB, 20 * GIB),
         (0, Kind::Oom, 8 * GIB, 20 * GIB, 20 * GIB),
-        (0, Kind::DriverFree, 20 * GIB, 0, 0),
+        // Between the two frees there are 8 GiB, which nobody asked for after the error.
+        (0, Kind::DriverFree, 12 * GIB, 8 * GIB, 8 * GIB),
+        (0, Kind::DriverFree, 8 * GIB, 0, 0),
         (0, Kind::DriverMalloc, 6 * GIB, 6 * GIB, 6 * GIB),
         (0, Kind::Alloc, 5 * GIB, 6 * GIB, 6 * GIB),
     ];

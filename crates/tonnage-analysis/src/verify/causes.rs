@@ -14,6 +14,7 @@ use super::side::{Side, Step, Track};
 use super::{Parting, Place, Setting};
 use crate::facts;
 use crate::format::bytes;
+use crate::unknown::SizedBy;
 use crate::verdict::ToldValues;
 
 /// What the two runs were given that is not the same.
@@ -248,12 +249,14 @@ fn value(dry: &Side, other: &Track, place: Option<&Place>) -> Option<(String, &'
     let told: ToldValues = serde_json::from_str(text).ok()?;
     let here =
         |name: &str, line: u64| place.is_some_and(|place| place.file == name && place.line == line);
-    if let Some((name, line, ..)) = told.sizes.iter().find(|size| here(&size.0, size.1)) {
+    let sized = told.sizes.iter().position(|size| here(&size.0, size.1));
+    if let Some(at) = sized {
+        let (name, line, ..) = &told.sizes[at];
         let name = name.rsplit('/').next().unwrap_or(name);
+        let by = told.sized_by.get(at).map_or(SizedBy::Mask, SizedBy::of);
+        let how = by.said(told.assumed_mask);
         let why = format!(
-            "the size of a result at {name}:{line} depends on values that the dry run did not compute; it took an \
-             unknown mask to select {} %",
-            told.assumed_mask
+            "the size of a result at {name}:{line} depends on values that the dry run did not compute; {how}"
         );
         return Some((why, "certain"));
     }

@@ -291,10 +291,12 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         shown += 1;
     }
     if shown == 0 && explanation.outcome == Outcome::OutOfMemory {
-        screen.line(
-            "what helps",
-            "nothing that could be proved on this recording",
-        );
+        let what = if is_own_limit(explanation) {
+            "a larger limit, or none: torch.cuda.set_per_process_memory_fraction, PYTORCH_CUDA_ALLOC_CONF"
+        } else {
+            "nothing that could be proved on this recording"
+        };
+        screen.line("what helps", what);
     }
     if !explanation.unknown.is_empty() {
         // Sizes come first, and all of them: figures rest on them.
@@ -312,7 +314,16 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
 
 /// What is needed, when, what was there, who held it, and why.
 fn facts(screen: &mut impl Lines, explanation: &Explanation) {
-    if let Some(need) = &explanation.need {
+    if is_own_limit(explanation) {
+        if let Some(need) = explanation.need.as_ref().filter(|need| !need.is_unknown()) {
+            let least = if need.is_at_least() { "at least " } else { "" };
+            let text = format!(
+                "{least}{} without the limit that the script sets itself",
+                bytes(need.bytes)
+            );
+            screen.line("needs", &text);
+        }
+    } else if let Some(need) = &explanation.need {
         needs(screen, need);
     } else if let Some(text) = at_least(explanation) {
         screen.line("needs", &text);
@@ -392,6 +403,11 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     for (index, finding) in shown.enumerate() {
         screen.line(if index == 0 { "because" } else { "" }, &found(finding));
     }
+}
+
+/// Whether the script's own limit refused the request.
+fn is_own_limit(explanation: &Explanation) -> bool {
+    explanation.failure_class == Some(codes::LIMIT)
 }
 
 fn is_short(explanation: &Explanation) -> bool {

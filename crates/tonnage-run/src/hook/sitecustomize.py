@@ -75,12 +75,14 @@ class _Recorder:
             self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
             self.values.tell = lambda summary: self.note(values=summary)
             self.values.install()
+            self._change_modules(self.values.modules())
         if self.gpu is None:
             self._change_compilers()
         self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
         self.owners.sparing = self.gpu is not None
         self.owners.after_step = self._after_step
         self.change(self.settings.get("changes") or ())
+        self._lift_limits()
         if self.settings.get("ranks"):
             _load("ranks")["Ranks"](self.settings["ranks"], self.note).install(torch)
         self._watch_rank()
@@ -96,6 +98,11 @@ class _Recorder:
             self.owners.before_pass = self.changes.before_pass
             self.owners.after_pass = self.changes.after_pass
 
+    def _lift_limits(self):
+        """Where the GPU has no limit, to find out how much a job needs, the script sets none either."""
+        if self.settings.get("unlimited"):
+            self.torch._C._cuda_setMemoryFraction = lambda fraction, device: None
+
     def sample(self):
         """Asks a real GPU how much of it is in use."""
         if self.gpu is not None:
@@ -108,6 +115,9 @@ class _Recorder:
             ttir = types.SimpleNamespace(**_load("ttir"))
             self.kernels = _load("kernels", {"ttir": ttir})["Kernels"](self.library, self.values)
             changes.update(self.kernels.modules())
+        self._change_modules(changes)
+
+    def _change_modules(self, changes):
         for name, change in changes.items():
             if name in sys.modules:
                 change(sys.modules[name])
@@ -205,6 +215,7 @@ class _Recorder:
         self.settings = settings
         self.forked = True
         self.change(settings.get("changes") or ())
+        self._lift_limits()
         if os.path.isfile(sys.argv[0]):
             self.holders.main_file = os.path.abspath(sys.argv[0])
         if self.started:
@@ -462,14 +473,14 @@ def _load(name, given=()):
     return scope
 
 
-def _stack(frame):
-    """The frames of a stack, innermost first."""
+def _stack(traceback):
+    """The frames of an exception, innermost first, with the lines that raised: a frame that caught it has gone on."""
     frames = []
-    while frame is not None and len(frames) < 64:
-        code = frame.f_code
-        frames.append([code.co_name, code.co_filename, frame.f_lineno])
-        frame = frame.f_back
-    return frames
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        frames.append([code.co_name, code.co_filename, traceback.tb_lineno])
+        traceback = traceback.tb_next
+    return frames[:-65:-1]
 
 
 _recorder = None
@@ -606,14 +617,11 @@ def _in_forked_child():
 def _report_exception(kind, value, traceback, _report=sys.excepthook):
     if _recorder is not None:
         try:
-            frame = traceback
-            while frame is not None and frame.tb_next is not None:
-                frame = frame.tb_next
             _recorder.note(
                 exception={
                     "type": f"{kind.__module__}.{kind.__qualname__}",
                     "message": str(value)[:4096],
-                    "stack": _stack(frame.tb_frame if frame is not None else None),
+                    "stack": _stack(traceback),
                 }
             )
         except Exception:

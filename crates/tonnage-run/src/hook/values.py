@@ -44,6 +44,7 @@ import functools
 import os
 import sys
 import threading
+import warnings
 
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
 _DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
@@ -168,6 +169,8 @@ _COMPARED = {
     "lt": lambda other: 0.5 < other,
     "le": lambda other: 0.5 <= other,
 }
+# Files that write tensors and decide nothing by what is in them.
+_SAVERS = "/safetensors/"
 # What torch's line search reads along its direction: the slope where it begins, a flatter one where it ends, and how
 # much the gradient has changed. With these it goes on as it does before a minimum is reached.
 _SEARCHED = {"gtd": -0.5, "gtd_new": -0.1, "ys": 0.5}
@@ -191,6 +194,7 @@ class _Operator:
     """What is known of an operator from its name and schema."""
 
     __slots__ = (
+        "body",
         "call",
         "composite",
         "handle",
@@ -281,10 +285,16 @@ class Values:
         self.answer = library.tonnage_values_answer
         self.answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self.answer.restype = ctypes.c_size_t
+        self.share_range = library.tonnage_values_share
+        self.share_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+        self.share_range.restype = None
         self.count_unseen = library.tonnage_values_unseen
         self.count_unseen.argtypes = []
         self.count_unseen.restype = ctypes.c_uint64
         self.unseen = 0
+        self.count_kernels = library.tonnage_kernel_launches
+        self.count_kernels.argtypes = []
+        self.count_kernels.restype = ctypes.c_uint64
         self.calling_from = library.tonnage_place
         self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
         self.calling_from.restype = ctypes.c_uint64
@@ -397,6 +407,60 @@ class Values:
             bootstrap(thread)
 
         threading.Thread._bootstrap_inner = bootstrap_inner
+        self._watch_sharing(self.torch.UntypedStorage)
+        self._watch_warnings()
+
+    def _watch_warnings(self):
+        """Warnings of torch's C++ code name the innermost frame of Python, which is ours. They are issued again for the
+        frame that called us, so that filters, and whether a line was warned of before, are those of the script."""
+        show = warnings._showwarnmsg
+        again = threading.local()
+
+        @functools.wraps(show)
+        def show_for_caller(message):
+            frame = sys._getframe(1)
+            beside = frame.f_code.co_name == "_called_on_cpu"
+            while frame is not None and frame.f_code.co_filename == "<tonnage>":
+                frame = frame.f_back
+            if message.filename != "<tonnage>" or frame is None or getattr(again, "inside", False):
+                return show(message)
+            # Ours would keep it from being told of another line.
+            globals().get("__warningregistry__", {}).clear()
+            warnings.onceregistry.pop((str(message.message), message.category), None)
+            if beside:
+                return None  # the operator of CUDA warns too
+            again.inside = True
+            try:
+                warnings.warn_explicit(
+                    message.message,
+                    message.category,
+                    frame.f_code.co_filename,
+                    frame.f_lineno,
+                    frame.f_globals.get("__name__") or "<string>",
+                    frame.f_globals.setdefault("__warningregistry__", {}),
+                    source=message.source,
+                )
+            finally:
+                again.inside = False
+            return None
+
+        warnings._showwarnmsg = show_for_caller
+
+    def _watch_sharing(self, storages):
+        """A storage that goes to another process is written there unseen: nothing in it is known from then on."""
+        share = storages._share_cuda_
+
+        @functools.wraps(share)
+        def share_and_doubt(storage, *arguments):
+            shared = share(storage, *arguments)
+            self._shared(storage)
+            return shared
+
+        storages._share_cuda_ = share_and_doubt
+
+    @_harmless(None)
+    def _shared(self, storage):
+        self.share_range(storage.data_ptr(), storage.nbytes())
 
     def unwraps(self, kind):
         """Whether a kind of tensor handles operators itself; a subclass that only adds attributes does not."""
@@ -540,7 +604,10 @@ class Values:
         elif space in ("c10d", "_c10d_functional"):
             operator.handle = self._collective
         elif space != "aten":
-            operator.handle = self._pass if operator.mutated else None
+            operator.body = self._body(function, space)
+            operator.handle = (
+                self._look_inside if operator.body is not None else self._pass if operator.mutated else None
+            )
         elif name == "_local_scalar_dense":
             operator.handle = self._read
         elif name in ("_to_copy", "copy_"):
@@ -555,6 +622,8 @@ class Values:
             operator.handle = self._solve
         elif name == "equal":
             operator.handle = self._equal
+        elif name == "allclose":
+            operator.handle = self._close
         elif name == "cat" and not operator.mutated:
             operator.handle = self._cat
         elif name == "dot":
@@ -578,6 +647,15 @@ class Values:
         if not has_kernel(function.name(), "CompositeImplicitAutograd") or has_kernel(function.name(), "CUDA"):
             return None
         return functools.partial(function._op_dk, key)
+
+    def _body(self, function, space):
+        """The function of Python that a script registered as an operator of its own; none if it is not such a one."""
+        name = function.name().partition("::")[2]
+        registered = getattr(self.torch.library, "_impls", ())
+        for key in ("CUDA", "CompositeExplicitAutograd"):
+            if f"{space}/{name}/{key}" in registered:
+                return functools.partial(function._op_dk, getattr(self.torch._C.DispatchKey, key))
+        return None
 
     @staticmethod
     def _call(operator, args, kwargs):
@@ -794,6 +872,21 @@ class Values:
     def _pass(self, operator, args, kwargs):
         result = self._call(operator, args, kwargs)
         self._doubt(operator, args, kwargs)
+        return result
+
+    def _look_inside(self, operator, args, kwargs):
+        """An operator of the script's own that is written in Python: the operators that it calls are computed."""
+        if not any(tensor.is_cuda for tensor in self._tensors(args, kwargs)):
+            return self._pass(operator, args, kwargs)
+        before = self.count_kernels()
+        self.push(self.mode)
+        try:
+            result = operator.body(*args, **kwargs)
+        finally:
+            self.pop()
+        if self.count_kernels() > before:
+            # A kernel of its own may have changed what it was given.
+            self._doubt(operator, args, kwargs)
         return result
 
     def _collective(self, operator, args, kwargs):
@@ -1022,6 +1115,42 @@ class Values:
         computed, _ = self._on_cpu(operator, args, kwargs)
         return result if computed is None else computed
 
+    def _close(self, operator, args, kwargs):
+        """What nobody knows is as close to what it is compared with as it is in a healthy program."""
+        device = [tensor for tensor in args[:2] if tensor.is_cuda]
+        if not device or self._level(device) == _KNOWN:
+            return self._compute(operator, args, kwargs)
+        self._call(operator, args, kwargs)
+        self._note_read(device[0])
+        return True
+
+    def _watch_comparisons(self, module):
+        """`torch.testing.assert_close`, in the same way."""
+        pair = module.TensorLikePair
+        compare = pair._compare_regular_values_close
+
+        @functools.wraps(compare)
+        def compare_unless_unknown(this, actual, expected, **options):
+            if self.on and self._is_unknown_pair(actual, expected, options):
+                return None
+            return compare(this, actual, expected, **options)
+
+        pair._compare_regular_values_close = compare_unless_unknown
+
+    @_harmless(False)
+    def _is_unknown_pair(self, actual, expected, options):
+        device = [tensor for tensor in (actual, expected) if tensor.is_cuda]
+        if not device or self._level(device) == _KNOWN:
+            return False
+        tolerances = {name: options[name] for name in ("rtol", "atol", "equal_nan")}
+        self.torch.all(self.torch.isclose(actual, expected, **tolerances))
+        self._note_read(device[0], True)
+        return True
+
+    def modules(self):
+        """What to do when these modules have been imported."""
+        return {"torch.testing._comparison": self._watch_comparisons}
+
     def _solve(self, operator, args, kwargs):
         """Solvers read back whether they failed; that of eigenvalues first whether its input is finite."""
         finite = [_FOR_A_BYTE | 1] if "eig" in operator.name and "eigh" not in operator.name else []
@@ -1058,23 +1187,24 @@ class Values:
         return _Answers(self.answer, answers)
 
     def _mask(self, mask):
-        """A mask on the CPU, and whether it is known; by assumption if nobody knows it."""
+        """A mask on the CPU, whether it is known, and where it comes from; by assumption if nobody knows it."""
         level = self._level([mask])
         if level != _UNKNOWN:
             values = self._pulled(mask)
             # Where every flag of an unknown mask is true, that is only what was said of it.
             if values is not None and (level == _KNOWN or mask.numel() == 1 or not bool(values.all())):
-                return values, level
+                return values, level, "drawn"
         torch = self.torch
         selected = round(self.assumed_mask / 100 * mask.numel())
         values = torch.zeros(mask.numel(), dtype=torch.bool)
         values[:selected] = True
-        return values.reshape(mask.shape), _DRAWN
+        return values.reshape(mask.shape), _DRAWN, "mask"
 
-    def _size_by(self, level):
-        """A result has a size that depends on values; it is named if they are not known."""
+    def _size_by(self, level, source):
+        """A result has a size that depends on values; it is named if they are not known, with where they come from: a
+        `mask` that was assumed, `drawn` values, or a `count` that was assumed."""
         if level != _KNOWN:
-            self.sizes[self._place()[0]] += 1
+            self.sizes[(*self._place()[0], source)] += 1
             self._tell_now_and_then(True)
 
     def _nonzero(self, operator, args, kwargs):
@@ -1083,40 +1213,41 @@ class Values:
             return self._call(operator, args, kwargs)
         if mask.numel() > 8 * _MAX_INTEGER:
             return self._nonzero_of_large(operator, args, kwargs)
-        values, level = self._mask(mask)
+        values, level, source = self._mask(mask)
         places = values.nonzero()
         with self._answers([places.shape[0]] * 2):
             result = self._call(operator, args, kwargs)
-        self._size_by(level)
+        self._size_by(level, source)
         if result.shape == places.shape and self._may_put(result):
             self._put(result, places, level)
         return result
 
     def _nonzero_of_large(self, operator, args, kwargs):
-        self._size_by(_DRAWN)
+        self._size_by(_DRAWN, "mask")
         with self._answers([round(self.assumed_mask / 100 * args[0].numel())] * 2):
             return self._call(operator, args, kwargs)
 
     def _masks(self, indices):
-        """Counts of the boolean masks among indices, and how they are known."""
+        """Counts of the boolean masks among indices, how they are known, and where they come from."""
         torch = self.torch
-        counts, level = [], _KNOWN
+        counts, level, source = [], _KNOWN, "drawn"
         for index in indices:
             if index is not None and index.is_cuda and index.dtype in (torch.bool, torch.uint8):
                 if index.numel() > 8 * _MAX_INTEGER:
                     counts.append(round(self.assumed_mask / 100 * index.numel()))
-                    level = _DRAWN
+                    level, source = _DRAWN, "mask"
                     continue
-                values, of = self._mask(index)
+                values, of, by = self._mask(index)
                 counts.append(int(values.count_nonzero()))
                 level = min(level, of)
-        return counts, level
+                source = by if by == "mask" else source
+        return counts, level, source
 
     def _index(self, operator, args, kwargs):
         tensor, indices = args[0], args[1]
         if not tensor.is_cuda:
             return self._call(operator, args, kwargs)
-        counts, of = self._masks(indices)
+        counts, of, source = self._masks(indices)
         if not counts:
             return self._compute(operator, args, kwargs)
         self._remember(counts)
@@ -1124,7 +1255,7 @@ class Values:
         level = self._level(given)
         with self._answers(counts):
             result = self._call(operator, args, kwargs)
-        self._size_by(of)
+        self._size_by(of, source)
         self._put_selected(operator, args, kwargs, result, level)
         return result
 
@@ -1140,18 +1271,18 @@ class Values:
         if not mask.is_cuda:
             return self._call(operator, args, kwargs)
         level = self._level([tensor, mask])
-        values, of = self._mask(mask)
+        values, of, source = self._mask(mask)
         count = int(values.expand(self.torch.broadcast_shapes(tensor.shape, mask.shape)).count_nonzero())
         with self._answers([count]):
             result = self._call(operator, args, kwargs)
-        self._size_by(of)
+        self._size_by(of, source)
         self._put_selected(operator, args, kwargs, result, level)
         return result
 
     def _index_put(self, operator, args, kwargs):
         if not args[0].is_cuda:
             return self._call(operator, args, kwargs)
-        counts, of = self._masks(args[1])
+        counts, of, source = self._masks(args[1])
         if not counts:
             return self._compute(operator, args, kwargs)
         self._remember(counts)
@@ -1160,7 +1291,7 @@ class Values:
         computed, copies = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
         with self._answers(counts):
             result = self._call(operator, args, kwargs)
-        self._size_by(of)
+        self._size_by(of, source)
         if not operator.mutated:
             if computed is not None and computed.shape == result.shape:
                 self._put(result, computed, level)
@@ -1181,7 +1312,7 @@ class Values:
         computed, _ = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
         with self._answers(answers(computed) if computed is not None else most):
             result = self._call(operator, args, kwargs)
-        self._size_by(level if computed is not None else _DRAWN)
+        self._size_by(*((level, "drawn") if computed is not None else (_DRAWN, "count")))
         for one, value in zip(self._results(result), self._results(computed)):
             if one.shape == value.shape and one.numel() and self._may_put(one):
                 self._put(one, value, level)
@@ -1220,7 +1351,7 @@ class Values:
             count = self.torch.unique(places, dim=1).shape[1]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
-        self._size_by(level)
+        self._size_by(level, "count" if places is None else "drawn")
         return result
 
     def _select_boxes(self, operator, args, kwargs):
@@ -1233,7 +1364,7 @@ class Values:
         count = boxes.shape[0] if computed is None else computed.shape[0]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
-        self._size_by(level if computed is not None else _DRAWN)
+        self._size_by(*((level, "drawn") if computed is not None else (_DRAWN, "count")))
         if computed is not None and computed.shape == result.shape:
             self._put(result, computed, level)
         return result
@@ -1331,14 +1462,16 @@ class Values:
         return ("", 0, ""), None
 
     @_harmless(None)
-    def _note_read(self, tensor):
+    def _note_read(self, tensor, decides=False):
         if _reads_object(sys._getframe(2)):
             return
         place, frame = self._place()
         frame = self._decider() or frame
         # In a backward pass torch itself reads, to decide.
-        decides = tensor.dtype is self.torch.bool or frame is None
-        if frame is not None and not decides:
+        decides = decides or tensor.dtype is self.torch.bool or frame is None
+        if frame is not None and _SAVERS in frame.f_code.co_filename:
+            decides = False
+        elif frame is not None and not decides:
             key = frame.f_code, frame.f_lasti
             decides = self.deciding.get(key)
             if decides is None:
@@ -1372,7 +1505,8 @@ class Values:
         """What a verdict must name."""
         return {
             "reads": [[*place, decides, count] for (*place, decides), count in self.reads.items()],
-            "sizes": [[*place, count] for place, count in self.sizes.items()],
+            "sizes": [[*place, count] for (*place, _), count in self.sizes.items()],
+            "sized_by": [source for *_, source in self.sizes],
             "assumed_mask": self.assumed_mask,
         }
 
@@ -1447,7 +1581,7 @@ def _decides(code, offset):
     """Whether a value that is made at this instruction reaches a condition, a slice or a loop of the same function.
 
     By the code that follows it in its statement and, where it is stored in a
-    variable, by the code that follows each use of that variable.
+    variable, by the code that follows each use of that variable, and so on.
     """
     instructions = list(dis.get_instructions(code))
     at = next((index for index, one in enumerate(instructions) if one.offset >= offset), None)
@@ -1463,10 +1597,14 @@ def _decides(code, offset):
         return False, None
 
     decides, name = follow(at)
-    if decides or name is None:
-        return decides
-    return any(
-        follow(index + 1)[0]
-        for index, one in enumerate(instructions)
-        if one.opname.startswith("LOAD_") and one.argval == name
-    )
+    waiting, seen = [name], {name}
+    while waiting and not decides:
+        name = waiting.pop()
+        for index, one in enumerate(instructions):
+            if name is not None and one.opname.startswith("LOAD_") and one.argval == name:
+                reached, into = follow(index + 1)
+                decides = decides or reached
+                if into not in seen:
+                    seen.add(into)
+                    waiting.append(into)
+    return decides

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::costs;
@@ -73,8 +74,18 @@ fn watched<R>(act: impl FnOnce(&mut Watched) -> R) -> R {
     act(watched.get_or_insert_default())
 }
 
+/// Kernels that were launched through the driver: those of Triton, and what else is compiled while a program runs.
+static LAUNCHES: AtomicU64 = AtomicU64::new(0);
+
+/// How many kernels were launched through the driver.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_kernel_launches() -> u64 {
+    LAUNCHES.load(Ordering::Relaxed)
+}
+
 /// Has the hook compute a kernel that it asked for, unless the launch is only captured.
 fn tell_watcher(kernel: Ptr, grid: [u32; 3], arguments: Ptr) {
+    LAUNCHES.fetch_add(1, Ordering::Relaxed);
     if arguments.is_null() || super::capturing() {
         return;
     }

@@ -206,6 +206,9 @@ fn place(address: u64) -> Answer<Place> {
         if let Some(size) = accounts.pool_block(address) {
             return Ok(Place::Device(visible, address, size));
         }
+        if let Some((start, _, size)) = accounts.opened_at(address) {
+            return Ok(Place::Device(visible, start, size));
+        }
         let found = accounts.device(device).find(DeviceAddr(address));
         return Ok(found.map_or(Place::Unknown, |found| {
             let place = if found.kind == AllocationKind::Managed {
@@ -531,14 +534,15 @@ pub(crate) fn set_graph_memory(_device: i32, _attribute: i32, _value: Ptr) -> i3
     code::SUCCESS
 }
 
-// Between processes: the handle carries the address, which means the same
-// everywhere; the memory stays charged to the process that made it.
+// Between processes: the handle says whose memory it is, where and how large. The memory stays charged to the process
+// that made it, and has other addresses in one that opens it.
 
 pub(crate) fn ipc_handle(out: OutBytes<64>, address: u64) -> i32 {
     status(place(address).and_then(|place| match place {
-        Place::Device(..) => {
-            out.put_u64(0, address);
+        Place::Device(_, start, size) => {
+            out.put_u64(0, start);
             out.put_i32(8, std::process::id() as i32);
+            out.put_u64(16, size);
             Ok(())
         }
         _ => Err(code::INVALID_VALUE),
@@ -550,14 +554,22 @@ pub(crate) fn ipc_handle_ptr(out: OutBytes<64>, address: Ptr) -> i32 {
 }
 
 pub(crate) fn ipc_open(out: Out<u64>, handle: ByValue<64>, _flags: u32) -> i32 {
-    let mut address = [0; 8];
-    address.copy_from_slice(&handle.0[..8]);
-    out.set(u64::from_ne_bytes(address));
-    code::SUCCESS
+    let number = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&handle.0[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    let (address, owner, size) = (number(0), number(8) as i32, number(16));
+    status(use_current().and_then(|_| {
+        let (machine, mut accounts) = accounts()?;
+        let device = machine.device_of(address).ok_or(code::INVALID_VALUE)?;
+        out.set(accounts.open(device, (owner, address), size)?);
+        Ok(())
+    }))
 }
 
-pub(crate) fn ipc_close(_address: u64) -> i32 {
-    code::SUCCESS
+pub(crate) fn ipc_close(address: u64) -> i32 {
+    status(use_current().and_then(|_| accounts()?.1.close(address)))
 }
 
 pub(crate) fn ipc_event(_out: OutBytes<64>, _event: Ptr) -> i32 {

@@ -407,7 +407,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         if is_peak {
             self.at_peak_allocated = figures;
         }
-        self.compare(figures);
+        self.compare(figures, true);
         Change::Allocated { block, replaced }
     }
 
@@ -521,7 +521,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         if is_peak {
             self.at_peak_reserved = figures;
         }
-        self.compare(figures);
+        self.compare(figures, true);
         Change::Obtained {
             segment,
             gone,
@@ -665,7 +665,9 @@ impl<T: Copy + Default> DeviceAccount<T> {
             refusal.is_last = false;
         }
         let figures = self.figures(event.time, row, true);
-        self.compare(figures);
+        // Between two frees there is still what an out-of-memory error left, which nobody asked for since.
+        let is_asked_for = grants || event.kind == Kind::Measured;
+        self.compare(figures, is_asked_for);
         if event.kind == Kind::DriverOom {
             self.refusals += 1;
             self.refusal = Some(self.refused(event, row, true));
@@ -709,7 +711,7 @@ impl<T: Copy + Default> DeviceAccount<T> {
         }
     }
 
-    fn compare(&mut self, now: Figures) {
+    fn compare(&mut self, now: Figures, is_asked_for: bool) {
         let (used, most) = (now.used(), self.at_peak_used.used());
         let has_more = now.allocated > self.at_peak_used.allocated;
         if used > most || (used == most && has_more) {
@@ -720,9 +722,11 @@ impl<T: Copy + Default> DeviceAccount<T> {
         } else {
             used
         };
-        let after = &mut self.after_oom;
-        after.in_use = after.in_use.max(in_use);
-        after.allocated = after.allocated.max(now.allocated);
+        if is_asked_for {
+            let after = &mut self.after_oom;
+            after.in_use = after.in_use.max(in_use);
+            after.allocated = after.allocated.max(now.allocated);
+        }
         if self.others.is_none() {
             return;
         }

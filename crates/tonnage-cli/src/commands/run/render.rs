@@ -56,6 +56,8 @@ pub(crate) fn text(
             holders(&mut text, device, here);
         }
         others(&mut text, verdict, device);
+    } else {
+        raised(&mut text, verdict, here);
     }
     gaps(&mut text, verdict);
     row(
@@ -184,6 +186,14 @@ fn headline(verdict: &Verdict) -> String {
     }
     match verdict.outcome {
         Outcome::Fits => fits(verdict, &machine),
+        Outcome::DoesNotFit if is_own_limit(verdict) => {
+            let need = verdict.need.as_ref().filter(|need| need.known != "unknown");
+            let need = need.map_or_else(String::new, |need| {
+                let least = if need.complete { "" } else { "at least " };
+                format!(": it needs {least}{}", bytes(need.bytes))
+            });
+            format!("{BAD}does not fit{BAD:#} in what the script allows itself of {machine}{need}")
+        }
         Outcome::DoesNotFit => format!(
             "{BAD}does not fit{BAD:#} on {machine}{}",
             short(verdict.need.as_ref())
@@ -372,6 +382,13 @@ fn distance(text: &mut String, margin: &Margin) {
 
 /// How much the whole job takes.
 fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
+    if is_own_limit(verdict) {
+        if need.known != "unknown" {
+            let what = "without the limit that the script sets itself, which the GPU would hold";
+            row(text, "needs", &format!("{}: {what}", bytes(need.bytes)));
+        }
+        return;
+    }
     let how = match need.known.as_str() {
         "replayed" => "the smallest larger GPU that serves all of its requests (replayed)",
         "unknown" => "not enough; how much is, the run without a limit did not show",
@@ -462,15 +479,17 @@ fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> Str
     format!("{}{}", at(place, here), inside.unwrap_or_default())
 }
 
-/// Whether PyTorch refused a request that the driver was never asked for, although there was room.
-fn is_own_limit(requested: u64, free: u64, refused_by_driver: u64) -> bool {
-    refused_by_driver == 0 && requested <= free
+/// Whether it is the script's own limit that keeps the job from running, and not the GPU.
+fn is_own_limit(verdict: &Verdict) -> bool {
+    let refused = verdict
+        .worst()
+        .and_then(|device| device.out_of_memory.as_ref());
+    let gpu_suffices = verdict.need.as_ref().is_none_or(|need| need.short == 0);
+    refused.is_some_and(|oom| oom.own_limit) && gpu_suffices
 }
 
 fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path) {
     if let Some(oom) = &device.out_of_memory {
-        let own_limit =
-            oom.call.is_none() && is_own_limit(oom.requested, oom.free, device.refusals);
         let mut place = where_from(oom.place.as_ref(), oom.inside.as_ref(), here);
         if oom.place.is_none() {
             let raised = verdict.exceptions.iter().find_map(|e| e.place.as_ref());
@@ -492,13 +511,19 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
                 ),
             },
         );
-        if own_limit {
+        if oom.own_limit {
             let limit = "refused by PyTorch, which did not ask the GPU: the script limits its own memory, as by \
                          set_per_process_memory_fraction";
             row(text, "", limit);
         }
-    } else if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first())
-    {
+    } else {
+        raised(text, verdict, here);
+    }
+}
+
+/// The exception that ended a script which failed for another reason.
+fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
+    if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first()) {
         let message = exception.message.lines().next().unwrap_or_default();
         let place = exception
             .place
@@ -805,13 +830,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_limit_of_the_script_itself_is_told_from_a_full_gpu() {
-        assert!(is_own_limit(256, 18_000, 0));
-        assert!(!is_own_limit(256, 200, 0), "there was no room");
-        assert!(!is_own_limit(256, 18_000, 1), "the driver refused");
-    }
-
     fn place(file: &str, line: u64, function: &str) -> Place {
         Place {
             file: file.to_owned(),
@@ -1043,12 +1061,55 @@ mod tests {
             call: None,
             place: Some(place("train.py", 30, "step")),
             inside: None,
+            own_limit: false,
         });
         verdict.unmodelled = vec![Unmodelled {
             name: "cudaFoo".to_owned(),
             calls: 1234,
         }];
         insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_limit_of_the_script_itself_is_told_from_a_full_gpu() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::DoesNotFit;
+        verdict.margin = None;
+        verdict.devices[0].out_of_memory = Some(OutOfMemory {
+            requested: 256 << 20,
+            free: 30 << 30,
+            call: None,
+            place: Some(place("train.py", 30, "step")),
+            inside: None,
+            own_limit: true,
+        });
+        let text = shown(&verdict);
+        assert!(
+            text.starts_with("does not fit in what the script allows itself of NVIDIA Test"),
+            "{text}"
+        );
+        assert!(!text.contains("needs "), "{text}");
+        assert!(text.contains("refused by PyTorch, which did not ask the GPU"));
+        verdict.need = Some(Need {
+            device: 0,
+            bytes: 78 << 30,
+            known: "replayed".to_owned(),
+            most_in_use: 80 << 30,
+            expandable: None,
+            least: 77 << 30,
+            peak_allocated: 76 << 30,
+            short: 38 << 30,
+            complete: true,
+            ended: "exit 0".to_owned(),
+            above: Above::default(),
+            uncounted: 0,
+            gpus: Vec::new(),
+        });
+        let text = shown(&verdict);
+        assert!(
+            text.starts_with("does not fit on NVIDIA Test"),
+            "without its limit the GPU would refuse it: {text}"
+        );
     }
 
     #[test]
@@ -1065,6 +1126,25 @@ mod tests {
         }];
         verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
         insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_run_that_failed_before_it_used_a_gpu() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::Failed;
+        verdict.margin = None;
+        verdict.ending = "exit 1".to_owned();
+        verdict.devices.clear();
+        verdict.exceptions = vec![Exception {
+            kind: "builtins.ModuleNotFoundError".to_owned(),
+            message: "No module named 'PIL'".to_owned(),
+            place: Some(place("train.py", 1, "<module>")),
+            rank: None,
+        }];
+        let text = shown(&verdict);
+        let row =
+            "raised       ModuleNotFoundError at train.py:1 in <module>: No module named 'PIL'";
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]
