@@ -446,6 +446,42 @@ fn the_tightest_block_is_used_and_neighbours_are_joined() {
 }
 
 #[test]
+fn a_block_lies_where_it_leaves_whole_pages() {
+    for sizes in [[3, 5, 2], [4, 5, 1]] {
+        let mut allocator = allocator(Settings::default());
+        let blocks = sizes.map(|size| allocator.alloc(ask(size * MIB)).unwrap());
+        allocator.free(blocks[1]).unwrap();
+        allocator.alloc(ask(MIB)).unwrap();
+        // Two pages of the 5 MiB are whole, and the third is in use by a neighbour anyway.
+        allocator.empty_cache(PoolId::DEFAULT).unwrap();
+        let reserved = (10 - 2 * 2) * MIB;
+        assert_eq!(allocator.statistics().reserved.now, reserved, "{sizes:?}");
+    }
+}
+
+#[test]
+fn before_memory_grows_small_blocks_beside_gaps_are_looked_at() {
+    let mut allocator = allocator(Settings::default());
+    let mut pieces = |size| allocator.alloc(ask(size)).unwrap();
+    // Larger free blocks with nothing free around them, more than a quick look sees.
+    let larger: Vec<_> = (0..17)
+        .map(|_| (pieces(3 * MIB / 2), pieces(MIB / 2)).0)
+        .collect();
+    let [gap, _used, small] = [4 * MIB, MIB, MIB].map(pieces);
+    allocator.free(gap).unwrap();
+    allocator.empty_cache(PoolId::DEFAULT).unwrap();
+    for block in larger.into_iter().chain([small]) {
+        allocator.free(block).unwrap();
+    }
+    let limit = allocator.statistics().reserved.now + 2 * MIB;
+    allocator.set_limit(Some(limit));
+    // With the free mebibyte it takes one page, in the gap of its own size two.
+    allocator.alloc(ask(3 * MIB)).unwrap();
+    assert_eq!(allocator.statistics().reserved.now, limit);
+    allocator.check().unwrap();
+}
+
+#[test]
 fn a_program_that_repeats_itself_calls_the_device_no_more() {
     let mut allocator = allocator(Settings::default());
     let mut iteration = || {

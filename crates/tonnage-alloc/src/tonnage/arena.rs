@@ -113,7 +113,7 @@ impl Arena {
     #[inline]
     pub(super) fn take(&mut self, demand: &Demand) -> Option<u32> {
         let found = self.search(demand.lane, |lists, blocks| lists.find(blocks, demand.size))?;
-        let start = self.blocks[found].offset;
+        let start = self.start_in(found, demand.size);
         Some(self.hand_out(found, start, demand))
     }
 
@@ -121,7 +121,7 @@ impl Arena {
     pub(super) fn take_any(&mut self, demand: &Demand) -> Option<u32> {
         let find = |lists: &Lists, blocks: &Blocks| lists.find_any(blocks, demand.size);
         let found = self.search(demand.lane, find)?;
-        let start = self.blocks[found].offset;
+        let start = self.start_in(found, demand.size);
         Some(self.hand_out(found, start, demand))
     }
 
@@ -132,8 +132,28 @@ impl Arena {
             lists.find_any(&self.blocks, demand.size)
         };
         let found = find(demand.lane).or_else(|| find(SHARED))?;
-        let start = self.blocks[found].offset;
+        let start = self.start_in(found, demand.size);
         Some(self.hand_out(found, start, demand))
+    }
+
+    /// Where a request lies in a free block that is larger: at the end at which it leaves more whole pages, of which other
+    /// requests may have need.
+    #[inline]
+    fn start_in(&self, found: u32, size: u64) -> u64 {
+        let block = &self.blocks[found];
+        let (low, high) = (block.offset, block.end());
+        if high - low < self.page {
+            return low;
+        }
+        // A page is a power of two on every device there is; were it not, the choice would only be a worse one.
+        let bits = self.page.trailing_zeros();
+        let whole =
+            |low: u64, high: u64| (high >> bits).saturating_sub((low + self.page - 1) >> bits);
+        if whole(low, high - size) > whole(low + size, high) {
+            high - size
+        } else {
+            low
+        }
     }
 
     /// The tighter one of what is found in the lane and in what is shared.

@@ -9,16 +9,18 @@ use super::arena::{Arena, Demand};
 use super::blocks::NONE;
 use super::streams::Patience;
 use super::transfer::{Failed, neighbours};
-use super::window::{PageRange, Window};
+use super::window::{FEW, MANY, PageRange, Window};
 use super::{Allocator, Device, EventKind, Observer, SearchStep};
 use crate::{DeviceError, PhysicalId, PolicyError, StreamId};
 
-/// How it is known how much memory the device has left.
+/// How much memory may be obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// It said so. Nothing is obtained that would not suffice.
+    /// What the slack allows; the rest has to come from pages elsewhere.
+    Slack,
+    /// What the device says that it has. Nothing is obtained that would not suffice.
     Told,
-    /// It is asked for the memory, before a request is refused: what a device says may be out of date.
+    /// The device is asked for the memory, before a request is refused: what a device says may be out of date.
     Asked,
 }
 
@@ -139,10 +141,18 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         if !demand.capturing {
             self.mapper().unstick()?;
         }
-        match self.arena.window(demand.lane, demand.size) {
-            Some(window) => self.fill(&window, demand, room),
-            None => Ok(None),
+        // A place that lacks fewer pages is worth a longer search only if memory has to grow for it.
+        for (room, looked_at) in [(Room::Slack, FEW), (room, MANY)] {
+            let window = self.arena.window(demand.lane, demand.size, looked_at);
+            let filled = match window {
+                Some(window) => self.fill(&window, demand, room)?,
+                None => None,
+            };
+            if filled.is_some() {
+                return Ok(filled);
+            }
         }
+        Ok(None)
     }
 
     /// Brings memory to a window and makes it a used block; `None` if there is not enough.
@@ -208,10 +218,11 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             let most = if capturing { 0 } else { most };
             arena.empty_pages(most, window)
         };
-        let new = self.growth(size).min(wanted);
-        let mut sources = empty(&self.arena, wanted - new);
+        let allowed = self.growth(size).min(wanted);
+        let mut sources = empty(&self.arena, wanted - allowed);
         let new = wanted - count(&sources);
         let enough = match room {
+            Room::Slack => new <= allowed,
             Room::Told => new <= self.room(),
             Room::Asked => {
                 new <= self.limit() && new <= self.room() + OUT_OF_DATE / self.arena.page

@@ -10,6 +10,7 @@ use std::fmt;
 
 use super::arena::SHARED;
 use super::blocks::State;
+use super::window::MANY;
 use super::{Allocator, Device, Event, EventKind, Observer, SearchStep};
 use crate::torch::PoolId;
 use crate::{DeviceAddr, PolicyError, Request, StreamId, Tag, round_up};
@@ -271,7 +272,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             });
         }
         shortage.tags.sort_by_key(|tag| std::cmp::Reverse(tag.live));
-        let window = self.arena.window(lane, size);
+        let window = self.arena.window(lane, size, MANY);
         let wanted = window.map_or(size.div_ceil(page), |window| window.missing);
         let movable = if shortage.capturing {
             0

@@ -13,7 +13,9 @@ use super::arena::{Arena, Lane, SHARED};
 use super::blocks::{NONE, State};
 
 /// How many of the largest free blocks are looked at, of a lane and of what is shared.
-const CANDIDATES: usize = 16;
+pub(super) const FEW: usize = 16;
+/// The same before more memory is obtained than the slack allows: as often as there are pages at most.
+pub(super) const MANY: usize = 1024;
 /// How many neighbours of a candidate are looked at in each direction.
 const REACH: usize = 16;
 
@@ -58,17 +60,15 @@ struct Piece {
 }
 
 impl Arena {
-    /// The best place for `size` bytes of a lane; none if there are not so many addresses.
-    pub(super) fn window(&self, lane: u32, size: u64) -> Option<Window> {
+    /// The best place for `size` bytes of a lane, of those around so many blocks; none if there are not so many
+    /// addresses.
+    pub(super) fn window(&self, lane: u32, size: u64, looked_at: usize) -> Option<Window> {
         let blocks = &self.blocks;
         let own = self.lanes[lane as usize].free.largest_first(blocks);
         let shared = self.lanes[SHARED as usize].free.largest_first(blocks);
         let whole = size.next_multiple_of(self.page);
         let gap = self.gaps.find_any(blocks, whole);
-        let candidates = own
-            .take(CANDIDATES)
-            .chain(shared.take(CANDIDATES))
-            .chain(gap);
+        let candidates = own.take(looked_at).chain(shared.take(looked_at)).chain(gap);
         let windows = candidates.filter_map(|block| self.window_around(block, lane, size));
         windows.min()
     }
