@@ -17,13 +17,14 @@ SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
 UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
-    {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-plan", "tonnage-trace"},
+    {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-http", "tonnage-plan", "tonnage-trace"},
     {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime"}
     | {"tonnage-export", "tonnage-import", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},
     {"tonnage-report", "tonnage-run"},
     {"tonnage-fit", "tonnage-forecast"},
-    {"tonnage-admit", "tonnage-cli"},
+    {"tonnage-admit", "tonnage-watch"},
+    {"tonnage-cli"},
     {"tonnage-py", "tonnage-reference"},
 )
 # Put together here so that this file does not hold what it looks for.

@@ -201,6 +201,16 @@ def test_the_manifests_are_taken_and_give_no_more_than_is_needed(site: Site, nam
     assert cluster.request("DELETE", f"{DRA}/resourceslices", token=token).status == 403
 
 
+def test_the_example_of_a_watched_job_is_taken_and_its_pod_is_made(site: Site, namespace: Namespace) -> None:
+    (job,) = site.manifests.read(site.manifests.DEPLOY / "watch")
+    job["metadata"]["namespace"] = namespace.name
+    site.manifests.apply(namespace.cluster, job)
+    (pod,) = wait("made: its pod", lambda: namespace.cluster.items(namespace.pods))
+    side_car = pod["spec"]["initContainers"][1]
+    assert side_car["restartPolicy"] == "Always"
+    assert side_car["command"][1:3] == ["fleet", "watch"]
+
+
 @pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 def test_it_is_installed_by_the_commands_of_the_guide(site: Site, namespace: Namespace, gpus: Gpus) -> None:
     gpus(1, 1)

@@ -12,23 +12,16 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import threading
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from pathlib import Path
 
+import daemon
 import pytest
+from daemon import ROOT, RULES
 
-ROOT = Path(__file__).resolve().parents[2]
 TONNAGE = os.environ.get("TONNAGE", str(ROOT / "target" / "debug" / "tonnage"))
-RULES = ROOT / "deploy" / "prometheus"
 DASHBOARD = ROOT / "deploy" / "grafana" / "tonnage.json"
-#: Longer than anything takes on a busy machine, in seconds.
-PATIENCE = 120
 
 MISSING = [name for name in ("promtool", "prometheus") if not shutil.which(name)]
 if MISSING and not os.environ.get("PROMETHEUS_REQUIRED"):
@@ -125,18 +118,28 @@ def test_rules():
     assert alerts and alerts == set(re.findall(r"alertname: (\w+)", tests))
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 #: What only the webhook tells; its own tests check the numbers.
 ADMIT = """tonnage_admit_claims_total{result="filled"} 3
 tonnage_admit_claim_duration_seconds_bucket{le="0.001"} 2
 tonnage_admit_claim_duration_seconds_bucket{le="+Inf"} 3
 tonnage_admit_ready 1
 """
+
+
+#: What only `tonnage fleet watch` tells; test_watch.py checks the numbers.
+WATCH = "".join(
+    f'tonnage_{name}{{run="0",family="train.py",source="gpu",process="0",device="0",gpu="l4",gpu_uuid="x"}} {value}\n'
+    for name, value in {
+        "used_bytes": 3,
+        "job_bound_bytes": 4,
+        "reserved_bytes": 2,
+        "allocated_bytes": 1,
+        "inactive_split_bytes": 1,
+        "process_oom_total": 0,
+        "recording_complete": 1,
+        "recording_last_event_timestamp_seconds": 1,
+    }.items()
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,51 +151,18 @@ def prometheus(metrics, tmp_path_factory):
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
-            self.wfile.write((metrics + ADMIT).encode())
+            self.wfile.write((metrics + ADMIT + WATCH).encode())
 
         def log_message(self, *_):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    (folder / "prometheus.yml").write_text(
-        json.dumps(
-            {
-                "global": {"scrape_interval": "1s"},
-                "rule_files": [str(RULES / "alerts.yml")],
-                "scrape_configs": [
-                    {"job_name": "tonnage", "static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}]}
-                ],
-            }
-        )
-    )
-    words = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    words.append(f"--web.listen-address=127.0.0.1:{port}")
-    with open(folder / "log", "wb") as log:
-        daemon = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-
-    def query(expression: str) -> list:
-        encoded = urllib.parse.urlencode({"query": expression})
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?{encoded}", timeout=PATIENCE) as answer:
-            return json.load(answer)["data"]["result"]
-
-    def has_samples() -> bool:
-        try:
-            # A rate needs two.
-            return any(float(one["value"][1]) >= 3 for one in query("count_over_time(tonnage_admit_ready[5m])"))
-        except urllib.error.URLError:
-            return False
-
     try:
-        end = time.monotonic() + PATIENCE
-        while not has_samples():
-            assert daemon.poll() is None and time.monotonic() < end, (folder / "log").read_text()
-            time.sleep(0.5)
-        yield query
+        folder = tmp_path_factory.mktemp("prometheus")
+        with daemon.prometheus(folder, f"127.0.0.1:{server.server_port}") as query:
+            yield query
     finally:
-        daemon.kill()
-        daemon.wait()
         server.shutdown()
 
 

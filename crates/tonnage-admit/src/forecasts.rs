@@ -52,7 +52,7 @@ impl Forecasts {
             forecast.learn(&observed.found);
             forecast
         }));
-        forecasts.metrics = exposition.into_text();
+        forecasts.metrics = exposition.to_text();
         forecasts.damaged = listed.damaged;
         forecasts.damaged.extend(observed.damaged);
         Ok(forecasts)

@@ -17,12 +17,12 @@ use axum::routing::{get, post};
 use axum_server::Handle;
 use axum_server::tls_rustls::RustlsConfig;
 use hyper::body::Body as _;
-use hyper_util::rt::TokioTimer;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tonnage_forecast::admit::Asked;
 use tonnage_forecast::metrics::{Exposition, Kind};
 use tonnage_forecast::{Forecast, Store, StoreError};
+use tonnage_http::{Limits, METRICS_TYPE};
 
 use crate::answer::{Answer, Known, Settings, answer};
 use crate::claim;
@@ -41,6 +41,12 @@ pub const MAX_BODY: usize = 4 << 20;
 const REVIEWS: usize = 64;
 /// How long a review waits for its turn, and its bytes for theirs.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Who connects. An API server has few connections, and reuses them.
+const LIMITS: Limits = Limits {
+    headers: PATIENCE,
+    silence: Duration::from_mins(1),
+    connections: 1024,
+};
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
 /// After so many looks, forecasts are read again in any case: not every file system tells changes of a folder.
@@ -188,7 +194,7 @@ impl Webhook {
                 .as_ref()
                 .map_or(0, |forecasts| forecasts.damaged.len()),
         );
-        let mut text = exposition.into_text();
+        let mut text = exposition.to_text();
         if let Some(forecasts) = forecasts {
             text.push_str(&forecasts.metrics);
         }
@@ -371,10 +377,7 @@ pub fn router(webhook: Arc<Webhook>) -> Router {
         webhook.review(request).await
     };
     let metrics = |State(webhook): State<Arc<Webhook>>| async move {
-        (
-            [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
-            webhook.metrics(),
-        )
+        ([(header::CONTENT_TYPE, METRICS_TYPE)], webhook.metrics())
     };
     Router::new()
         .route("/claims", post(review))
@@ -471,16 +474,8 @@ pub async fn serve(
     let first = files.read().await?;
     let config = RustlsConfig::from_pem(first.0.clone(), first.1.clone()).await?;
     let handle = Handle::new();
-    // One version: which of two is spoken would be waited for without a limit.
-    let mut server = axum_server::bind_rustls(listen, config.clone())
-        .handle(handle.clone())
-        .http1_only();
-    // Who opens a connection and says nothing is not waited for.
-    server
-        .http_builder()
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE);
+    let server = axum_server::bind_rustls(listen, config.clone()).handle(handle.clone());
+    let server = tonnage_http::limited(server, LIMITS);
     let ending = async {
         end.await;
         webhook.end();

@@ -4,7 +4,9 @@
 //!
 //! Four things cross the boundary, each a file in one folder that the command
 //! makes and the processes find through the environment variable
-//! [`RUN_VARIABLE`]:
+//! [`RUN_VARIABLE`]. `tonnage record` has such a folder too; where the GPU is a
+//! real one, what it says of its memory is a [`sample`] in the log.
+//!
 //!
 //! * [`RunConfig`], one JSON file: which devices to simulate;
 //! * the [`ledger`], one small file mapped by all processes: what each holds on
@@ -23,6 +25,7 @@ pub mod blocks;
 pub mod config;
 pub mod ledger;
 pub mod log;
+pub mod sample;
 
 pub use config::{AddressOrderName, DeviceProfile, RunConfig};
 
@@ -43,3 +46,20 @@ pub const LEDGER_FILE: &str = "ledger";
 
 /// How the [`log`] of each process is called: this, the number of the process in the run and its process id.
 pub const LOG_PREFIX: &str = "process-";
+
+/// How the folder of a dry run is called: this and something random.
+pub const RUN_FOLDER_PREFIX: &str = "tonnage-run-";
+
+/// How the folder of a job that is recorded on a real GPU is called, likewise.
+pub const RECORD_FOLDER_PREFIX: &str = "tonnage-record-";
+
+/// The file that says which job a folder is for, a [`Running`] as JSON. Whoever started the job keeps it locked as long
+/// as the job runs; a lock ends with the process that has it, however that ends.
+pub const RUNNING_FILE: &str = "running";
+
+/// Which job a folder is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Running {
+    /// Its command, word by word.
+    pub command: Vec<String>,
+}

@@ -138,14 +138,20 @@ pub enum Record<'log> {
 }
 
 /// Tag of [`Record::Start`].
-const START: u32 = 1;
+pub const START: u32 = 1;
 const DRIVER: u32 = 2;
 const TORCH: u32 = 3;
-const NOTE: u32 = 4;
+/// Tag of [`Record::Note`].
+pub const NOTE: u32 = 4;
 const UNMODELLED: u32 = 5;
 const COUNTS: u32 = 6;
 const TEXT: u32 = 7;
 const OWNERS: u32 = 8;
+
+/// Whether records have this tag.
+pub fn is_tag(tag: u32) -> bool {
+    (START..=OWNERS).contains(&tag)
+}
 
 /// Why a log cannot be read.
 #[derive(Debug, Error)]

@@ -12,8 +12,9 @@ use tonnage_run::StopAfter;
 
 pub(crate) use self::fleet::{
     ChosenForecast, CompareForecasts, EmitForecast, Ending, Engine, FindForecast, FleetCommand,
-    FleetMetrics, FleetOptions, FleetReport, ForecastCommand, ForecastFrom, ForecastOptions,
-    ForecastStore, JobNames, LearnOptions, LedgerOptions, MakeForecast, ShowForecast, SlurmOptions,
+    FleetMetrics, FleetOptions, FleetReport, FleetWatch, ForecastCommand, ForecastFrom,
+    ForecastOptions, ForecastStore, JobNames, LearnOptions, LedgerOptions, MakeForecast,
+    ShowForecast, SlurmOptions,
 };
 
 /// What a job does to GPU memory, without a GPU.
@@ -163,6 +164,9 @@ pub(crate) struct RecordingFile {
     /// Overwrite FILE.
     #[arg(long)]
     pub(crate) force: bool,
+    /// Where the files of the job are while it runs, for `tonnage fleet watch` [default: the temporary folder].
+    #[arg(long, value_name = "DIR", env = "TONNAGE_LIVE")]
+    pub(crate) live: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

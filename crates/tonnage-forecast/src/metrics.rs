@@ -2,7 +2,7 @@
 //! Forecasts, what jobs took and what a cluster has, as Prometheus reads it.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
+use std::fmt::{self, Display, Write as _};
 
 use crate::fleet::{Report, Sums};
 use crate::forecast::Forecast;
@@ -37,67 +37,189 @@ impl Kind {
 /// Labels of a sample.
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// A text in the exposition format of Prometheus, version 0.0.4.
+/// A number, as it is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// A whole one.
+    Integer(u64),
+    /// Any.
+    Real(f64),
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(number) => number.fmt(f),
+            Self::Real(number) => number.fmt(f),
+        }
+    }
+}
+
+impl From<u64> for Number {
+    fn from(number: u64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<u32> for Number {
+    fn from(number: u32) -> Self {
+        Self::Integer(number.into())
+    }
+}
+
+impl From<usize> for Number {
+    fn from(number: usize) -> Self {
+        Self::Integer(number as u64)
+    }
+}
+
+impl From<f64> for Number {
+    fn from(number: f64) -> Self {
+        Self::Real(number)
+    }
+}
+
+/// What a sample says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// A number.
+    Number(Number),
+    /// Numbers in buckets.
+    Histogram {
+        /// How many are at most as large as each bound.
+        at_most: Vec<(f64, u64)>,
+        /// How many there are.
+        count: u64,
+        /// Their sum.
+        sum: f64,
+    },
+}
+
+/// A value of a metric, with what it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// What it is of.
+    pub labels: Vec<(String, String)>,
+    /// The value.
+    pub value: Value,
+}
+
+/// A metric with its samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Metric {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// What it says, in a sentence.
+    pub help: String,
+    /// Its samples.
+    pub samples: Vec<Sample>,
+}
+
+/// Metrics, as data and as a text in the exposition format of Prometheus, version 0.0.4.
 ///
 /// By hand, as it is this short: the crates for it keep counters of a program, and most of this is read off files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Exposition {
-    text: String,
+    /// The metrics, each once.
+    pub metrics: Vec<Metric>,
 }
 
 impl Exposition {
-    /// Starts a metric. All its samples have to follow before the next one starts.
-    pub fn metric<'a>(&'a mut self, name: &'a str, kind: Kind, help: &str) -> Samples<'a> {
-        let _ = writeln!(self.text, "# HELP {name} {}", escaped(help, false));
-        let _ = writeln!(self.text, "# TYPE {name} {}", kind.word());
+    /// Starts a metric.
+    pub fn metric(&mut self, name: &str, kind: Kind, help: &str) -> Samples<'_> {
+        self.metrics.push(Metric {
+            name: name.to_owned(),
+            kind,
+            help: help.to_owned(),
+            samples: Vec::new(),
+        });
+        let metric = self.metrics.last_mut();
         Samples {
-            text: &mut self.text,
-            name,
+            samples: metric.map(|metric| &mut metric.samples),
         }
     }
 
     /// The text.
-    pub fn into_text(self) -> String {
-        self.text
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        for metric in &self.metrics {
+            let name = &metric.name;
+            let _ = writeln!(text, "# HELP {name} {}", escaped(&metric.help, false));
+            let _ = writeln!(text, "# TYPE {name} {}", metric.kind.word());
+            for sample in &metric.samples {
+                write_sample(&mut text, name, sample);
+            }
+        }
+        text
     }
 }
 
 /// The samples of a metric.
 #[derive(Debug)]
 pub struct Samples<'a> {
-    text: &'a mut String,
-    name: &'a str,
+    samples: Option<&'a mut Vec<Sample>>,
 }
 
 impl Samples<'_> {
     /// One of them.
-    pub fn add(&mut self, labels: Labels<'_>, value: impl Display) {
-        self.line("", labels, value);
+    pub fn add(&mut self, labels: Labels<'_>, value: impl Into<Number>) {
+        self.push(labels, Value::Number(value.into()));
     }
 
     /// A histogram: how many values are at most as large as each bound, and the values' sum.
     pub fn histogram(&mut self, labels: Labels<'_>, bounds: &[(f64, u64)], count: u64, sum: f64) {
-        for (bound, at_most) in bounds {
-            let bound = bound.to_string();
-            let mut labels = labels.to_vec();
-            labels.push(("le", &bound));
-            self.line("_bucket", &labels, at_most);
-        }
-        let mut last = labels.to_vec();
-        last.push(("le", "+Inf"));
-        self.line("_bucket", &last, count);
-        self.line("_sum", labels, sum);
-        self.line("_count", labels, count);
+        let at_most = bounds.to_vec();
+        self.push(
+            labels,
+            Value::Histogram {
+                at_most,
+                count,
+                sum,
+            },
+        );
     }
 
-    fn line(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) {
-        let _ = write!(self.text, "{}{suffix}", self.name);
-        for (at, (name, text)) in labels.iter().enumerate() {
-            let before = if at == 0 { '{' } else { ',' };
-            let _ = write!(self.text, "{before}{name}=\"{}\"", escaped(text, true));
+    fn push(&mut self, labels: Labels<'_>, value: Value) {
+        let labels = labels.iter();
+        let labels = labels.map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        if let Some(samples) = &mut self.samples {
+            samples.push(Sample {
+                labels: labels.collect(),
+                value,
+            });
         }
-        let after = if labels.is_empty() { "" } else { "}" };
-        let _ = writeln!(self.text, "{after} {value}");
+    }
+}
+
+fn write_sample(text: &mut String, name: &str, sample: &Sample) {
+    let mut line = |suffix: &str, bound: Option<&str>, value: Number| {
+        let _ = write!(text, "{name}{suffix}");
+        let labels = sample.labels.iter();
+        let labels = labels.map(|(name, text)| (name.as_str(), text.as_str()));
+        let all: Vec<_> = labels.chain(bound.map(|bound| ("le", bound))).collect();
+        for (at, (name, value)) in all.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(text, "{before}{name}=\"{}\"", escaped(value, true));
+        }
+        let after = if all.is_empty() { "" } else { "}" };
+        let _ = writeln!(text, "{after} {value}");
+    };
+    match &sample.value {
+        Value::Number(number) => line("", None, *number),
+        Value::Histogram {
+            at_most,
+            count,
+            sum,
+        } => {
+            for (bound, number) in at_most {
+                line("_bucket", Some(&bound.to_string()), (*number).into());
+            }
+            line("_bucket", Some("+Inf"), (*count).into());
+            line("_sum", None, (*sum).into());
+            line("_count", None, (*count).into());
+        }
     }
 }
 
@@ -355,7 +477,7 @@ mod tests {
         ];
         let mut exposition = Exposition::default();
         of_store(&mut exposition, &[forecast], &observed);
-        let text = exposition.into_text();
+        let text = exposition.to_text();
         let lines = |start: &str| {
             let found = text.lines().filter(|line| line.starts_with(start));
             found

@@ -100,6 +100,12 @@ impl Catalogue {
         })
     }
 
+    /// The GPU that a driver calls by this name, and of these the one whose memory is nearest to what was measured.
+    pub fn measured(&self, name: &str, capacity: u64) -> Option<&Gpu> {
+        let same = self.gpus.iter().filter(|gpu| gpu.name == name);
+        same.min_by_key(|gpu| gpu.total_memory.value.abs_diff(capacity))
+    }
+
     /// The supported GPUs that hold a job which needs `need` bytes, `context` of them for its context, the smallest
     /// first. On another GPU the context takes what it takes there.
     pub fn that_hold(&self, need: u64, context: u64) -> Vec<&Gpu> {

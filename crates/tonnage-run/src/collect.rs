@@ -20,12 +20,13 @@ use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValu
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
+use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
 
-use crate::measured::{Machine, Measured, Sample, note_kind, note_row};
+use crate::measured::{Machine, Measured, note_kind, note_row};
 
 /// Why a recording could not be made.
 #[derive(Debug, Error)]

@@ -11,59 +11,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::Deserialize;
 use tonnage_capture::blocks::{Entry, Note, NoteKind};
+use tonnage_capture::sample::Sample;
 use tonnage_trace::{Event, Kind, StackTable};
 
 /// The holder of a block that no Python object refers to.
 const NOTHING: &str = "nothing\t\t";
 /// What `name` says of a row that follows from others.
 pub(crate) const COMPUTED: &str = "computed";
-
-/// What a device said of its memory.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Sample {
-    /// The device, as the process numbers it.
-    pub(crate) device: i32,
-    /// Nanoseconds since 1970.
-    time: u64,
-    free: u64,
-    total: u64,
-    /// Bytes of this process, if the driver says.
-    own: Option<u64>,
-    /// Bytes that PyTorch held at that moment.
-    reserved: u64,
-    /// Bytes that were free before the process used the device, if the driver said.
-    free_before: Option<u64>,
-    /// The driver's name of the device, in the first sample.
-    name: Option<String>,
-    /// Devices that the process sees, in the first sample.
-    count: Option<u32>,
-}
-
-impl Sample {
-    fn in_use(&self) -> u64 {
-        self.total.saturating_sub(self.free)
-    }
-
-    /// Bytes of this process: by the driver's own word, else all that came into use since it started.
-    fn charged(&self) -> u64 {
-        let before = self.free_before.unwrap_or(self.total);
-        let since = before.min(self.total).saturating_sub(self.free);
-        // A process of another container may have the same number: what it has says nothing.
-        let own = self.own.filter(|own| *own >= self.reserved);
-        own.unwrap_or(since).min(self.in_use())
-    }
-
-    fn reading(&self) -> Reading {
-        let charged = self.charged();
-        Reading {
-            total: self.total,
-            beside: charged.saturating_sub(self.reserved),
-            others: self.in_use().saturating_sub(charged),
-        }
-    }
-}
 
 /// What is known of a device since its last sample.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +97,7 @@ impl Measured {
             Some(Machine {
                 name: sample.name.clone()?,
                 capacity: sample.total,
-                context: sample.reading().beside,
+                context: Reading::of(sample).beside,
                 count: sample.count.unwrap_or(1),
             })
         });
@@ -220,7 +175,7 @@ impl Measured {
         }
         let mut samples = self.samples.iter();
         let first = samples.find(|sample| sample.device == device);
-        let reading = state.reading.or_else(|| first.map(Sample::reading));
+        let reading = state.reading.or_else(|| first.map(Reading::of));
         state.reading = reading;
         if let Some(reading) = reading {
             rows.push(Event {
@@ -292,7 +247,7 @@ impl Measured {
         let time = i64::try_from(sample.time).ok();
         self.open(sample.device, time, rows);
         let state = self.devices.entry(sample.device).or_default();
-        let reading = sample.reading();
+        let reading = Reading::of(sample);
         state.reading = Some(reading);
         // PyTorch's own count of what it holds, where rows of its history were lost.
         rows.push(reading.row(sample.device, time, sample.reserved));
@@ -426,6 +381,15 @@ impl Measured {
 }
 
 impl Reading {
+    fn of(sample: &Sample) -> Self {
+        let charged = sample.charged();
+        Self {
+            total: sample.total,
+            beside: charged.saturating_sub(sample.reserved),
+            others: sample.in_use().saturating_sub(charged),
+        }
+    }
+
     /// The row that says it, with what PyTorch holds.
     fn row(&self, device: i32, time: Option<i64>, reserved: u64) -> Event {
         let charged = self.beside.saturating_add(reserved);

@@ -135,6 +135,8 @@ pub struct Options {
     pub sources: Vec<(PathBuf, String)>,
     /// Ask at the end of each process who holds what is left there. Who holds memory at a peak is asked then.
     pub holders_at_end: bool,
+    /// Where the folder of the run is made while the job runs, instead of the temporary folder.
+    pub live: Option<PathBuf>,
     /// Have the job list the modules it imports, for a fork server.
     pub(crate) list_imports: bool,
     /// The stand-in library, instead of the one in `TONNAGE_STANDIN`, the bundled one or the one beside the executable.
@@ -163,6 +165,7 @@ impl Options {
             forward_signals: false,
             sources: Vec::new(),
             holders_at_end: true,
+            live: None,
             list_imports: false,
             standin: None,
         }

@@ -7,12 +7,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 use tonnage_analysis::facts;
 use tonnage_analysis::verdict::Verdict;
+use tonnage_capture::RECORD_FOLDER_PREFIX;
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_trace::{WriteError, Writer, meta};
 
@@ -39,6 +40,8 @@ pub struct RecordOptions {
     ///
     /// [`Options::forward_signals`]: crate::Options::forward_signals
     pub forward_signals: bool,
+    /// Where the folder of the job is made while it runs, instead of the temporary folder.
+    pub live: Option<PathBuf>,
 }
 
 /// What was recorded of a job on a real GPU.
@@ -78,7 +81,7 @@ pub fn record(
     if gpu_count(job)? == 0 {
         return Err(RunError::NoGpu { job: job.line() });
     }
-    let record_dir = RecordDir::create()?;
+    let record_dir = RecordDir::create(options.live.as_deref())?;
     let watching = Watching {
         world: None,
         server: None,
@@ -106,11 +109,8 @@ struct RecordDir {
 }
 
 impl RecordDir {
-    fn create() -> Result<Self, RunError> {
-        let folder = tempfile::Builder::new()
-            .prefix("tonnage-record-")
-            .tempdir()
-            .map_err(RunError::Temporary)?;
+    fn create(live: Option<&Path>) -> Result<Self, RunError> {
+        let folder = run_dir::folder_of_job(RECORD_FOLDER_PREFIX, live)?;
         let settings = serde_json::json!({
             "record": folder.path(),
             "values": false,
@@ -172,10 +172,7 @@ impl Prepared for RecordDir {
 
 /// The GPU of the catalogue with the driver's name, and the size that is nearest to this one.
 pub(crate) fn catalogued(name: &str, capacity: u64) -> Option<Gpu> {
-    let catalogue = Catalogue::embedded();
-    let same = catalogue.gpus().iter().filter(|gpu| gpu.name == name);
-    same.min_by_key(|gpu| gpu.total_memory.value.abs_diff(capacity))
-        .cloned()
+    Catalogue::embedded().measured(name, capacity).cloned()
 }
 
 /// Asks the driver how many devices there are: prints a number, 0 if there is no driver.

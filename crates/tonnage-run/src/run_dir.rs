@@ -16,8 +16,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tonnage_analysis::facts;
 use tonnage_capture::{
-    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_VARIABLE, RunConfig,
-    SOURCES_VARIABLE, ledger,
+    AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_FOLDER_PREFIX, RUN_VARIABLE,
+    RUNNING_FILE, RunConfig, Running, SOURCES_VARIABLE, ledger,
 };
 use tonnage_trace::{WriteError, Writer, meta};
 
@@ -88,10 +88,7 @@ impl RunDir {
     /// Makes the folder for one run of a job.
     pub fn create(options: &Options, torch: Torch, attempt: Attempt) -> Result<Self, RunError> {
         options.validate()?;
-        let folder = tempfile::Builder::new()
-            .prefix("tonnage-run-")
-            .tempdir()
-            .map_err(RunError::Temporary)?;
+        let folder = folder_of_job(RUN_FOLDER_PREFIX, options.live.as_deref())?;
         let failed = |source| RunError::Prepare {
             folder: folder.path().to_owned(),
             source,
@@ -290,6 +287,36 @@ impl Prepared for RunDir {
     fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {
         self.environment(job)
     }
+}
+
+/// A new folder for a job, in `live` or else in the temporary folder.
+pub(crate) fn folder_of_job(prefix: &str, live: Option<&Path>) -> Result<TempDir, RunError> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    let made = match live {
+        None => builder.tempdir(),
+        Some(live) => fs::create_dir_all(live)
+            // A job may be started in another folder.
+            .and_then(|()| live.canonicalize())
+            .and_then(|live| builder.tempdir_in(live)),
+    };
+    made.map_err(RunError::Temporary)
+}
+
+/// Says which job a folder is for. The file that is given back is locked: whoever watches the folder knows by that
+/// whether the job runs. Without it everything else goes on.
+pub(crate) fn announce(folder: &Path, job: &Job) -> Option<File> {
+    let command = job.command.iter();
+    let running = Running {
+        command: command
+            .map(|word| word.to_string_lossy().into_owned())
+            .collect(),
+    };
+    let mut file = File::create(folder.join(RUNNING_FILE)).ok()?;
+    // Only for an instant somebody else may have it, who asks whether we do.
+    file.lock().ok()?;
+    serde_json::to_writer(&mut file, &running).ok()?;
+    Some(file)
 }
 
 /// The variable that makes every Python of `job` run the hook in `folder`.

@@ -61,6 +61,7 @@ pub fn verify(
     if !options.is_recorded {
         let how = RecordOptions {
             forward_signals: options.forward_signals,
+            live: None,
         };
         recorded = Some(record(job, &how, real, observer)?);
     }

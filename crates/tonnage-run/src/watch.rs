@@ -18,7 +18,7 @@ use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
 use crate::ranks::World;
 use crate::ranks::store::Store;
-use crate::run_dir::Prepared;
+use crate::run_dir::{self, Prepared};
 use crate::signals::{Forwarding, Termination};
 
 const TICK: Duration = Duration::from_millis(100);
@@ -185,6 +185,7 @@ pub(crate) fn watch(
 ) -> Result<JobEnd, RunError> {
     let kills_before = kills_for_memory();
     let started = Instant::now();
+    let _running = run_dir::announce(prepared.folder(), job);
     let mut child = start(prepared, job, watching)?;
     let forwarding = watching
         .forward_signals

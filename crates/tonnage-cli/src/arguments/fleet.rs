@@ -2,6 +2,7 @@
 //! What can be typed about forecasts and clusters.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -287,6 +288,7 @@ pub(crate) struct FleetOptions {
 pub(crate) enum FleetCommand {
     Report(FleetReport),
     Metrics(FleetMetrics),
+    Watch(FleetWatch),
     Slurm(SlurmOptions),
 }
 
@@ -294,7 +296,7 @@ impl FleetCommand {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
             Self::Report(options) => options.json,
-            Self::Metrics(_) | Self::Slurm(_) => false,
+            Self::Metrics(_) | Self::Watch(_) | Self::Slurm(_) => false,
         }
     }
 }
@@ -343,6 +345,34 @@ pub(crate) struct FleetMetrics {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
+}
+
+/// Tell Prometheus what jobs take of their GPUs while they run
+///
+/// Reads the files that `tonnage record` and `tonnage run` leave while a job
+/// runs, and serves /metrics until it is ended: what PyTorch holds and has handed
+/// out, the peaks so far, what the device says is in use, out-of-memory errors,
+/// and whether the recording is complete. Jobs come and go; the folder need not
+/// be there yet. It has to run as the user of the jobs, whose files nobody else
+/// can read, and writes nothing.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fleet watch
+  tonnage fleet watch /run/tonnage --listen 0.0.0.0:9778 --forecast train.json")]
+pub(crate) struct FleetWatch {
+    /// The folder that jobs are given with --live [default: the temporary folder].
+    #[arg(value_name = "DIR", env = "TONNAGE_LIVE")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9778")]
+    pub(crate) listen: SocketAddr,
+    /// A forecast, whose upper bound is told beside what its job takes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) forecast: Option<PathBuf>,
+    /// How many seconds a job is told of after its end: longer than between two questions of Prometheus.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) keep: u64,
 }
 
 /// Decide about a job that is handed to Slurm

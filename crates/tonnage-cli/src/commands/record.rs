@@ -34,6 +34,7 @@ pub(crate) fn run(
     let job = job_of(&typed.job.command, typed.json, surroundings);
     let mut options = RecordOptions::default();
     options.forward_signals = surroundings.forward_signals;
+    options.live.clone_from(&typed.file.live);
     let mut screen = Screen::new(false, surroundings).on_real_gpu();
     let recorded = record(&job, &options, written, &mut screen)?;
     let path = finished(output, path, typed.file.force)?;

@@ -90,6 +90,17 @@ class _Nvml:
         except Exception:
             return None
 
+    def uuid(self, device):
+        """The driver's own id of a device, by which other monitoring names it too."""
+        try:
+            handle = self._handle(device) if self.library is not None else None
+            text = ctypes.create_string_buffer(96)
+            if handle is None or self.library.nvmlDeviceGetUUID(handle, text, len(text)) != 0:
+                return None
+            return text.value.decode()
+        except Exception:
+            return None
+
     def own(self, device):
         """Bytes of this process on a device; none if the driver does not say, as in many containers."""
         if self.library is None:
@@ -378,6 +389,10 @@ class Gpu:
                     "own": self.nvml.own(device),
                     "free_before": self.free_before.get(device),
                     "reserved": stats["reserved_bytes"]["all"]["current"],
+                    "allocated": stats["allocated_bytes"]["all"]["current"],
+                    "peak_allocated": stats["allocated_bytes"]["all"]["peak"],
+                    "peak_reserved": stats["reserved_bytes"]["all"]["peak"],
+                    "inactive_split": stats["inactive_split_bytes"]["all"]["current"],
                 }
                 if device not in self.sampled:
                     self.sampled.add(device)
@@ -385,6 +400,7 @@ class Gpu:
                     said["name"] = properties.name
                     said["capability"] = [properties.major, properties.minor]
                     said["count"] = torch.cuda.device_count()
+                    said["uuid"] = self.nvml.uuid(device)
                 data = json.dumps({"sample": said}).encode()
                 self._write(lambda files, data=data: files.append(_NOTE, data))
         except Exception as error:

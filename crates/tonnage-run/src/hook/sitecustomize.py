@@ -394,6 +394,8 @@ class _Recorder:
         # exception here would take the place of the script's OutOfMemoryError.
         self.at_out_of_memory = True
         try:
+            # Who watches the job counts these; the history, which has the row, is read after the job only.
+            self.note(oom=device)
             self.sample()
             self.ask_owners()
             self.take_census("oom")

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage fleet`: forecasts in a cluster. `page` has the report as a page.
+//! `tonnage fleet`: forecasts in a cluster. `page` has the report as a page, `watch` serves what jobs take.
 
 mod page;
+mod watch;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,6 +32,7 @@ pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
     match &options.what {
         FleetCommand::Report(options) => report_on(options, form),
         FleetCommand::Metrics(options) => metrics_of(options),
+        FleetCommand::Watch(options) => watch::run(options),
         FleetCommand::Slurm(options) => slurm(options),
     }
 }
@@ -79,7 +81,7 @@ fn metrics_of(options: &FleetMetrics) -> Result<Reply> {
         metrics::of_report(&mut exposition, &report(&account_of(&options.files)?, None));
     }
     let mut reply = Reply::silent(Answer::Yes);
-    reply.text = Some(exposition.into_text().trim_end().to_owned());
+    reply.text = Some(exposition.to_text().trim_end().to_owned());
     Ok(reply)
 }
 

@@ -222,6 +222,7 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
     options.stop_after = typed.stop_after;
     options.allow_real_gpu = typed.allow_real_gpu;
     options.forward_signals = surroundings.forward_signals;
+    options.live.clone_from(&typed.file.live);
     options.validate()?;
     Ok((job, options))
 }

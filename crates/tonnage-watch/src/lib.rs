@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! What jobs take of their GPUs while they run, read from the files that they leave meanwhile.
+//!
+//! `tonnage record` and `tonnage run` make a folder for a job, into which its processes write. [`Folder`] finds such
+//! folders and reads what is new in them; [`metrics`] tells it as Prometheus reads it; [`server`] answers Prometheus.
+//! Nothing is written, and no process of the job is asked anything.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use tonnage_watch::Folder;
+//!
+//! let mut folder = Folder::new("/run/tonnage-of-nobody", Duration::from_secs(300));
+//! let seen = folder.look(Instant::now());
+//! assert!(!seen.found && seen.jobs.is_empty());
+//! ```
+#![forbid(unsafe_code)]
+
+mod log;
+pub mod metrics;
+mod runs;
+pub mod seen;
+pub mod server;
+
+pub use runs::Folder;
+pub use seen::Seen;

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Follows the log of a process while the process writes it.
+//!
+//! Only notes are read, which are small and few; PyTorch's history, which is most of a log, is stepped over. What is kept
+//! does not grow with the log. The file stays open, so what was written last is read even where the folder is deleted.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use tonnage_capture::log::{self, Record, Start};
+use tonnage_capture::sample::Sample;
+
+/// Bytes that are read at a time. A longer note is none of those that are looked for.
+const WINDOW: usize = 64 << 10;
+/// Bytes in front of each record: its tag and its length.
+const HEAD: usize = 8;
+/// Devices of a process that are told of.
+const DEVICES: usize = 64;
+/// Letters of a name.
+const NAME: usize = 96;
+
+/// What is looked for in notes.
+#[derive(Deserialize)]
+struct Note {
+    sample: Option<Sample>,
+    rank: Option<u32>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    overrun: Option<u64>,
+    trouble: Option<String>,
+    oom: Option<i64>,
+    #[serde(default)]
+    ended: bool,
+}
+
+/// What a real device said last, and the most that it ever said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) last: Sample,
+    pub(crate) name: String,
+    pub(crate) uuid: String,
+    pub(crate) peak_used: u64,
+    pub(crate) peak_allocated: Option<u64>,
+    pub(crate) peak_reserved: Option<u64>,
+}
+
+/// What the log of a process has told so far.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) start: Start,
+    pub(crate) rank: Option<u32>,
+    /// Whether rows of the history are missing.
+    pub(crate) has_gaps: bool,
+    /// Whether the process said that this is all.
+    pub(crate) has_ended: bool,
+    /// By the numbers that the process gives them.
+    pub(crate) devices: BTreeMap<i32, Measured>,
+    pub(crate) ooms: BTreeMap<i32, u64>,
+    pub(crate) last_event: Option<SystemTime>,
+}
+
+/// The log of a process, read up to some place.
+#[derive(Debug)]
+pub(crate) struct Log {
+    file: File,
+    at: u64,
+    /// Whether a record made no sense; nothing after it is read.
+    pub(crate) is_damaged: bool,
+    pub(crate) told: Told,
+}
+
+impl Log {
+    pub(crate) fn new(file: File) -> Self {
+        Self {
+            file,
+            at: 0,
+            is_damaged: false,
+            told: Told::default(),
+        }
+    }
+
+    /// Whether this is the file with these numbers.
+    pub(crate) fn is(&self, (device, inode): (u64, u64)) -> bool {
+        let metadata = self.file.metadata();
+        metadata.is_ok_and(|file| (file.dev(), file.ino()) == (device, inode))
+    }
+
+    /// Reads the whole records that were appended; at most about `budget` bytes, which it counts down.
+    pub(crate) fn read_on(&mut self, budget: &mut u64) {
+        let Ok(metadata) = self.file.metadata() else {
+            return;
+        };
+        if metadata.len() < self.at {
+            // Somebody has cut it. What it says now is something else.
+            self.at = 0;
+            self.is_damaged = false;
+            self.told = Told::default();
+        }
+        self.told.last_event = metadata.modified().ok();
+        let mut window = vec![0; WINDOW];
+        while !self.is_damaged && *budget > 0 {
+            let Ok(read) = read_at(&self.file, &mut window, self.at) else {
+                return;
+            };
+            *budget = budget.saturating_sub(read.max(1) as u64);
+            if !self.take(&window[..read], metadata.len()) {
+                return;
+            }
+        }
+    }
+
+    /// Takes the records that begin in `bytes`, which are those at the place up to which it was read; whether there were
+    /// any. `length` is that of the file.
+    fn take(&mut self, bytes: &[u8], length: u64) -> bool {
+        let mut from = 0;
+        while let Some(&head) = bytes.get(from..).and_then(<[u8]>::first_chunk::<HEAD>) {
+            let head = u64::from_le_bytes(head);
+            let size = HEAD as u64 + (head >> 32);
+            if self.at + size > length {
+                // Not written yet, or cut by a kill.
+                return false;
+            }
+            let is_sought = matches!(head as u32, log::START | log::NOTE) && size <= WINDOW as u64;
+            if !is_sought && !log::is_tag(head as u32) {
+                self.is_damaged = true;
+                return false;
+            }
+            if is_sought {
+                let Some(record) = bytes.get(from..from + size as usize) else {
+                    // It goes on behind the window, which begins with it the next time.
+                    return from > 0;
+                };
+                match log::read(record).next() {
+                    Some(Ok(Record::Start(start))) => self.told.start = start,
+                    Some(Ok(Record::Note(json))) => self.told.note(json),
+                    _ => self.is_damaged = true,
+                }
+            }
+            self.at += size;
+            from = from.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+        }
+        from > 0
+    }
+}
+
+/// Fills the buffer from a place of a file, or up to the file's end.
+fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], at + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+impl Told {
+    fn note(&mut self, json: &[u8]) {
+        // Most notes are about something else.
+        let Ok(note) = serde_json::from_slice::<Note>(json) else {
+            return;
+        };
+        let by_variable = note.environment.get("RANK");
+        let rank = by_variable.and_then(|rank| rank.parse().ok());
+        self.rank = note.rank.or(rank).or(self.rank);
+        self.has_gaps |= note.overrun.is_some() || note.trouble.is_some();
+        self.has_ended |= note.ended;
+        if let Some(sample) = note.sample {
+            self.sample(&sample);
+        }
+        let device = note.oom.and_then(|device| i32::try_from(device).ok());
+        if let Some(device) = device
+            && (self.ooms.len() < DEVICES || self.ooms.contains_key(&device))
+        {
+            *self.ooms.entry(device).or_default() += 1;
+        }
+    }
+
+    fn sample(&mut self, sample: &Sample) {
+        if self.devices.len() >= DEVICES && !self.devices.contains_key(&sample.device) {
+            return;
+        }
+        let device = self.devices.entry(sample.device).or_default();
+        let short = |text: &String| text.chars().take(NAME).collect();
+        if let Some(name) = &sample.name {
+            device.name = short(name);
+        }
+        if let Some(uuid) = &sample.uuid {
+            device.uuid = short(uuid);
+        }
+        device.peak_used = device.peak_used.max(sample.charged());
+        // The script may have PyTorch count anew.
+        device.peak_allocated = device.peak_allocated.max(sample.peak_allocated);
+        device.peak_reserved = device.peak_reserved.max(sample.peak_reserved);
+        device.last = Sample {
+            name: None,
+            uuid: None,
+            ..sample.clone()
+        };
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Reads a folder every second, and answers Prometheus with what was read last.
+//!
+//! A thread of its own reads, so a file system that hangs does not keep answers back: they then say when it was last
+//! read. Whoever asks is given a text that is there already.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::routing::get;
+use axum_server::Handle;
+use tonnage_forecast::Forecast;
+use tonnage_forecast::metrics::Exposition;
+use tonnage_http::{Limits, METRICS_TYPE};
+
+use crate::metrics::of_jobs;
+use crate::runs::Folder;
+
+/// How often the folder is read.
+const LOOK: Duration = Duration::from_secs(1);
+/// Who connects.
+const LIMITS: Limits = Limits {
+    headers: Duration::from_secs(5),
+    silence: Duration::from_secs(10),
+    connections: 64,
+};
+/// Requests in flight are given so long when the program ends.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// What is watched, and for whom.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder in which jobs have theirs.
+    pub folder: PathBuf,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// How long a job is told of after its end.
+    pub keep: Duration,
+    /// What was forecast of the jobs.
+    pub forecast: Option<Forecast>,
+}
+
+/// What was read last.
+#[derive(Debug, Default)]
+struct Last {
+    exposition: RwLock<Arc<Exposition>>,
+}
+
+impl Last {
+    fn set(&self, exposition: Exposition) {
+        let mut last = self
+            .exposition
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *last = Arc::new(exposition);
+    }
+
+    fn get(&self) -> Arc<Exposition> {
+        let last = self.exposition.read();
+        Arc::clone(&last.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Serves until `end` comes. `listening` is told where.
+pub async fn serve(
+    settings: Settings,
+    listening: impl FnOnce(SocketAddr),
+    end: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let last = Arc::new(Last::default());
+    let mut folder = Folder::new(settings.folder, settings.keep);
+    let forecast = settings.forecast;
+    let told = Arc::clone(&last);
+    let look = move || {
+        let seen = folder.look(Instant::now());
+        let mut exposition = Exposition::default();
+        of_jobs(&mut exposition, &seen, forecast.as_ref(), SystemTime::now());
+        told.set(exposition);
+    };
+    let mut look = tokio::task::spawn_blocking(move || {
+        let mut look = look;
+        look();
+        look
+    })
+    .await
+    .map_err(io::Error::other)?;
+    // It ends with the program.
+    std::thread::Builder::new()
+        .name("watch".to_owned())
+        .spawn(move || {
+            loop {
+                std::thread::sleep(LOOK);
+                look();
+            }
+        })?;
+    let handle = Handle::new();
+    let server = axum_server::bind(settings.listen).handle(handle.clone());
+    let server = tonnage_http::limited(server, LIMITS);
+    let metrics = |State(last): State<Arc<Last>>| async move {
+        let text = last.get().to_text();
+        ([(header::CONTENT_TYPE, METRICS_TYPE)], text)
+    };
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { "alive\n" }))
+        .with_state(last);
+    let beside = async {
+        let Some(address) = handle.listening().await else {
+            return; // the server says why
+        };
+        listening(address);
+        end.await;
+        handle.graceful_shutdown(Some(LAST_REQUESTS));
+    };
+    let (served, ()) = tokio::join!(server.serve(router.into_make_service()), beside);
+    served
+}
