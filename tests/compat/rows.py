@@ -552,7 +552,7 @@ ROWS += [
     ),
 ]
 VLLM = {"program": "vllm_llama.py", "gpu": "h100-80gb", "torch": "2.13.0", "environment": "vllm-0.32.0"}
-VLLM["seconds"] = 1500
+VLLM["seconds"] = 3000
 # vLLM's processes write between the lines of the program.
 SERVED = r"(?s)^5 tokens in, 8 out: length\n.*^100 tokens in, 8 out: length\n.*^done"
 ROWS += [
@@ -586,6 +586,45 @@ ROWS += [
         **VLLM,
     ),
 ]
+FORMS = VLLM | {"program": "vllm_forms.py"}
+LLAMA_8B = "Llama 3 8B"
+PREFIX = r"(?s)^0 of 100 tokens were there, 8 out\n.*^96 of 100 tokens were there, 8 out\n.*^done"
+EMBEDDED = r"(?s)^5 tokens in, 4096 numbers out\n.*^100 tokens in, 4096 numbers out\n.*^done"
+ROWS += [
+    Row(f"vllm_{form}", ("vllm", *also), model, setting, arguments=(form, *more), prints=prints, **FORMS)
+    for form, also, model, setting, prints, *more in (
+        ("lora", (), LLAMA_8B, "an adapter of rank 16 (`enable_lora`)", SERVED),
+        ("fp8", (), LLAMA_8B, "weights quantised to fp8 when loaded", SERVED),
+        ("kv_fp8", (), LLAMA_8B, "KV cache in fp8", SERVED),
+        ("awq", (), LLAMA_8B, "weights of AWQ, 4 bits", SERVED),
+        ("gptq", (), LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
+        (
+            "bitsandbytes",
+            ("bitsandbytes",),
+            "Llama, 1 layer",
+            "a checkpoint, quantised by bitsandbytes when loaded",
+            SERVED,
+            "--layers",
+            "1",
+        ),
+        ("prefix", (), LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
+        ("ngram", (), LLAMA_8B, "speculative decoding (ngram)", SERVED),
+        ("embed", (), LLAMA_8B, "embeddings (`runner=pooling`)", EMBEDDED),
+        ("image", (), "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
+    )
+]
+ROWS.append(
+    Row(
+        "vllm_tensor_parallel_8",
+        ("vllm",),
+        LLAMA_8B,
+        "tensor parallel on 8 GPUs, without graphs",
+        arguments=("--tensor-parallel", "8", "--eager"),
+        options=("--gpus", "8"),
+        prints=SERVED,
+        **VLLM,
+    )
+)
 # Programs of torch and transformers alone, with other torches.
 OTHER = [
     ("2.1.2", ("gpt_eager", "gpt_compile", "resnet", "generate", "loss_is_finite", "ppo", "rnn", "leak")),
