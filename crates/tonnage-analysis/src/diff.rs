@@ -161,6 +161,10 @@ pub struct Diff {
     pub lines: Vec<Change>,
     /// The peaks of ranks that both have.
     pub ranks: Vec<Change>,
+    /// Ranks that only the first has. Both are empty if one of the two tells of no ranks.
+    pub ranks_before: Vec<u32>,
+    /// Ranks that only the second has.
+    pub ranks_after: Vec<u32>,
 }
 
 impl Diff {
@@ -214,6 +218,8 @@ impl Diff {
             phases: changes(&before.phases, &after.phases),
             lines,
             ranks: changes(&of_ranks(before, after), &of_ranks(after, before)),
+            ranks_before: ranks_of_one(before, after),
+            ranks_after: ranks_of_one(after, before),
         }
     }
 
@@ -224,7 +230,15 @@ impl Diff {
             && self.phases.is_empty()
             && self.lines.is_empty()
             && self.ranks.is_empty()
+            && self.ranks_before.is_empty()
+            && self.ranks_after.is_empty()
     }
+}
+
+/// The ranks of one recording that the other, which has ranks, does not have.
+fn ranks_of_one(one: &Summary, other: &Summary) -> Vec<u32> {
+    let alone = |rank: &u32| !other.ranks.is_empty() && !other.ranks.contains_key(rank);
+    one.ranks.keys().copied().filter(alone).collect()
 }
 
 /// The peaks of the ranks of one recording that are in the other as well.
@@ -353,6 +367,9 @@ mod tests {
         let diff = Diff::of(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 9)]));
         let told: Vec<_> = diff.ranks.iter().map(|c| (&*c.what, c.delta())).collect();
         assert_eq!(told, [("rank 1", 2)]);
+        assert_eq!((diff.ranks_before, diff.ranks_after), (vec![2], vec![]));
+        let gone = Diff::of(&with(&[(0, 5), (1, 7), (2, 7)]), &with(&[(0, 5), (1, 7)]));
+        assert!(!gone.is_empty());
         // A lock file from before ranks were kept says nothing of them.
         assert!(Diff::of(&with(&[]), &with(&[(0, 5), (1, 9)])).is_empty());
     }

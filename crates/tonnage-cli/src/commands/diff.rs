@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_analysis::diff::{Change, Diff, Summary};
-use tonnage_analysis::format::bytes;
+use tonnage_analysis::format::{bytes, ranks_named};
 use tonnage_analysis::holdings::{Recording as Held, own_folder};
 use tonnage_report::{
     Comparison, Difference, Differences, Fact, Options, Pane, Picture, Story, Words,
@@ -145,7 +145,14 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
         } else {
             String::new()
         },
-        facts: [before, after].into_iter().filter_map(device).collect(),
+        facts: [before, after]
+            .into_iter()
+            .filter_map(device)
+            .chain(ranks_of_one(diff).map(|text| Fact {
+                name: "ranks".to_owned(),
+                text,
+            }))
+            .collect(),
         ranks: None,
         comparison: Some(Comparison {
             groups: std::iter::once(("totals", &diff.totals))
@@ -168,6 +175,13 @@ fn groups(diff: &Diff) -> [(&'static str, &Vec<Change>); 4] {
     ]
 }
 
+/// Ranks that were not compared, in words.
+fn ranks_of_one(diff: &Diff) -> impl Iterator<Item = String> {
+    let sides = [(&diff.ranks_before, "first"), (&diff.ranks_after, "second")];
+    let sides = sides.into_iter().filter(|(ranks, _)| !ranks.is_empty());
+    sides.map(|(ranks, side)| format!("only the {side} recording has {}", ranks_named(ranks)))
+}
+
 /// How many lines are shown.
 const LINES: usize = 10;
 
@@ -179,6 +193,9 @@ fn text(diff: &Diff) -> String {
     if diff.is_empty() {
         text.push_str("\nno difference\n");
         return text;
+    }
+    for sentence in ranks_of_one(diff) {
+        let _ = writeln!(text, "\n{sentence}");
     }
     for (title, changes) in groups(diff) {
         if changes.is_empty() {
