@@ -2,7 +2,8 @@
 //! What jobs take of their GPUs while they run, read from the files that they leave meanwhile.
 //!
 //! `tonnage record` and `tonnage run` make a folder for a job, into which its processes write. [`Folder`] finds such
-//! folders and reads what is new in them; [`metrics`] tells it as Prometheus reads it; [`server`] answers Prometheus.
+//! folders and reads what is new in them; [`metrics`] tells it as Prometheus reads it; [`server`] answers Prometheus;
+//! [`otlp`] sends metrics to an OpenTelemetry collector.
 //! Nothing is written, and no process of the job is asked anything.
 //!
 //! ```
@@ -17,6 +18,7 @@
 
 mod log;
 pub mod metrics;
+pub mod otlp;
 mod runs;
 pub mod seen;
 pub mod server;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Reads a folder every second, and answers Prometheus with what was read last.
+//! Reads a folder every second, answers Prometheus with what was read last, and sends it to a collector now and then.
 //!
 //! A thread of its own reads, so a file system that hangs does not keep answers back: they then say when it was last
-//! read. Whoever asks is given a text that is there already.
+//! read. A collector that does not answer keeps nothing else from going on.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,6 +20,7 @@ use tonnage_forecast::metrics::Exposition;
 use tonnage_http::{Limits, METRICS_TYPE};
 
 use crate::metrics::of_jobs;
+use crate::otlp::{Otlp, OtlpError, Pushes};
 use crate::runs::Folder;
 
 /// How often the folder is read.
@@ -33,6 +34,9 @@ const LIMITS: Limits = Limits {
 /// Requests in flight are given so long when the program ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
+/// The last push is given so long.
+const LAST_PUSH: Duration = Duration::from_secs(5);
+
 /// What is watched, and for whom.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -44,12 +48,31 @@ pub struct Settings {
     pub keep: Duration,
     /// What was forecast of the jobs.
     pub forecast: Option<Forecast>,
+    /// Where metrics are sent as well.
+    pub otlp: Option<Otlp>,
 }
+
+/// What happened, for whoever writes it down.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// It can be asked at this address.
+    Listening(SocketAddr),
+    /// Metrics could not be sent; said once until they can.
+    NotSent(&'a OtlpError),
+    /// They can be sent again.
+    SentAgain,
+}
+
+/// Where events go.
+pub type Events = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
 /// What was read last.
 #[derive(Debug, Default)]
 struct Last {
     exposition: RwLock<Arc<Exposition>>,
+    /// Where metrics are sent: how often they were.
+    pushes: Option<Pushes>,
 }
 
 impl Last {
@@ -65,15 +88,46 @@ impl Last {
         let last = self.exposition.read();
         Arc::clone(&last.unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// What is told: what was read last, and how often it was sent.
+    fn told(&self) -> Exposition {
+        let mut told = Exposition::clone(&self.get());
+        if let Some(pushes) = &self.pushes {
+            pushes.tell(&mut told);
+        }
+        told
+    }
 }
 
-/// Serves until `end` comes. `listening` is told where.
+/// Sends what was read last, again and again; ends only with the program.
+async fn push_on(otlp: &Otlp, last: &Last, events: &Events) {
+    let mut has_failed = false;
+    loop {
+        tokio::time::sleep(otlp.interval).await;
+        let pushed = otlp.push(&last.told()).await;
+        if let Some(pushes) = &last.pushes {
+            pushes.count(pushed.is_ok());
+        }
+        match &pushed {
+            Err(error) if !has_failed => events(Event::NotSent(error)),
+            Ok(()) if has_failed => events(Event::SentAgain),
+            _ => {}
+        }
+        has_failed = pushed.is_err();
+    }
+}
+
+/// Serves until `end` comes. What was read last is then sent once more.
 pub async fn serve(
     settings: Settings,
-    listening: impl FnOnce(SocketAddr),
+    events: Events,
     end: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let last = Arc::new(Last::default());
+    let otlp = settings.otlp;
+    let last = Arc::new(Last {
+        pushes: otlp.is_some().then(Pushes::default),
+        ..Last::default()
+    });
     let mut folder = Folder::new(settings.folder, settings.keep);
     let forecast = settings.forecast;
     let told = Arc::clone(&last);
@@ -103,19 +157,31 @@ pub async fn serve(
     let server = axum_server::bind(settings.listen).handle(handle.clone());
     let server = tonnage_http::limited(server, LIMITS);
     let metrics = |State(last): State<Arc<Last>>| async move {
-        let text = last.get().to_text();
+        let text = last.told().to_text();
         ([(header::CONTENT_TYPE, METRICS_TYPE)], text)
     };
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "alive\n" }))
-        .with_state(last);
+        .with_state(Arc::clone(&last));
+    let push = async {
+        match &otlp {
+            Some(otlp) => push_on(otlp, &last, &events).await,
+            None => std::future::pending().await,
+        }
+    };
     let beside = async {
         let Some(address) = handle.listening().await else {
             return; // the server says why
         };
-        listening(address);
-        end.await;
+        events(Event::Listening(address));
+        tokio::select! {
+            () = end => {}
+            () = push => {}
+        }
+        if let Some(otlp) = &otlp {
+            let _ = tokio::time::timeout(LAST_PUSH, otlp.push(&last.told())).await;
+        }
         handle.graceful_shutdown(Some(LAST_REQUESTS));
     };
     let (served, ()) = tokio::join!(server.serve(router.into_make_service()), beside);

@@ -345,6 +345,10 @@ pub(crate) struct FleetMetrics {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
+    /// Send it to an OpenTelemetry collector instead, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
+    /// OTEL_RESOURCE_ATTRIBUTES and their like say [default: to http://localhost:4318].
+    #[arg(long)]
+    pub(crate) otlp: bool,
 }
 
 /// Tell Prometheus what jobs take of their GPUs while they run
@@ -373,6 +377,10 @@ pub(crate) struct FleetWatch {
     /// How many seconds a job is told of after its end: longer than between two questions of Prometheus.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) keep: u64,
+    /// Also send it to an OpenTelemetry collector, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
+    /// OTEL_METRIC_EXPORT_INTERVAL and their like say [default: to http://localhost:4318 every 60 seconds].
+    #[arg(long)]
+    pub(crate) otlp: bool,
 }
 
 /// Decide about a job that is handed to Slurm

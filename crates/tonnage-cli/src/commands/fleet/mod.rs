@@ -81,7 +81,11 @@ fn metrics_of(options: &FleetMetrics) -> Result<Reply> {
         metrics::of_report(&mut exposition, &report(&account_of(&options.files)?, None));
     }
     let mut reply = Reply::silent(Answer::Yes);
-    reply.text = Some(exposition.to_text().trim_end().to_owned());
+    if options.otlp {
+        watch::push(&exposition)?;
+    } else {
+        reply.text = Some(exposition.to_text().trim_end().to_owned());
+    }
     Ok(reply)
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage fleet watch`: what jobs take while they run, for Prometheus. It runs until it is ended.
+//! `tonnage fleet watch`: what jobs take while they run, for Prometheus and OpenTelemetry. It runs until it is ended.
 
 use std::fs::File;
 use std::time::Duration;
@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tonnage_forecast::Forecast;
-use tonnage_watch::server::{Settings, serve};
+use tonnage_forecast::metrics::Exposition;
+use tonnage_watch::otlp::Otlp;
+use tonnage_watch::server::{Event, Settings, serve};
 
 use super::at_most;
 use crate::arguments::FleetWatch;
@@ -22,11 +24,9 @@ pub(crate) fn run(options: &FleetWatch) -> Result<Reply> {
         listen: options.listen,
         keep: Duration::from_secs(options.keep),
         forecast: forecast(options)?,
+        otlp: options.otlp.then(otlp).transpose()?,
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start")?;
+    let runtime = runtime()?;
     let watched = settings.folder.display().to_string();
     let served = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -37,8 +37,15 @@ pub(crate) fn run(options: &FleetWatch) -> Result<Reply> {
                 _ = interrupt.recv() => {}
             }
         };
-        let listening = |address| print_err(&format!("{watched}: http://{address}/metrics"));
-        serve(settings, listening, end).await
+        let tell = move |event: Event<'_>| match event {
+            Event::Listening(address) => {
+                print_err(&format!("{watched}: http://{address}/metrics"));
+            }
+            Event::NotSent(error) => print_err(&format!("metrics are not sent: {error}")),
+            Event::SentAgain => print_err("metrics are sent again"),
+            _ => {}
+        };
+        serve(settings, Box::new(tell), end).await
     });
     // A file system that hangs must not keep it from ending.
     runtime.shutdown_background();
@@ -49,6 +56,37 @@ pub(crate) fn run(options: &FleetWatch) -> Result<Reply> {
         )
     })?;
     Ok(Reply::silent(Answer::Yes))
+}
+
+/// Sends metrics once.
+pub(crate) fn push(metrics: &Exposition) -> Result<()> {
+    let otlp = otlp()?;
+    let runtime = runtime()?;
+    let pushed = runtime.block_on(otlp.push(metrics));
+    // A name that is being looked up must not keep it from ending.
+    runtime.shutdown_background();
+    pushed.map_err(|error| {
+        hinted(
+            format!("metrics are not sent: {error}"),
+            "OTEL_EXPORTER_OTLP_ENDPOINT names the collector, with its port for HTTP, mostly 4318",
+        )
+    })
+}
+
+fn otlp() -> Result<Otlp> {
+    Otlp::from_environment(|name| std::env::var(name).ok()).map_err(|error| {
+        hinted(
+            error.to_string(),
+            "the variables are those of OpenTelemetry's exporters; unset what you do not need",
+        )
+    })
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start")
 }
 
 fn forecast(options: &FleetWatch) -> Result<Option<Forecast>> {
