@@ -22,7 +22,8 @@ Recognised by: blocks made in the forward pass and kept for the backward pass ho
 What helps: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
 backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
 blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
-call it for each of them instead: the gradients are the same.",
+call it for each of them instead: the gradients are the same. That is proposed only if every pass leaves a number behind,
+as a loss is: two encoders whose outputs meet in one loss leave none.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -39,10 +40,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut headline = format!("{} kept for the backward pass", bytes(sum));
     let mut place = made.clone();
     if let Some((passes, held)) = &waiting {
-        let of = counted(*passes, "forward pass waits", "forward passes wait");
+        let of = counted(passes.len(), "forward pass waits", "forward passes wait");
         headline = format!("{} of {of} for one backward()", bytes(sum));
         place = held.and_then(|held| held.place.clone()).or(place);
-        fixes.extend(backward_each(case, place.as_ref()));
+        let mut earlier = passes.iter().rev().skip(1);
+        if earlier.all(|&pass| case.leaves_number(pass)) {
+            fixes.extend(backward_each(case, place.as_ref()));
+        }
     }
     let units = repeats::find(case);
     let mut sentence = format!(
@@ -63,11 +67,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             counted(number, "repeated block", "repeated blocks")
         );
     }
-    if let Some((passes, _)) = waiting {
+    if let Some((passes, _)) = &waiting {
         let _ = write!(
             sentence,
             "; they belong to {} that one backward() uses",
-            counted(passes, "forward pass", "forward passes")
+            counted(passes.len(), "forward pass", "forward passes")
         );
     }
     fixes.extend(checkpoint(case, units.as_ref(), made.as_ref()));
@@ -92,8 +96,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     })
 }
 
-/// How many passes wait for one backward pass, if several do, and what holds them together.
-fn waiting<'a>(case: &Case<'_>, blocks: &[Live<'a>]) -> Option<(usize, Option<&'a HeldBy>)> {
+/// The passes that wait for one backward pass, if several do, and what holds them together.
+fn waiting<'a>(
+    case: &Case<'_>,
+    blocks: &[Live<'a>],
+) -> Option<(BTreeSet<usize>, Option<&'a HeldBy>)> {
     let used = |live: &&Live<'_>| graphs::is_used_later(case, live.block);
     let passes: BTreeSet<usize> = blocks
         .iter()
@@ -117,14 +124,13 @@ fn waiting<'a>(case: &Case<'_>, blocks: &[Live<'a>]) -> Option<(usize, Option<&'
         .sum();
     let of_graph = |live: &&Live<'a>| live.held.is_some_and(|held| held.sort == Sort::Graph);
     let held = blocks.iter().find(of_graph).and_then(|live| live.held);
-    case.is_large(earlier, SHARE)
-        .then_some((passes.len(), held))
+    case.is_large(earlier, SHARE).then_some((passes, held))
 }
 
 /// Each pass with a backward pass of its own: what it keeps goes before the next one begins.
 fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
     let advice = format!(
-        "call `backward()` for each micro-batch at {}: the gradients add up to the same",
+        "call `backward()` for each micro-batch at {}, if none uses results of another: the gradients add up to the same",
         at(place)
     );
     let proposal = Proposal::new(ACTIVATIONS.code, advice, "of passes that wait");

@@ -18,6 +18,8 @@ use crate::{facts, verdict};
 pub(super) const SHARE: f64 = 0.10;
 /// What caches, activations and single operations must hold.
 pub(super) const LARGE_SHARE: f64 = 0.25;
+/// Bytes of a single number.
+const NUMBER: u64 = 8;
 /// In how many passes a line or a name must leave blocks behind.
 pub(super) const PASSES: usize = 3;
 
@@ -260,6 +262,20 @@ impl<'a> Case<'a> {
         let first = || self.passes.first().map(|pass| pass.from);
         let next = self.pass(row).map(|pass| pass.to).or_else(first);
         next.unwrap_or(Holding::ALIVE)
+    }
+
+    /// Whether a single number that a pass made, such as its loss, is alive when the next one begins: one made after the
+    /// model returned, or the last that the model made. Those that it makes on the way are none: attention keeps some.
+    pub(super) fn leaves_number(&self, pass: usize) -> bool {
+        let pass = pass.checked_sub(1).and_then(|at| self.passes.get(at));
+        let Some(&Pass { from, end, to, .. }) = pass else {
+            return false;
+        };
+        let born_before = |row: u32| self.track.blocks.partition_point(|block| block.born < row);
+        let (first, returned, last) = (born_before(from), born_before(end), born_before(to));
+        let candidates = &self.track.blocks[returned.saturating_sub(1).max(first)..last];
+        let is_number = |block: &Holding| block.requested <= NUMBER && block.died > to;
+        candidates.iter().any(is_number)
     }
 
     /// The row at which the model of the pass of `row` returned.
