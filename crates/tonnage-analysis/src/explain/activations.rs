@@ -40,8 +40,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut headline = format!("{} kept for the backward pass", bytes(sum));
     let mut place = made.clone();
     if let Some((passes, held)) = &waiting {
-        let of = counted(passes.len(), "forward pass waits", "forward passes wait");
-        headline = format!("{} of {of} for one backward()", bytes(sum));
+        let of = counted(passes.len(), "forward pass", "forward passes");
+        headline = format!("{headline}, of {of} at once");
         place = held.and_then(|held| held.place.clone()).or(place);
         let mut earlier = passes.iter().rev().skip(1);
         if earlier.all(|&pass| case.leaves_number(pass)) {
@@ -70,7 +70,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     if let Some((passes, _)) = &waiting {
         let _ = write!(
             sentence,
-            "; they belong to {} that one backward() uses",
+            "; they belong to {} at once",
             counted(passes.len(), "forward pass", "forward passes")
         );
     }
