@@ -589,7 +589,6 @@ ROWS += [
 FORMS = VLLM | {"program": "vllm_forms.py"}
 LLAMA_8B = "Llama 3 8B"
 PREFIX = r"(?s)^0 of 100 tokens were there, 8 out\n.*^96 of 100 tokens were there, 8 out\n.*^done"
-EMBEDDED = r"(?s)^5 tokens in, 4096 numbers out\n.*^100 tokens in, 4096 numbers out\n.*^done"
 ROWS += [
     Row(f"vllm_{form}", ("vllm", *also), model, setting, arguments=(form, *more), prints=prints, **FORMS)
     for form, also, model, setting, prints, *more in (
@@ -609,7 +608,6 @@ ROWS += [
         ),
         ("prefix", (), LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
         ("ngram", (), LLAMA_8B, "speculative decoding (ngram)", SERVED),
-        ("embed", (), LLAMA_8B, "embeddings (`runner=pooling`)", EMBEDDED),
         ("image", (), "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
     )
 ]

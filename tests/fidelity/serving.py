@@ -282,6 +282,7 @@ LOGS = [
         HETERO,
         options=("--capacity", "23.68GiB"),
         note=A5000,
+        cause="0.19 GiB, as much as in the row before",
     ),
     Log(
         "vllm gpt-oss",
