@@ -5,8 +5,7 @@
 //! Four things cross the boundary, each a file in one folder that the command
 //! makes and the processes find through the environment variable
 //! [`RUN_VARIABLE`]. `tonnage record` has such a folder too; where the GPU is a
-//! real one, what it says of its memory is a [`sample`] in the log.
-//!
+//! real one, what it says of its memory is a [`sample`] in the log. They are:
 //!
 //! * [`RunConfig`], one JSON file: which devices to simulate;
 //! * the [`ledger`], one small file mapped by all processes: what each holds on

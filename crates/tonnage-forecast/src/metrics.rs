@@ -129,15 +129,14 @@ pub struct Exposition {
 impl Exposition {
     /// Starts a metric.
     pub fn metric(&mut self, name: &str, kind: Kind, help: &str) -> Samples<'_> {
-        self.metrics.push(Metric {
+        let metric = self.metrics.push_mut(Metric {
             name: name.to_owned(),
             kind,
             help: help.to_owned(),
             samples: Vec::new(),
         });
-        let metric = self.metrics.last_mut();
         Samples {
-            samples: metric.map(|metric| &mut metric.samples),
+            samples: &mut metric.samples,
         }
     }
 
@@ -159,7 +158,7 @@ impl Exposition {
 /// The samples of a metric.
 #[derive(Debug)]
 pub struct Samples<'a> {
-    samples: Option<&'a mut Vec<Sample>>,
+    samples: &'a mut Vec<Sample>,
 }
 
 impl Samples<'_> {
@@ -184,12 +183,10 @@ impl Samples<'_> {
     fn push(&mut self, labels: Labels<'_>, value: Value) {
         let labels = labels.iter();
         let labels = labels.map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
-        if let Some(samples) = &mut self.samples {
-            samples.push(Sample {
-                labels: labels.collect(),
-                value,
-            });
-        }
+        self.samples.push(Sample {
+            labels: labels.collect(),
+            value,
+        });
     }
 }
 

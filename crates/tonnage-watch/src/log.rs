@@ -23,6 +23,11 @@ const DEVICES: usize = 64;
 /// Letters of a name.
 const NAME: usize = 96;
 
+/// A name that a job chose, cut to a length that labels may have.
+pub(crate) fn short(name: &str) -> String {
+    name.chars().take(NAME).collect()
+}
+
 /// What is looked for in notes.
 #[derive(Deserialize)]
 struct Note {
@@ -188,7 +193,6 @@ impl Told {
             return;
         }
         let device = self.devices.entry(sample.device).or_default();
-        let short = |text: &String| text.chars().take(NAME).collect();
         if let Some(name) = &sample.name {
             device.name = short(name);
         }

@@ -24,7 +24,7 @@ use tonnage_capture::{
 use tonnage_forecast::JobKey;
 use tonnage_gpus::Catalogue;
 
-use crate::log::{Log, Told};
+use crate::log::{Log, Told, short};
 use crate::seen::{Device, Job, Process, Seen, Source};
 
 /// Names of a folder that are looked at.
@@ -36,8 +36,6 @@ const LOGS: usize = 512;
 const BUDGET: u64 = 64 << 20;
 /// Bytes of a small file.
 const SMALL: u64 = 1 << 20;
-/// Letters of a name.
-const NAME: usize = 96;
 
 /// A folder in which jobs have theirs.
 #[derive(Debug)]
@@ -466,10 +464,6 @@ fn family(running: &File) -> Option<String> {
 
 fn family_of(words: &[String]) -> String {
     short(&JobKey::of_words(words).family())
-}
-
-fn short(name: &str) -> String {
-    name.chars().take(NAME).collect()
 }
 
 /// The number of a process, from the name of its log.

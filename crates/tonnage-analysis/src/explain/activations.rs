@@ -96,7 +96,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     })
 }
 
-/// The passes that wait for one backward pass, if several do, and what holds them together.
+/// The passes of which results are kept for a backward pass, if several are, and what holds them together.
 fn waiting<'a>(
     case: &Case<'_>,
     blocks: &[Live<'a>],
