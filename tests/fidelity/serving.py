@@ -131,8 +131,8 @@ def cell(name, found, side):
 # Up to 0.8 graphs are captured after the cache was sized, and do not count; they are left out, and so is the memory of
 # the host that the cache is swapped to.
 FIRST = {"enforce_eager": True, "swap_space": 0}
-# Before it reduces by kernels of its own, vLLM opens the CUDA runtime by its path and tries whether GPUs reach each
-# other. In a dry run such calls fail (docs/concepts/limits.md), so NCCL reduces, as it does where they do not.
+# Before it reduces by kernels of its own, vLLM tries whether GPUs reach each other. Here NCCL reduces, as it does where
+# they do not.
 PAIR = FIRST | {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
 LINES = "by the lines of the code that it names, of this version"
 HETERO = "[heteropilot](https://github.com/swsok/heteropilot/blob/1ea4920/docs/phase0_bench_plan.md)"

@@ -377,21 +377,49 @@ def test_a_shell_script_may_find_its_own_python(tonnage, tmp_path):
     assert run.verdict["devices"][0]["peak_allocated"] == 1 << 30
 
 
-def test_a_cuda_runtime_loaded_by_its_path_beside_torch_is_named(tonnage, tmp_path):
+FIND_RUNTIME = (
+    "import ctypes, glob, os, torch\n"
+    "folder = os.path.dirname(os.path.dirname(torch.__file__))\n"
+    "runtime = glob.glob(folder + '/nvidia/**/libcudart.so.*', recursive=True)[0]\n"
+)
+
+
+def test_a_cuda_runtime_opened_by_its_path_is_answered(tonnage, tmp_path):
+    """As vLLM opens it to try whether GPUs reach each other."""
     script = tmp_path / "job.py"
     script.write_text(
-        "import ctypes, glob, os, torch\n"
-        "folder = os.path.dirname(os.path.dirname(torch.__file__))\n"
-        "runtime = glob.glob(folder + '/nvidia/**/libcudart.so.*', recursive=True)[0]\n"
+        FIND_RUNTIME + "cuda = ctypes.CDLL(runtime)\n"
+        "count, memory, back = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_char * 1024)()\n"
+        "assert cuda.cudaGetDeviceCount(ctypes.byref(count)) == 0\n"
+        "torch.ones(10, device='cuda')\n"
+        "assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(1 << 30)) == 0\n"
+        "assert cuda.cudaMemset(memory, ctypes.c_int(7), ctypes.c_size_t(1024)) == 0\n"
+        "assert cuda.cudaMemcpy(back, memory, ctypes.c_size_t(1024), ctypes.c_int(4)) == 0\n"
+        "print(count.value, 'devices,', set(back.raw))\n"
+    )
+    result = tonnage(None, command=[PYTHON, str(script)])
+    assert result.code == 0 and "1 devices, {7}" in result.err, result.err
+    assert result.verdict["foreign"] == []
+    assert result.verdict["devices"][0]["at_peak"]["other"] == 1 << 30
+
+
+def test_a_cuda_runtime_of_its_own_beside_torch_is_named(tonnage, tmp_path):
+    """As one that is linked statically; `dlmopen` opens the real one."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        FIND_RUNTIME + "program = ctypes.CDLL(None)\n"
+        "program.dlmopen.restype = program.dlsym.restype = ctypes.c_void_p\n"
+        "handle = program.dlmopen(ctypes.c_long(0), runtime.encode(), os.RTLD_NOW)\n"
+        "address = program.dlsym(ctypes.c_void_p(handle), b'cudaGetDeviceCount')\n"
         "count = ctypes.c_int()\n"
-        "print('status', ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count)))\n"
+        "print('status', ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(address)(ctypes.addressof(count)))\n"
         "torch.ones(10, device='cuda')\n"
     )
     result = tonnage(None, command=[PYTHON, str(script)])
-    assert result.code == 0 and "status 36" in result.err
+    assert result.code == 0 and "status 36" in result.err, result.err
     assert result.verdict["outcome"] == "fits"
     assert result.verdict["foreign"][0]["name"] == "a CUDA runtime"
-    assert any("loaded by its path" in gap for gap in result.verdict["unknown"])
+    assert any("a CUDA runtime of its own" in gap for gap in result.verdict["unknown"])
 
 
 def test_what_is_not_modelled_is_named(tonnage, tmp_path):

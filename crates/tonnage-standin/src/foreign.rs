@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Users of a device that a dry run cannot follow, found by who calls.
 //!
-//! A CUDA runtime that is linked statically, or loaded by its path, does not call the stand-in's runtime but the driver,
-//! and first asks it for undocumented tables. TensorFlow and JAX take most of a device when they start and divide it
+//! A CUDA runtime that is linked statically does not call the stand-in's runtime but the driver, and first asks it for
+//! undocumented tables. TensorFlow and JAX take most of a device when they start and divide it
 //! themselves. Both are noticed here by the library that calls, and told, because a verdict that is silent about them
 //! would be wrong. Programs that use the shared runtime or the driver's documented functions are none of these.
 

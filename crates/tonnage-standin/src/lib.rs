@@ -23,7 +23,7 @@
 //! * `ledger` is the state that processes share, `recorder` what is written for
 //!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
 //!   all of it consistent when the program forks;
-//! * `loader` gives it to programs that load NCCL by its path;
+//! * `loader` gives it to programs that load NCCL or the CUDA runtime by a path;
 //! * `sources` gives Python other text for a source file, in a variant of a job.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! NCCL for programs that load it by its path.
+//! NCCL and the CUDA runtime for programs that load them by their path.
 //!
 //! Being loaded first is enough for everybody who is linked with a library.
-//! vLLM and others open `libnccl.so.2` themselves and ask it for its functions,
-//! and would get those of the real one, which cannot work without a GPU. So
-//! `dlopen` is taken over, for that one name.
+//! vLLM and others open `libnccl.so.2` and `libcudart.so` themselves and ask
+//! them for their functions, and would get those of the real ones, which cannot
+//! work without a GPU. So `dlopen` is taken over, for these names. A runtime that
+//! is linked statically is not reached this way; `foreign` tells of it.
 //!
 //! The loader searches where the caller's library says, and knows the caller by
 //! the address it returns to. Hence [`dlopen`] does not call the real function,
@@ -82,9 +83,14 @@ extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
 
 /// Whether this library takes the place of the one with this name. Who asks only whether it is there gets the truth.
 fn is_replaced(path: &CStr, flags: c_int) -> bool {
+    is_named(path) && flags & libc::RTLD_NOLOAD == 0 && ledger::folder().is_some()
+}
+
+/// Whether the file is one that programs open themselves, in any version; pip's runtime has a hash in its name in some.
+fn is_named(path: &CStr) -> bool {
     let file = Path::new(OsStr::from_bytes(path.to_bytes())).file_name();
-    let is_nccl = file.is_some_and(|file| file.as_bytes().starts_with(b"libnccl.so"));
-    is_nccl && flags & libc::RTLD_NOLOAD == 0 && ledger::folder().is_some()
+    let names: [&[u8]; 3] = [b"libnccl.so", b"libcudart.so", b"libcudart-"];
+    file.is_some_and(|file| names.iter().any(|name| file.as_bytes().starts_with(name)))
 }
 
 /// The file of this library.
@@ -99,7 +105,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_nccl_itself_is_replaced() {
+    fn only_nccl_and_the_runtime_are_replaced() {
+        for name in [
+            c"libnccl.so.2",
+            c"/usr/lib/libcudart.so.12",
+            c"libcudart.so",
+            c"/torch/lib/libcudart-9335f6a2.so.12",
+        ] {
+            assert!(is_named(name), "{name:?}");
+        }
+        for name in [
+            c"libcuda.so.1",
+            c"libnccl-net.so",
+            c"/libcudart.so.12/x",
+            c"libcudart_static.a",
+        ] {
+            assert!(!is_named(name), "{name:?}");
+        }
         // Outside of a run nothing is.
         assert!(!is_replaced(c"libnccl.so.2", libc::RTLD_NOW));
         // SAFETY: no name is the program itself.

@@ -12,7 +12,7 @@ use crate::facts;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ForeignUse {
-    /// It has a CUDA runtime of its own, linked statically or loaded by its path, whose calls fail.
+    /// It has a CUDA runtime of its own, linked statically as a rule, whose calls fail.
     Runtime,
     /// It takes most of a device when it starts and divides it itself.
     Memory,
@@ -38,7 +38,7 @@ impl Foreign {
     pub fn why(&self) -> &'static str {
         match self.how {
             ForeignUse::Runtime => {
-                "its CUDA runtime is linked statically or loaded by its path, \
+                "it has a CUDA runtime of its own, linked statically as a rule, \
                  and the calls of such a one fail in a dry run"
             }
             ForeignUse::Memory => {
