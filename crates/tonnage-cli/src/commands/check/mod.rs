@@ -173,7 +173,9 @@ fn check(
         Outcome::NotCovered => {
             let user = verdict.foreign.first();
             let name = user.map_or("something else", |user| user.name.as_str());
-            let trouble = format!("it uses the GPU through {name}, which cannot be judged");
+            let uses = format!("it uses the GPU through {name}, which cannot be judged");
+            let trouble =
+                exception.map_or_else(|| uses.clone(), |raised| format!("{raised}; {uses}"));
             return Ok((failed(Held::Failed, trouble), None));
         }
         Outcome::Failed | Outcome::Interrupted => {

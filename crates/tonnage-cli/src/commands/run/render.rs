@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::facts;
-use tonnage_analysis::verdict::{DeviceUse, Margin, Need, Outcome, Place, Verdict};
+use tonnage_analysis::verdict::{DeviceUse, Exception, Margin, Need, Outcome, Place, Verdict};
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
@@ -46,6 +46,7 @@ pub(crate) fn text(
         needed(&mut text, verdict, need);
     }
     if verdict.outcome == Outcome::NotCovered {
+        raised(&mut text, verdict, here);
         not_covered(&mut text, verdict, here);
     } else if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device, here);
@@ -218,10 +219,17 @@ fn headline(verdict: &Verdict) -> String {
         Outcome::NotCovered => {
             let mut names: Vec<&str> = verdict.foreign.iter().map(|user| &*user.name).collect();
             names.dedup();
-            format!(
-                "{BAD}no verdict{BAD:#}: this program uses CUDA through {}, and PyTorch did not use a GPU",
-                names.join(" and ")
-            )
+            let names = names.join(" and ");
+            match verdict.exceptions.first() {
+                Some(exception) => format!(
+                    "{BAD}no verdict{BAD:#}: the script ended with {} before PyTorch used a GPU; it also uses CUDA \
+                     through {names}",
+                    kind(exception)
+                ),
+                None => format!(
+                    "{BAD}no verdict{BAD:#}: this program uses CUDA through {names}, and PyTorch did not use a GPU"
+                ),
+            }
         }
     }
 }
@@ -521,9 +529,14 @@ fn failure(text: &mut String, verdict: &Verdict, device: &DeviceUse, here: &Path
     }
 }
 
-/// The exception that ended a script which failed for another reason.
+fn kind(exception: &Exception) -> &str {
+    exception.kind.trim_start_matches("builtins.")
+}
+
+/// The exception that ended a script which failed for another reason, or before it could be judged.
 fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
-    if let (Outcome::Failed, Some(exception)) = (verdict.outcome, verdict.exceptions.first()) {
+    let shown = matches!(verdict.outcome, Outcome::Failed | Outcome::NotCovered);
+    if let (true, Some(exception)) = (shown, verdict.exceptions.first()) {
         let message = exception.message.lines().next().unwrap_or_default();
         let place = exception
             .place
@@ -536,7 +549,7 @@ fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
         };
         let rank = exception.rank.as_ref();
         let rank = rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
-        let kind = exception.kind.trim_start_matches("builtins.");
+        let kind = kind(exception);
         row(text, "raised", &format!("{kind}{rank}{place}{message}"));
     }
 }
@@ -824,8 +837,8 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use tonnage_analysis::verdict::{
-        Above, AfterOoms, Breakdown, DeviceTotal, Exception, Holder, KnownBytes, Moment,
-        OutOfMemory, RanksRun, SCHEMA_VERSION, Uncounted, Unmodelled,
+        Above, AfterOoms, Breakdown, DeviceTotal, Holder, KnownBytes, Moment, OutOfMemory,
+        RanksRun, SCHEMA_VERSION, Uncounted, Unmodelled,
     };
 
     use super::*;
@@ -1144,6 +1157,33 @@ mod tests {
         let text = shown(&verdict);
         let row =
             "raised       ModuleNotFoundError at train.py:1 in <module>: No module named 'PIL'";
+        assert!(text.contains(row), "{text}");
+    }
+
+    #[test]
+    fn a_script_that_failed_is_said_even_where_there_is_no_verdict() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::NotCovered;
+        verdict.margin = None;
+        verdict.ending = "exit 1".to_owned();
+        verdict.devices.clear();
+        verdict.foreign = vec![
+            serde_json::from_str(
+                r#"{"name":"driver.so","library":"/packages/driver.so","how":"runtime"}"#,
+            )
+            .expect("a user of a device"),
+        ];
+        verdict.exceptions = vec![Exception {
+            kind: "builtins.AssertionError".to_owned(),
+            message: String::new(),
+            place: Some(place("deep_gemm/__init__.py", 12, "find_home")),
+            rank: None,
+        }];
+        let text = shown(&verdict);
+        let first = "no verdict: the script ended with AssertionError before PyTorch used a GPU; it also uses CUDA \
+                     through driver.so";
+        assert!(text.starts_with(first), "{text}");
+        let row = "raised       AssertionError at deep_gemm/__init__.py:12 in find_home";
         assert!(text.contains(row), "{text}");
     }
 
