@@ -176,6 +176,18 @@ def test_reads_that_decide_are_told_from_those_that_are_only_kept(tonnage, tmp_p
     assert any("10 values that the script decides by" in gap and "script.py:7" in gap for gap in run.verdict["unknown"])
 
 
+def test_a_read_in_a_module_has_the_folder_of_the_module(tonnage, tmp_path):
+    # Projects have many files that are called utils.py.
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "utils.py").write_text("def over(loss):\n    return loss.item() > 3\n")
+    read = "print(over(torch.randn(4096, 4096, device='cuda').exp().sum()))\n"
+    text = "import torch\nfrom project.utils import over\n" + read
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, text))])
+    assert run.code == 0, run.err
+    assert [gap for gap in run.verdict["unknown"] if gap.endswith("first read at project/utils.py:2")], run.verdict
+
+
 ENDLESS = """\
 import torch
 model = torch.nn.Linear(1024, 1024).cuda()

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use thiserror::Error;
 use tonnage_analysis::facts::{self, NcclBuffers};
 use tonnage_analysis::format::{count, plural};
+use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
@@ -779,10 +780,8 @@ impl<'a, W: Write> Process<'a, W> {
         let text = serde_json::to_string(&told).unwrap_or_default();
         self.fact(facts::VALUES, &text)?;
         let values = UnknownValues::sum([told]);
-        let line_of = |place: &Place| {
-            let name = Path::new(&place.file).file_name().unwrap_or_default();
-            format!("{}:{}", name.to_string_lossy(), place.line)
-        };
+        let here = std::env::current_dir().unwrap_or_default();
+        let line_of = |place: &Place| format!("{}:{}", named_from(&place.file, &here), place.line);
         if let Some(first) = &values.first_size {
             let results = if values.sizes == 1 {
                 "the size of a result that depends".to_owned()

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use tonnage_analysis::facts;
+use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{DeviceUse, Exception, Margin, Need, Outcome, Place, Verdict};
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
@@ -331,7 +332,7 @@ fn ended(ending: &str) -> String {
 /// Why there is no verdict, and what there can be one about.
 fn not_covered(text: &mut String, verdict: &Verdict, here: &Path) {
     for user in &verdict.foreign {
-        let library = shorten(&user.library, here);
+        let library = named_from(&user.library, here);
         row(
             text,
             "because",
@@ -456,21 +457,10 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
 fn at(place: &Place, here: &Path) -> String {
     format!(
         "{}:{} in {}",
-        shorten(&place.file, here),
+        named_from(&place.file, here),
         place.line,
         place.function
     )
-}
-
-/// A path as far as it helps: libraries from their package on, files of the job from its folder on.
-pub(super) fn shorten<'a>(file: &'a str, here: &Path) -> &'a str {
-    for part in ["/site-packages/", "/dist-packages/"] {
-        if let Some((_, rest)) = file.rsplit_once(part) {
-            return rest;
-        }
-    }
-    file.strip_prefix(here.to_string_lossy().as_ref())
-        .map_or(file, |rest| rest.trim_start_matches('/'))
 }
 
 fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> String {
@@ -480,7 +470,7 @@ fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> Str
     let inside = inside.map(|inside| {
         format!(
             " {DIM}({}:{}){DIM:#}",
-            shorten(&inside.file, here),
+            named_from(&inside.file, here),
             inside.line
         )
     });

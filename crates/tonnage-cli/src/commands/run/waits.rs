@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{Deadlock, Outcome, Place, Verdict, WaitsBecause};
 
-use super::render::{OTHERS, row, shorten};
+use super::render::{OTHERS, row};
 
 /// Whether the job failed because ranks wait for each other, not because one of them raised an exception.
 pub(super) fn hangs(verdict: &Verdict) -> bool {
@@ -31,7 +32,7 @@ pub(super) fn waits(text: &mut String, verdict: &Verdict, here: &Path) {
 fn wait(deadlock: &Deadlock, here: &Path) -> String {
     let line = |place: &Option<Place>| {
         place.as_ref().map_or(String::new(), |place| {
-            format!(" at {}:{}", shorten(&place.file, here), place.line)
+            format!(" at {}:{}", named_from(&place.file, here), place.line)
         })
     };
     let other = deadlock.waits_for;
