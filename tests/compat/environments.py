@@ -24,12 +24,15 @@ PACKAGES = {
 OWN = {"vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"])}
 # Earlier versions of vLLM, whose logs are published, with everything as it was on a day: they set few upper limits.
 THEN = {
+    "vllm-0.2.4": "2023-12-13",
+    "vllm-0.2.5": "2023-12-20",
     "vllm-0.6.4.post1": "2024-11-20",
     "vllm-0.6.5": "2024-12-20",
     "vllm-0.7.0": "2025-02-01",
     "vllm-0.7.1": "2025-02-05",
     "vllm-0.7.2": "2025-02-10",
     "vllm-0.8.5.post1": "2025-05-10",
+    "vllm-0.11.0": "2025-10-10",
     "vllm-0.19.0": "2026-04-10",
     "vllm-0.27.1": "2026-08-20",
     "vllm-0.31.0": "2026-10-17",

@@ -21,6 +21,9 @@ PATTERNS = [
     # Up to 0.6.4.
     (r"non_torch_memory=([\d.]+)GiB kv_cache_size=(-?[\d.]+)GiB", ("other", "kv")),
     (r"Available KV cache memory: (-?[\d.]+) GiB", ("kv",)),
+    # From 0.9 on, if it is told to say more.
+    (r"torch peak memory increase: ([\d.]+)GiB", ("activation",)),
+    (r"non-torch forward increase memory: (-?[\d.]+)GiB", ("other",)),
     (
         r"Actual usage is ([\d.]+) GiB for (?:consumed memory|weight)[^,]*, ([\d.]+) GiB for peak activation",
         ("consumed", "activation"),
@@ -137,7 +140,53 @@ PAIR = FIRST | {"tensor_parallel_size": 2, "disable_custom_all_reduce": True}
 LINES = "by the lines of the code that it names, of this version"
 HETERO = "[heteropilot](https://github.com/swsok/heteropilot/blob/1ea4920/docs/phase0_bench_plan.md)"
 A5000 = "the log does not have the memory of the card"
+# A page with the whole line and image of each run, and no repository that we know.
+H100 = {"max_model_len": 16000, "block_size": 128, "enable_prefix_caching": True, "gpu_memory_utilization": 0.9}
+H100_LOGS = [
+    (
+        "llama-3.1-8b",
+        "Llama 3.1 8B",
+        {"weights": 14.99, "activation": 4.76, "other": 0.13, "graphs": -0.45, "kv": 51.38},
+    ),
+    (
+        "qwen3-0.6b",
+        "Qwen3 0.6B",
+        {"weights": 1.12, "activation": 5.56, "other": 0.13, "graphs": 0.10, "kv": 64.45},
+    ),
+    (
+        "qwen3-32b",
+        "Qwen3 32B",
+        {"weights": 61.03, "activation": 5.64, "other": 0.14, "graphs": -0.88, "kv": 4.45},
+    ),
+    (
+        "gpt-oss-20b",
+        "gpt-oss-20b (mxfp4)",
+        {"weights": 13.47, "activation": 7.38, "other": 0.13, "graphs": 0.39, "kv": 50.28},
+    ),
+]
 LOGS = [
+    Log(
+        "vllm pr-2031 before",
+        "vllm-0.2.4",
+        "2.1.1",
+        "a100-80gb",
+        "Llama 2 7B, all defaults; only what PyTorch allocates counts",
+        "llama-2-7b",
+        {"swap_space": 0},
+        {"tokens": 7449 * 16},
+        f"[PR 2031]({PULL}2031)",
+    ),
+    Log(
+        "vllm pr-2031 after",
+        "vllm-0.2.5",
+        "2.1.1",
+        "a100-80gb",
+        "Llama 2 7B, all defaults; everything in use counts",
+        "llama-2-7b",
+        {"swap_space": 0},
+        {"tokens": 7351 * 16},
+        f"[PR 2031]({PULL}2031)",
+    ),
     Log(
         "vllm pr-10511",
         "vllm-0.6.5",
@@ -347,4 +396,20 @@ LOGS = [
         "a public log",
         note="in detail below",
     ),
+]
+LOGS += [
+    Log(
+        f"vllm h100 {model}",
+        "vllm-0.11.0",
+        "2.8.0",
+        "h100-80gb",
+        f"{name}, 16,000 tokens, blocks of 128, 0.9 of the memory",
+        model,
+        H100,
+        real,
+        "a public log",
+        options=("--capacity", "79.18GiB"),
+        variables={"VLLM_LOGGING_LEVEL": "DEBUG"},
+    )
+    for model, name, real in H100_LOGS
 ]

@@ -6,6 +6,7 @@
 SETTINGS is a JSON object of arguments of `vllm.LLM`. The sizes are those of the models' public config.json.
 """
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -55,6 +56,13 @@ QWEN2 = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+QWEN3 = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "num_key_value_heads": 8,
+}
 MODELS = {
     "llama-3-8b": LLAMA,
     "llama-3.1-8b": LLAMA | LONG,
@@ -92,18 +100,18 @@ MODELS = {
         "tie_word_embeddings": False,
         "vocab_size": 152064,
     },
-    "qwen3-4b": QWEN2
+    "qwen3-0.6b": QWEN3
+    | {"hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_hidden_layers": 28},
+    "qwen3-32b": QWEN3
     | {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "head_dim": 128,
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "max_position_embeddings": 40960,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 36,
-        "num_key_value_heads": 8,
+        "hidden_size": 5120,
+        "intermediate_size": 25600,
+        "num_attention_heads": 64,
+        "num_hidden_layers": 64,
+        "tie_word_embeddings": False,
     },
+    "qwen3-4b": QWEN3
+    | {"hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32, "num_hidden_layers": 36},
     "gpt-oss-20b": {
         "architectures": ["GptOssForCausalLM"],
         "model_type": "gpt_oss",
@@ -194,6 +202,25 @@ IMAGES = {
 }
 
 
+def write_tokenizer(words):
+    """One word for each token, for versions that do not start without a tokenizer."""
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w0", eos_token="w2").save_pretrained("model")
+
+
+def generate(llm, prompts):
+    """As the version takes prompts of tokens."""
+    from vllm import SamplingParams
+
+    if "prompt_token_ids" in inspect.signature(llm.generate).parameters and not hasattr(llm, "encode"):
+        return llm.generate(prompt_token_ids=prompts, sampling_params=SamplingParams(max_tokens=8))
+    prompts = [{"prompt_token_ids": prompt} for prompt in prompts]
+    return llm.generate(prompts, SamplingParams(max_tokens=8, detokenize=False))
+
+
 def main():
     model, settings = sys.argv[1], json.loads(sys.argv[2])
     Path("model").mkdir(exist_ok=True)
@@ -201,11 +228,15 @@ def main():
     if model in IMAGES:
         Path("model/preprocessor_config.json").write_text(json.dumps(IMAGES[model]))
 
-    from vllm import LLM, SamplingParams
+    from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
 
-    llm = LLM(model="model", load_format="dummy", skip_tokenizer_init=True, **settings)
-    prompts = [{"prompt_token_ids": list(range(1, 6))}, {"prompt_token_ids": list(range(100))}]
-    for result in llm.generate(prompts, SamplingParams(max_tokens=8, detokenize=False)):
+    if "skip_tokenizer_init" in EngineArgs.__dataclass_fields__:
+        settings["skip_tokenizer_init"] = True
+    else:
+        write_tokenizer(MODELS[model]["vocab_size"])
+    llm = LLM(model="model", load_format="dummy", **settings)
+    for result in generate(llm, [list(range(1, 6)), list(range(100))]):
         print(f"{len(result.prompt_token_ids)} tokens in, {len(result.outputs[0].token_ids)} out", file=sys.stderr)
     print("both prompts are answered", file=sys.stderr)
 
