@@ -219,3 +219,24 @@ def test_ranks_that_the_script_starts_itself(tonnage, tmp_path, method):
         assert one["reserved_known"]
         lines = [holder["place"]["line"] for holder in one["holders"] if holder["place"]]
         assert line_of("# weights", STARTED) in lines, one["holders"]
+
+
+def test_what_a_dtensor_moves_between_dimensions_is_known(tonnage, tmp_path):
+    script = tmp_path / "dtensor.py"
+    script.write_text(
+        SETUP
+        + """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+mesh = init_device_mesh("cuda", (2,))
+whole = torch.arange(64.0).reshape(8, 8)
+rows = distribute_tensor(whole, mesh, [Shard(0)])
+columns = rows.redistribute(mesh, [Shard(1)])
+assert torch.equal(columns.to_local().cpu(), whole.chunk(2, 1)[rank])
+assert torch.equal(columns.full_tensor().cpu(), whole)
+"""
+    )
+    command = [*LAUNCH, "2", str(script)]
+    known = tonnage(None, options=["--gpus", "2"], command=command)
+    assert known.code == 0, known.err
+    assert known.verdict["unknown_values"] is None

@@ -649,8 +649,17 @@ class Values:
         return functools.partial(function._op_dk, key)
 
     def _body(self, function, space):
-        """The function of Python that a script registered as an operator of its own; none if it is not such a one."""
+        """The function of Python that a script registered as an operator of its own; none if it is not such a one.
+
+        DTensor's own operator is C++ that calls others: copies, and a collective that sends what they made.
+        """
         name = function.name().partition("::")[2]
+        if space == "_dtensor":
+            has_kernel = self.torch._C._dispatch_has_kernel_for_dispatch_key
+            keys = (key for key in ("CUDA", "CompositeExplicitAutograd") if has_kernel(function.name(), key))
+            return next(
+                (functools.partial(function._op_dk, getattr(self.torch._C.DispatchKey, key)) for key in keys), None
+            )
         registered = getattr(self.torch.library, "_impls", ())
         for key in ("CUDA", "CompositeExplicitAutograd"):
             if f"{space}/{name}/{key}" in registered:
