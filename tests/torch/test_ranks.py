@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Ranks that talk: what they exchange, and what is said of those that wait for ever."""
 
+import json
 import socket
+import subprocess
 import time
 
 import pytest
-from conftest import PYTHON, SCRIPTS
+from conftest import PYTHON, SCRIPTS, TONNAGE
 
 LAUNCH = [PYTHON, str(SCRIPTS / "launch.py")]
 SETUP = """
@@ -62,9 +64,7 @@ def test_ranks_that_wait_for_each_other_are_named(tonnage, tmp_path):
     deadlocks, script = hang(
         tonnage,
         tmp_path,
-        "y = torch.zeros(1, device='cuda')\n"
-        "dist.recv(y, src=1 - rank)  # both\n"
-        "print(y.item())\n",
+        "y = torch.zeros(1, device='cuda')\ndist.recv(y, src=1 - rank)  # both\nprint(y.item())\n",
     )
     assert [(one["rank"], one["waits_for"], one["operation"], one["because"]) for one in deadlocks] == [
         (0, 1, "recv", "waits"),
@@ -77,9 +77,7 @@ def test_a_rank_that_does_not_come_is_named(tonnage, tmp_path):
     deadlocks, script = hang(
         tonnage,
         tmp_path,
-        "if rank == 1:\n    os._exit(0)\n"
-        "dist.all_reduce(x)  # alone\n"
-        "torch.cuda.synchronize()\n",
+        "if rank == 1:\n    os._exit(0)\ndist.all_reduce(x)  # alone\ntorch.cuda.synchronize()\n",
     )
     (alone,) = deadlocks
     assert (alone["rank"], alone["waits_for"], alone["because"]) == (0, 1, "ended")
@@ -240,3 +238,148 @@ assert torch.equal(columns.full_tensor().cpu(), whole)
     known = tonnage(None, options=["--gpus", "2"], command=command)
     assert known.code == 0, known.err
     assert known.verdict["unknown_values"] is None
+
+
+def test_processes_that_share_a_gpu_are_counted_together(tonnage, tmp_path):
+    """The fullest GPU is the one that two processes share, not that of the largest process."""
+    script = tmp_path / "share.py"
+    script.write_text(
+        """
+import os, sys, time, subprocess, torch
+if len(sys.argv) == 1:
+    gpus = ((0, 12), (1, 10), (1, 9))
+    start = lambda gpu, gib: subprocess.Popen(
+        [sys.executable, __file__, str(gib)], env={**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)})
+    sys.exit(max(process.wait() for process in [start(*one) for one in gpus]))
+blocks = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(int(sys.argv[1]))]
+while torch.cuda.mem_get_info()[0] > 10 << 30 and len(blocks) < 12:
+    time.sleep(0.1)
+time.sleep(1)
+"""
+    )
+    run = tonnage(script, options=["--gpu", "rtx4090", "--gpus", "2"])
+    assert run.code == 0, run.err
+    (shared,) = (total for total in run.verdict["devices_total"] if total["device"] == 1)
+    context = run.verdict["context"]["bytes"]
+    assert (shared["processes"], shared["most_in_use"]) == (2, (19 << 30) + 2 * context)
+    explained = subprocess.run([TONNAGE, "explain", str(run.recording)], capture_output=True, text=True)
+    assert "GPU 1, which 2 processes use, with 19.75 GiB in use together at most" in explained.stdout
+
+
+def test_a_thread_that_takes_the_first_gpu_brings_no_buffers_of_nccl_there(tonnage, tmp_path):
+    """A thread that does not say which device it wants is on GPU 0: a context of each rank is there, nothing else."""
+    script = tmp_path / "thread.py"
+    script.write_text(
+        SETUP
+        + "import threading\nthread = threading.Thread(target=torch.cuda.synchronize)\nthread.start()\nthread.join()\n"
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err
+    parts = {part["what"].split(",")[0]: part for part in run.verdict["margin"]["uncounted"]}
+    assert run.verdict["devices_total"][0]["processes"] == 2
+    assert parts["kernel images and library handles"]["high"] == 350 << 20
+    assert parts["buffers of NCCL"]["high"] < 2 << 30
+
+
+def test_the_rank_that_raises_before_it_uses_its_gpu_is_named(tonnage, tmp_path):
+    script = tmp_path / "raises.py"
+    lines = [
+        *SETUP.splitlines()[:4],
+        'dist.init_process_group("nccl")',
+        "if rank == 1:",
+        "    raise ValueError('no data')",
+    ]
+    script.write_text("\n".join(lines))
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    (raised,) = run.verdict["exceptions"]
+    assert (raised["rank"], raised["message"]) == ("1", "no data")
+    explained = subprocess.run([TONNAGE, "explain", str(run.recording)], capture_output=True, text=True)
+    assert explained.returncode == 2
+    assert "the job failed before it allocated any: ValueError on rank 1 at" in explained.stderr
+
+
+def explain(recording, *options):
+    command = [TONNAGE, "explain", str(recording), "--json", *options]
+    return json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+
+
+def test_buckets_of_ddp_are_no_activations(tonnage, tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(
+        SETUP
+        + """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4096, 4096, bias=False).cuda())
+for _ in range(3):
+    model(torch.ones(1, 4096, device="cuda")).mean().backward()
+"""
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err
+    held = {part["category"]: part["bytes"] for part in explain(run.recording)["categories"]}
+    weights = 4096 * 4096 * 4
+    assert held["weights"] == weights
+    # What the backward pass leaves, and the buckets in which the ranks sum it up.
+    assert held["gradients"] == 2 * weights
+    assert held.get("activations", 0) < 1 << 20
+
+
+PIPELINE = """
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleavedZeroBubble
+VOCABULARY, WIDTH, LAYERS = 32000, 512, 8
+class Part(torch.nn.Module):
+    def __init__(self, stage, stages):
+        super().__init__()
+        self.tokens = torch.nn.Embedding(VOCABULARY, WIDTH) if stage == 0 else None
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.head = torch.nn.Linear(WIDTH, VOCABULARY) if stage == stages - 1 else None
+    def forward(self, x):
+        x = x if self.tokens is None else self.tokens(x)
+        for layer in self.layers:
+            x = torch.nn.functional.gelu(layer(x))
+        return x if self.head is None else self.head(x)
+device = torch.device("cuda", rank)
+def loss(output, target):
+    return torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+def stages(*numbers, of):
+    return [PipelineStage(Part(number, of).to(device), number, of, device) for number in numbers]
+def train(schedule, last, **options):
+    for _ in range(2):
+        batch = torch.ones(16, 128, dtype=torch.int64, device=device)
+        schedule.step(*[batch] * (rank == 0), **(dict(target=batch, losses=[]) if last else {}), **options)
+"""
+
+
+def test_outputs_that_a_pipeline_keeps_are_found_and_can_be_left_out(tonnage, tmp_path):
+    script = tmp_path / "pipeline.py"
+    call = "train(Schedule1F1B(*stages(rank, of=2), 8, loss_fn=loss), rank == 1{})\n"
+    script.write_text(SETUP + PIPELINE + call.format(""))
+    command = [*LAUNCH, "2", str(script)]
+    run = tonnage(None, options=["--gpus", "2"], command=command)
+    assert run.code == 0, run.err
+    answer = explain(run.recording)
+    assert answer["rank"] == 1
+    logits = 16 * 128 * 32000 * 4
+    first = answer["findings"][0]
+    assert first["code"] == "TN218"
+    assert first["bytes"] == pytest.approx(2 * logits, rel=0.01)
+    (fix,) = (fix for fix in answer["fixes"] if fix["code"] == "TN218")
+    script.write_text(SETUP + PIPELINE + call.format(", return_outputs=False"))
+    without = tonnage(None, options=["--gpus", "2"], command=command)
+    assert without.code == 0, without.err
+    (last,) = (device for device in without.verdict["devices"] if device["rank"] == "1")
+    assert last["peak_allocated"] == pytest.approx(fix["peak_after"], rel=0.01)
+
+
+def test_micro_batches_in_flight_are_no_graphs_that_someone_forgot(tonnage, tmp_path):
+    script = tmp_path / "bubble.py"
+    script.write_text(
+        SETUP
+        + PIPELINE
+        + "schedule = ScheduleInterleavedZeroBubble(stages(rank, rank + 2, of=4), 8, loss_fn=loss)\n"
+        + "train(schedule, rank == 1, return_outputs=False)\n"
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err
+    for rank in "01":
+        found = [finding["code"] for finding in explain(run.recording, "--rank", rank)["findings"]]
+        assert "TN211" not in found

@@ -661,10 +661,11 @@ fn on_device(
     }
 }
 
-/// How many processes use a device.
+/// How many processes use a device, and do not only have a context there.
 fn processes_on(recording: &Recording, device: i32) -> u64 {
     let tracks = recording.tracks.iter();
-    tracks.filter(|track| track.device == device).count() as u64
+    let working = tracks.filter(|track| track.device == device && track.is_shown());
+    (working.count() as u64).max(1)
 }
 
 /// Most that was seen of what is not counted in so many processes; nothing on a real GPU, where the driver itself said

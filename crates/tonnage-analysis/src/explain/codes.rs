@@ -21,6 +21,7 @@ pub use super::models::{SECOND_MODEL, TWO_COPIES, WEIGHTS};
 pub use super::no_grad::NO_GRAD;
 pub use super::optimizer::{CHECKPOINTING, OPTIMIZER_STEP};
 pub use super::outside::OUTSIDE;
+pub use super::pipeline::OUTPUTS;
 pub use super::spike::SPIKE;
 pub use super::state_copy::STATE_COPY;
 
@@ -67,6 +68,7 @@ pub const ALL: &[Code] = &[
     SECOND_MODEL,
     STATE_COPY,
     WEIGHTS,
+    OUTPUTS,
 ];
 
 /// The code with this name.

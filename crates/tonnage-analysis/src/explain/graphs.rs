@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
-use super::{Finding, Found};
+use super::{Finding, Found, pipeline};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
 
@@ -88,6 +88,9 @@ fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
     let block = live.block;
     let traced = live.held.is_some_and(|held| held.sort == Sort::Traceback);
     if is_kept(block) || (case.pass_of(block.born) == 0 && !traced) {
+        return false;
+    }
+    if pipeline::is_in_flight(case, block) {
         return false;
     }
     match live.held {

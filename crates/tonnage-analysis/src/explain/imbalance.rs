@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TN106: one rank takes more than the others, which decides the GPU for all of them.
+//! TN106: one rank, or one GPU of a process, takes more than the others, which decides the GPU for all of them.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,11 @@ pub const IMBALANCE: Code = code(
     "TN106",
     "one rank takes more than the others",
     "The ranks of a job do not take the same memory. All GPUs are bought or booked as large as the fullest rank needs, so
-what it has more than the others is paid for on each of them.
+what it has more than the others is paid for on each of them. The same holds for the GPUs of one process
+(`nn.DataParallel` gathers outputs on the first, a model that is cut by hand may be cut unevenly).
 
-Recognised by: the blocks of the fullest rank at its peak are at least 10 % more than those of the rank in the middle of
-the others. The line is the one that holds most of the difference at the two peaks.
+Recognised by: the blocks of the fullest rank or GPU at its peak are at least 10 % more than those of the one in the
+middle of the others. The line is the one that holds most of the difference at the two peaks.
 What helps: other cuts of the model, so that the stages of a pipeline are alike (the first stage holds most activations
 of its micro-batches, the last one the logits); logits and losses in pieces; shards of equal size.",
 );
@@ -37,6 +38,21 @@ fn by_rank(recording: &Recording) -> BTreeMap<u32, &Holdings> {
     ranks
 }
 
+/// The GPUs of one process, where a job has no ranks.
+fn by_gpu(recording: &Recording) -> BTreeMap<u32, &Holdings> {
+    let shown = || recording.tracks.iter().filter(|track| track.is_shown());
+    let Some(first) = shown().next() else {
+        return BTreeMap::new();
+    };
+    if shown().any(|track| track.process != first.process) {
+        return BTreeMap::new();
+    }
+    let number = |track: &Holdings| u32::try_from(track.device).ok();
+    shown()
+        .filter_map(|track| Some((number(track)?, track)))
+        .collect()
+}
+
 /// The bytes of each category and line at a peak.
 fn lines(recording: &Recording, track: &Holdings) -> BTreeMap<(Category, Option<Place>), u64> {
     let mut lines = BTreeMap::new();
@@ -50,7 +66,10 @@ fn lines(recording: &Recording, track: &Holdings) -> BTreeMap<(Category, Option<
 }
 
 pub(super) fn find(recording: &Recording) -> Option<Finding> {
-    let ranks = by_rank(recording);
+    let (ranks, one) = match by_rank(recording) {
+        ranks if ranks.len() > 1 => (ranks, "rank"),
+        _ => (by_gpu(recording), "GPU"),
+    };
     // Of equals the first.
     let (&rank, fullest) = ranks
         .iter()
@@ -89,17 +108,24 @@ pub(super) fn find(recording: &Recording) -> Option<Finding> {
             Some((key.0, key.1, held.checked_sub(had)?))
         })
         .max_by_key(|(_, _, gained)| *gained)?;
+    // What has no kind is told by its line alone.
+    let kind = match category {
+        Category::Other => String::new(),
+        category => format!(" {}", category.name()),
+    };
     let sentence = format!(
-        "rank {rank} has {} allocated at its peak, {those}; the largest difference is {} more {} of {}",
+        "{one} {rank} has {} allocated at its peak, {those}; the largest difference is {} more{kind} {}",
         named(fullest),
         bytes(gained),
-        category.name(),
-        at(place.as_ref())
+        match &place {
+            Some(_) => format!("of {}", at(place.as_ref())),
+            None => "without a Python line, as in a backward pass".to_owned(),
+        }
     );
     Some(Finding {
         code: IMBALANCE,
         headline: Some(format!(
-            "rank {rank} has {} more than the others",
+            "{one} {rank} has {} more than the others",
             bytes(more)
         )),
         sentence,

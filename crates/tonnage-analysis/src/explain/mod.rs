@@ -33,6 +33,7 @@ mod models;
 mod no_grad;
 mod optimizer;
 mod outside;
+mod pipeline;
 mod repeats;
 mod setting;
 mod spike;
@@ -240,6 +241,16 @@ pub struct SecondPeak {
     pub row: u32,
 }
 
+/// A device that several processes use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SharedDevice {
+    /// How many.
+    pub processes: u64,
+    /// Most bytes that they had in use at one time.
+    pub most_in_use: u64,
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -264,6 +275,10 @@ pub struct Explanation {
     pub ranks: Vec<u32>,
     /// Number of the device.
     pub device: i32,
+    /// How many devices the recording shows memory of.
+    pub devices: u64,
+    /// How many processes used the device, and what they had together; none if no other did.
+    pub shared: Option<SharedDevice>,
     /// The moment: the failure, or the peak.
     pub moment: Moment,
     /// The request that failed.
@@ -361,6 +376,13 @@ pub fn explain(
         rank: recording.rank(track.process),
         ranks: recording.ranks(),
         device: track.device,
+        devices: recording.devices(),
+        shared: recording
+            .shared(track)
+            .map(|(processes, most_in_use)| SharedDevice {
+                processes,
+                most_in_use,
+            }),
         moment: moment(&case),
         request: case.request(),
         on_device: case.on_device.clone(),
@@ -500,8 +522,9 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
     // What a search explains, those behind it do not look at again.
-    let searches: [Search; 15] = [
+    let searches: [Search; 16] = [
         no_grad::find,
+        pipeline::find,
         graphs::find,
         checkpoint_file::find,
         state_copy::find,
@@ -673,6 +696,44 @@ fn second_peak(case: &Case<'_>) -> Option<SecondPeak> {
     })
 }
 
+/// How a job failed, if it did and not because of memory: what came first, where it is known.
+pub fn failed_otherwise(recording: &Recording) -> Option<String> {
+    let run = |name: &str| meta::find(&recording.meta, facts::RUN, name);
+    let ending = run(facts::ENDING).filter(|ending| *ending != "exit 0")?;
+    let out_of_memory = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
+    let is_stopped = facts::why_stopped(&recording.meta).is_some();
+    if is_stopped || run(facts::INTERRUPTED).is_some() || recording.tracks.iter().any(out_of_memory)
+    {
+        return None;
+    }
+    if recording
+        .meta
+        .iter()
+        .any(|fact| fact.name == facts::DEADLOCK)
+    {
+        return Some("ranks wait for others for ever".to_owned());
+    }
+    let raised = recording.meta.iter().find_map(|fact| {
+        let told = (fact.name == facts::EXCEPTION).then_some(&fact.text)?;
+        let json: serde_json::Value = serde_json::from_str(told).ok()?;
+        let kind = json["type"]
+            .as_str()?
+            .trim_start_matches("builtins.")
+            .to_owned();
+        Some((fact.process, kind))
+    });
+    let Some((process, kind)) = raised else {
+        return Some(format!("it ended with {ending}"));
+    };
+    let rank = recording.rank(process);
+    let rank = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));
+    let place = raised_at(recording, process);
+    let place = place.map_or_else(String::new, |place| {
+        format!(" at {}:{}", place.file, place.line)
+    });
+    Some(format!("{kind}{rank}{place}"))
+}
+
 /// The sizes that are not known, and all that the recording cannot say.
 fn unknown(
     recording: &Recording,
@@ -726,6 +787,11 @@ fn unknown(
     }
     if track.capacity.is_none() && !unknown.iter().any(|gap| gap.contains("capacity")) {
         unknown.push("the capacity of the device".to_owned());
+    }
+    if let Some(failure) = failed_otherwise(recording) {
+        unknown.push(format!(
+            "what would have come after the failure of the job: {failure}"
+        ));
     }
     if recording.truncated {
         unknown.push("the end: the recording stops in the middle".to_owned());

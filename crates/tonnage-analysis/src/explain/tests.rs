@@ -38,6 +38,7 @@ const fn line(number: u64) -> Frame {
 struct Script {
     trace: Trace,
     process: u32,
+    device: i32,
     stream: u64,
     next: u64,
 }
@@ -60,6 +61,7 @@ impl Script {
         Self {
             trace,
             process: 0,
+            device: 0,
             stream: 0,
             next: 0,
         }
@@ -80,6 +82,7 @@ impl Script {
     fn push(&mut self, event: Event) {
         self.trace.events.push(Event {
             process: self.process,
+            device: self.device,
             stream: self.stream,
             ..event
         });
@@ -995,6 +998,25 @@ fn ranks(held: &[(u64, u64)]) -> Script {
         }
     }
     script
+}
+
+#[test]
+fn tn106_a_gpu_of_one_process_that_holds_more_is_named() {
+    let mut script = Script::bare(1000);
+    for (device, held) in [(0, 300), (1, 100), (2, 100)] {
+        script.device = device;
+        script.segment(script.next, 512);
+        script.alloc(held, &[line(7)]);
+    }
+    let explanation = script.explain();
+    let finding = explanation.findings.last().expect("an imbalance");
+    assert!(
+        finding.sentence.starts_with(
+            "GPU 0 has 300.00 MiB allocated at its peak, each of the other 2 100.00 MiB;"
+        ),
+        "{}",
+        finding.sentence
+    );
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod sites;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tonnage_trace::account::Moment;
@@ -384,7 +384,7 @@ impl Recording {
     /// How many rows there are to one of `times`.
     pub const ROWS_PER_TIME: u32 = 64;
 
-    /// The process and device that failed, or with the largest peak; none if no block is shown.
+    /// The process and device that failed, or the process with most on the fullest device; none if no block is shown.
     pub fn worst(&self) -> Option<&Holdings> {
         let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
         // Of equals the first, so that rank 0 speaks for all.
@@ -393,7 +393,34 @@ impl Recording {
             .iter()
             .rev()
             .filter(|track| track.is_shown())
-            .max_by_key(|track| (failed(track), track.peak_allocated, first(track)))
+            .max_by_key(|track| {
+                (
+                    failed(track),
+                    self.in_use(track),
+                    track.peak_used(),
+                    track.peak_allocated,
+                    first(track),
+                )
+            })
+    }
+
+    /// Most that all processes together had in use on the device of a process, where the recording says so.
+    fn in_use(&self, track: &Holdings) -> u64 {
+        let name = crate::facts::peak_in_use(track.device);
+        let told = tonnage_trace::meta::find(&self.meta, crate::facts::RUN, &name);
+        let told = told.and_then(|text| text.parse().ok());
+        told.unwrap_or_else(|| track.peak_used())
+    }
+
+    /// How many processes used the device of a process, and most that they had in use there together; none if no other
+    /// did.
+    pub fn shared(&self, track: &Holdings) -> Option<(u64, u64)> {
+        let processes = self
+            .tracks
+            .iter()
+            .filter(|one| one.device == track.device)
+            .count();
+        (processes > 1).then(|| (processes as u64, self.in_use(track)))
     }
 
     /// The ranks whose memory is shown, in order.
@@ -403,6 +430,13 @@ impl Recording {
         ranks.sort_unstable();
         ranks.dedup();
         ranks
+    }
+
+    /// How many devices there are whose memory is shown.
+    pub fn devices(&self) -> u64 {
+        let shown = self.tracks.iter().filter(|track| track.is_shown());
+        let devices: BTreeSet<i32> = shown.map(|track| track.device).collect();
+        devices.len() as u64
     }
 
     /// The rank of a process, where it has one.
@@ -495,6 +529,14 @@ impl Holdings {
     /// Whether the recording shows anything of it.
     pub(crate) fn is_shown(&self) -> bool {
         self.failure.is_some() || !self.blocks.is_empty()
+    }
+
+    /// Most that the device charged to the process; 0 where the recording does not show the driver's calls.
+    fn peak_used(&self) -> u64 {
+        match self.peak_charged {
+            0 => 0,
+            charged => charged.saturating_add(self.context),
+        }
     }
 
     /// The moment that matters: the failure that ended it, or the peak.

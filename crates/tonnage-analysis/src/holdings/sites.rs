@@ -136,8 +136,15 @@ fn hint(stacks: &StackTable, stack: StackId) -> Hint {
         ..Hint::default()
     };
     let mut moves = false;
-    for frame in stacks.frames(stack) {
+    for (depth, frame) in stacks.frames(stack).enumerate() {
         let (file, function) = (frame.file, frame.function);
+        // C++ makes the buckets, called from here, the second time when the order of the gradients is known.
+        if depth == 0
+            && file.ends_with("torch/nn/parallel/distributed.py")
+            && matches!(function, "_ddp_init_helper" | "_pre_forward")
+        {
+            hint.category = Some(Category::Gradients);
+        }
         let python = is_python(file);
         hint.nowhere &= !python;
         let torch = file.contains("torch/");

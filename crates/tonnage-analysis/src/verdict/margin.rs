@@ -88,7 +88,7 @@ pub(super) fn find<R: Read>(
         }
         (None, None) => fullest.least_free,
     };
-    let uncounted = uncounted(facts.all, u64::from(fullest.processes));
+    let uncounted = uncounted(facts.all, at_work(devices, fullest.device));
     let most: u64 = uncounted.iter().map(|part| part.high).sum();
     // Less may be worse than both more and still less: what is taken for certain is replayed, unless it was never used.
     let holds = |job: &Job| {
@@ -148,6 +148,14 @@ pub(super) fn smallest(job: &Job, alloc: &Alloc, refused: Option<u64>) -> Option
         });
     }
     Some(most)
+}
+
+/// How many processes have more on a device than a context. One that only has a context there, because a thread of it
+/// did not say which device it wants, launches no kernel and has no buffers of NCCL on it.
+fn at_work(devices: &[DeviceUse], device: i32) -> u64 {
+    let of_it = devices.iter().filter(|one| one.device == device);
+    let working = of_it.filter(|one| one.peak_used > one.at_peak.context);
+    (working.count() as u64).max(1)
 }
 
 /// Most that was seen of what is not counted, of so many processes on a device.

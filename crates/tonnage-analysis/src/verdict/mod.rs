@@ -341,8 +341,9 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The device and process with the most memory in use, or the one that failed.
+    /// The process with most on the fullest device, or the one that failed.
     pub fn worst(&self) -> Option<&DeviceUse> {
+        let in_use = |device: i32| self.total(device).map_or(0, |total| total.most_in_use);
         // Of equals one whose lines are known, and the first of these, so that rank 0 speaks for all.
         let worst = |device: &&DeviceUse| {
             let rank = device
@@ -351,9 +352,22 @@ impl Verdict {
                 .and_then(|rank| rank.parse::<u32>().ok());
             let first = Reverse(rank.unwrap_or(u32::MAX));
             let failed = device.out_of_memory.is_some();
-            (failed, device.peak_used, device.reserved_known, first)
+            (
+                failed,
+                in_use(device.device),
+                device.peak_used,
+                device.reserved_known,
+                first,
+            )
         };
         self.devices.iter().rev().max_by_key(worst)
+    }
+
+    /// A device with all its processes.
+    pub fn total(&self, device: i32) -> Option<&DeviceTotal> {
+        self.devices_total
+            .iter()
+            .find(|total| total.device == device)
     }
 
     /// Bytes that were never used on the fullest device, all processes on it taken together.

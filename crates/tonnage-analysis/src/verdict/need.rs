@@ -171,6 +171,13 @@ fn need<R: Read>(
     let Some(((process, device), track)) = largest else {
         return Ok(None);
     };
+    // As of a job that fits: not those that have a context there and nothing else.
+    let on_it = rows.tracks().filter(|((_, on), _)| *on == fullest.device);
+    let at_work = on_it.filter(|(_, track)| {
+        let peak = track.at_peak_used().breakdown;
+        peak.used > peak.context
+    });
+    let at_work = (at_work.count() as u64).max(1);
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
     let least = least.saturating_add(others);
@@ -192,7 +199,7 @@ fn need<R: Read>(
         complete,
         ended: stopped.unwrap_or_else(|| facts.ending.clone()),
         above,
-        uncounted: margin::most_uncounted(facts.all, u64::from(fullest.processes)),
+        uncounted: margin::most_uncounted(facts.all, at_work),
         gpus: Vec::new(),
     };
     Ok(Some(need))

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::explain::{
     Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
-    codes, explain,
+    codes, explain, failed_otherwise,
 };
 use tonnage_analysis::format::{bytes, count, plural};
 use tonnage_analysis::holdings::{
@@ -51,11 +51,18 @@ pub(crate) fn run(
         keep_rank(&mut first, rank)?;
     }
     let Some(explanation) = answer(&recording, &first)? else {
+        let failure = failed_otherwise(&first).map(|how| plain(&how));
+        let hint = match failure {
+            Some(how) => format!("the job failed before it allocated any: {how}"),
+            None => {
+                "record the allocator's history, or make a recording with `tonnage run`".to_owned()
+            }
+        };
         return Err(without(
             &options.what,
             "block of device memory",
             first.truncated,
-            "record the allocator's history, or make a recording with `tonnage run`",
+            &hint,
         ));
     };
     let answer = match explanation.outcome {
@@ -330,7 +337,7 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     }
     if let Some(rank) = explanation.rank.filter(|_| explanation.ranks.len() > 1) {
         let what = match explanation.outcome {
-            Outcome::OutOfMemory => "which failed",
+            Outcome::OutOfMemory => "which failed,",
             Outcome::Ran => "with the largest peak",
         };
         let all = ranks_named(&explanation.ranks);
@@ -340,6 +347,21 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         );
     } else if let Some(rank) = explanation.rank {
         screen.line("of", &format!("rank {rank}"));
+    }
+    if let Some(shared) = &explanation.shared {
+        let text = format!(
+            "GPU {}, which {} processes use, with {} in use together at most",
+            explanation.device,
+            shared.processes,
+            bytes(shared.most_in_use)
+        );
+        screen.line("on", &text);
+    } else if explanation.devices > 1 && explanation.rank.is_none() {
+        let text = format!(
+            "GPU {}, with the largest peak of {} GPUs",
+            explanation.device, explanation.devices
+        );
+        screen.line("on", &text);
     }
     let most_allocated = match &explanation.fullest {
         Some(fullest) => {

@@ -619,6 +619,11 @@ def _in_forked_child():
 def _report_exception(kind, value, traceback, _report=sys.excepthook):
     if _recorder is not None:
         try:
+            if not _recorder.started:
+                # Nobody was told yet which rank this is.
+                rank = _recorder.rank if _recorder.rank is not None else os.environ.get("RANK", "")
+                if str(rank).isdecimal():
+                    _recorder.note(rank=int(rank))
             _recorder.note(
                 exception={
                     "type": f"{kind.__module__}.{kind.__qualname__}",

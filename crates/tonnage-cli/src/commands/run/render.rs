@@ -53,6 +53,7 @@ pub(crate) fn text(
         failure(&mut text, verdict, device, here);
         waits(&mut text, verdict, here);
         breakdown(&mut text, verdict, device);
+        together(&mut text, verdict, device);
         // PyTorch keeps a history, with lines, only of its own allocator.
         if verdict.allocator.is_none() {
             holders(&mut text, device, here);
@@ -672,6 +673,32 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     );
 }
 
+/// What all processes on the GPU that is shown have in use together: the room on it is what they leave.
+fn together(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
+    let total = verdict.total(device.device);
+    let Some(total) = total.filter(|total| total.processes > 1) else {
+        return;
+    };
+    if device.out_of_memory.is_some() || total.most_in_use <= device.at_peak.used {
+        return;
+    }
+    let at_once = if total.exact {
+        "at one time"
+    } else {
+        "if they run at the same time"
+    };
+    row(
+        text,
+        "together",
+        &format!(
+            "{} in use on GPU {} at most by its {} processes {at_once}",
+            bytes(total.most_in_use),
+            device.device,
+            total.processes
+        ),
+    );
+}
+
 fn holders(text: &mut String, device: &DeviceUse, here: &Path) {
     if device.holders.is_empty() {
         return;
@@ -694,9 +721,21 @@ fn alike<'a>(devices: &[&'a DeviceUse]) -> Vec<Vec<&'a DeviceUse>> {
     let figures = |device: &DeviceUse| (device.peak_used, device.peak_allocated);
     let mut groups: Vec<Vec<&DeviceUse>> = Vec::new();
     for &device in devices {
+        // Each on a GPU of its own, or all on the same.
+        let lies_as_they_do = |group: &[&DeviceUse]| {
+            let here = |one: &&DeviceUse| one.device == device.device;
+            if group.len() > 1 && group[0].device == group[1].device {
+                here(&group[0])
+            } else {
+                group.len() == 1 || !group.iter().any(here)
+            }
+        };
         let same = |group: &&mut Vec<&DeviceUse>| {
             let first = group[0];
-            first.rank.is_some() && device.rank.is_some() && figures(first) == figures(device)
+            first.rank.is_some()
+                && device.rank.is_some()
+                && figures(first) == figures(device)
+                && lies_as_they_do(group)
         };
         match groups.iter_mut().find(same) {
             Some(group) => group.push(device),
@@ -717,11 +756,12 @@ fn ranks_of(devices: &[&DeviceUse]) -> Option<Vec<u32>> {
 
 /// The other processes and devices, in a line each, equal ranks in one.
 fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
-    let others: Vec<_> = verdict
+    let mut others: Vec<_> = verdict
         .devices
         .iter()
         .filter(|device| *device != shown)
         .collect();
+    others.sort_by_key(|device| device.device);
     let alike = alike(&others);
     for group in alike.iter().take(OTHERS) {
         let device = group[0];
@@ -731,7 +771,11 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
         };
         let (name, who) = match ranks_of(group) {
             Some(ranks) if group.len() > 1 => (
-                format!("{} GPUs", group.len()),
+                if device.device == group[1].device {
+                    format!("GPU {}", device.device)
+                } else {
+                    format!("{} GPUs", group.len())
+                },
                 format!("each ({})", ranks_named(&ranks)),
             ),
             // The numbers of GPUs are those of the machines that are simulated.
