@@ -73,3 +73,93 @@ def test_a_cache_of_keys_and_values_is_not_any_cache(tonnage, tmp_path):
     assert totals["kv_cache"] == 8 << 20
     assert totals["buffers"] == 2 << 20
     assert totals["weights"] == 4 << 20
+
+
+MODEL = """
+import torch
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(512, 2048)
+        self.norm = torch.nn.BatchNorm1d(2048)
+        self.down = torch.nn.Linear(2048, 512)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.norm(self.up(x))))
+
+
+class Stage(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = CALL
+        return x
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stage1, self.stage2 = Stage(), Stage()
+
+    def forward(self, x):
+        return self.stage2(self.stage1(x))
+
+
+model = Net().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+STEPS = """
+for _ in range(3):
+    model(torch.randn(16384, 512, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_checkpointing_gives_the_peak_that_was_computed(tonnage, tmp_path):
+    peaks = []
+    for call in ("block(x)", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)"):
+        script = tmp_path / "script.py"
+        script.write_text(MODEL.replace("CALL", call) + STEPS)
+        run = tonnage(None, command=[PYTHON, str(script)])
+        assert run.code == 0, run.err
+        told = json.loads(explain(run.recording, "--json")[1])
+        peaks.append((told, run.verdict["devices"][0]["peak_allocated"]))
+    (told, before), (after, peak) = peaks
+    fix = next(fix for fix in told["fixes"] if fix["advice"].startswith("checkpoint each of `stage*.blocks.*`: "))
+    assert fix["peak_before"] == before
+    # The outputs of the batch norms have small statistics behind them, which are no outputs of a block.
+    assert fix["peak_after_least"] * 0.98 <= peak <= fix["peak_after"] * 1.02, (fix, peak)
+    assert not [fix for fix in after["fixes"] if fix["advice"].startswith("checkpoint")]
+
+
+def test_lines_of_compiled_code_are_those_of_the_script(tonnage, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(MODEL.replace("CALL", "block(x)") + "model = torch.compile(model)" + STEPS)
+    run = tonnage(None, command=[PYTHON, str(script)], timeout=300)
+    assert run.code == 0, run.err
+    text = explain(run.recording)[1]
+    assert "activations make the peak" in text
+    # The compiler chose what is kept, and no one can checkpoint a block of what it wrote.
+    assert "checkpoint" not in text and "repeated" not in text, text
+    lines = [place["file"] for holder in run.verdict["devices"][0]["holders"] if (place := holder["place"])]
+    assert lines and all(line.endswith("script.py") for line in lines), lines
+    assert "inductor" not in text, text
+
+
+def test_an_exception_that_ends_the_script_keeps_nothing(tonnage, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        MODEL.replace("CALL", "block(x)")
+        + "def loss(x):\n    y = model(x)\n    return y.no_such_thing()\n"
+        + "loss(torch.randn(16384, 512, device='cuda'))\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 2, run.err
+    text = explain(run.recording)[1]
+    assert "traceback" not in text and "graphs are kept" not in text, text

@@ -4,6 +4,7 @@
 //! A report is sent around. The folders above a project name people, customers and machines, so they are left out
 //! unless asked for; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
 
+use tonnage_analysis::holdings::is_generated;
 use tonnage_trace::{StackId, StackTable};
 
 /// Folders in which libraries live: what follows them is public.
@@ -18,7 +19,8 @@ pub(crate) fn is_own(path: &str) -> bool {
     let python = extension.is_none_or(|extension| extension == "py");
     // `??` is how C++ says that it does not know.
     let known = !code.is_empty() && code != "??" && !path.starts_with('<');
-    python && known && !LIBRARIES.iter().any(|library| path.contains(library))
+    let library = LIBRARIES.iter().any(|library| path.contains(library));
+    python && known && !library && !is_generated(path)
 }
 
 /// A path without what a stranger need not know: at most the folder and the file.
@@ -123,6 +125,7 @@ mod tests {
         for other in [
             "/venv/lib/python3.12/site-packages/torch/nn/functional.py",
             "/usr/lib/python3.12/runpy.py",
+            "/tmp/torchinductor_alice/qr/cqrstuvwxyz234567abcdefghijklmnopqrstuvwxyz234567abc.py",
             "<frozen runpy>",
             "??",
             "CUDACachingAllocator.cpp",

@@ -11,6 +11,9 @@ use super::{Finding, Found, graphs, repeats};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
 
+/// So many families of modules are named.
+const NAMES: usize = 4;
+
 /// Activations.
 pub const ACTIVATIONS: Code = code(
     "TN213",
@@ -57,15 +60,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     );
     if let Some(units) = &units {
         let number = units.alive(case);
-        let family = units
-            .family
-            .as_ref()
-            .map_or_else(String::new, |f| format!(" `{f}`"));
-        let _ = write!(
-            sentence,
-            " in {}{family}",
-            counted(number, "repeated block", "repeated blocks")
-        );
+        let number = counted(number, "repeated block", "repeated blocks");
+        let _ = write!(sentence, " in {number}");
+        if !units.families.is_empty() {
+            let _ = write!(sentence, " {}", names(&units.families));
+        }
     }
     if let Some((passes, _)) = &waiting {
         let _ = write!(
@@ -147,6 +146,23 @@ fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
     })
 }
 
+/// `` `layer3.*`, `layer2.*` and 2 more ``.
+fn names(families: &[String]) -> String {
+    let shown = families.len().min(NAMES);
+    let mut names = families[..shown].iter().map(|name| format!("`{name}`"));
+    let more = families.len() - shown;
+    let last = if more > 0 {
+        Some(format!("{more} more"))
+    } else {
+        names.next_back()
+    };
+    let first = names.collect::<Vec<_>>().join(", ");
+    match last {
+        Some(last) if !first.is_empty() => format!("{first} and {last}"),
+        last => last.unwrap_or_default(),
+    }
+}
+
 fn checkpoint(
     case: &Case<'_>,
     units: Option<&repeats::Repeats>,
@@ -160,14 +176,17 @@ fn checkpoint(
     }
     let (inner, most, outputs) = units.at_moment(case);
     let number = units.alive(case);
-    let family = units.family.as_ref().map_or_else(
-        || format!("each round of the loop around {}", at(made)),
-        |family| format!("each of `{family}`"),
-    );
+    let which = if units.families.is_empty() {
+        format!("each repeated block that {} runs", at(made))
+    } else {
+        format!("each of {}", names(&units.families))
+    };
     let advice = format!(
-        "checkpoint {family}: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`"
+        "checkpoint {which}: `torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)`"
     );
-    let proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
+    let mut proposal = Proposal::new(ACTIVATIONS.code, advice, "computed again");
+    // What the second computation takes for a moment is not among the blocks that are kept.
+    proposal.estimate = true;
     let mut fix = bounded(case, proposal, |bound, index, block| {
         let mut lifetimes = units.checkpointed(index, block);
         // What is computed again may come in parts, each gone before the next.

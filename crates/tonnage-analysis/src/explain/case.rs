@@ -9,7 +9,7 @@ use super::{OnDevice, Request};
 use crate::format::count;
 use crate::holdings::{
     Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
-    Slack, Sort, is_users, shortened, site,
+    Slack, Sort, is_generated, is_users, shortened, site,
 };
 use crate::replay::Job;
 use crate::{facts, verdict};
@@ -245,6 +245,12 @@ impl<'a> Case<'a> {
             let mut frames = self.stacks().frames(stack);
             frames.any(|frame| frame.file.ends_with("torch/utils/checkpoint.py"))
         })
+    }
+
+    /// Whether a block was made by code that `torch.compile` wrote.
+    pub(super) fn is_compiled(&self, stack: StackId) -> bool {
+        let mut frames = self.stacks().frames(stack);
+        frames.any(|frame| is_generated(frame.file))
     }
 
     /// The number of the pass a row is in, from 1; 0 before the first.

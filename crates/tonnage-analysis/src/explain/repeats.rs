@@ -4,11 +4,13 @@
 //! Modules tell them where they are known: everything in `layers.3.*` is one unit
 //! of the family `layers.*`. In snapshots a unit is one round of the loop over the
 //! layers: the lines of the loop make one block each in every round, so the n-th
-//! block of a stack within a pass belongs to round n.
+//! block of a stack within a pass belongs to round n. Compiled code has no units:
+//! the compiler has laid out the layers as one, and chose what it keeps.
 //!
 //! What a unit would keep under checkpointing is its output, which is the input of
 //! the next one; the rest is computed again in the backward pass.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tonnage_trace::StackId;
@@ -19,12 +21,16 @@ use crate::holdings::{Category, Holding, Phase};
 
 /// A family needs so many units.
 const UNITS: usize = 3;
+/// Numbers of a path that are tried: blocks of stages, and what is repeated in a block.
+const DEPTHS: usize = 3;
 
 /// One unit in one pass.
 pub(super) struct Unit {
     pub(super) pass: usize,
     /// What it keeps for the backward pass, by index among the blocks, in the order of births.
     blocks: Vec<u32>,
+    /// The one of them that the next unit reads.
+    output: Option<u32>,
     /// Row of the last birth.
     end: u32,
     /// Row at which its backward pass begins, if it was seen.
@@ -33,8 +39,8 @@ pub(super) struct Unit {
 
 /// All units of a recording.
 pub(super) struct Repeats {
-    /// `layers.*`, or none where units are rounds of a loop.
-    pub(super) family: Option<String>,
+    /// `layers.*`, and others of the model, those with the most bytes first; none where units are rounds of a loop.
+    pub(super) families: Vec<String>,
     pub(super) units: Vec<Unit>,
     /// The unit of each block.
     member: HashMap<u32, usize>,
@@ -45,17 +51,33 @@ fn is_kept_for_backward(block: &Holding) -> bool {
     block.phase == Phase::Forward && block.category == Category::Activations && !is_kept(block)
 }
 
-/// The units of a path: everything up to its first number.
-fn unit_of(path: &str) -> Option<(String, &str)> {
+/// The unit of a path: everything up to its part with a number of that depth, such as `3` or `layer3`. Blocks may be
+/// repeated in stages that are repeated.
+fn unit_of(path: &str, depth: usize) -> Option<&str> {
     let mut at = 0;
-    for part in path.split('.') {
+    let mut ends = path.split('.').filter_map(|part| {
         let end = at + part.len();
-        if !part.is_empty() && part.chars().all(|c| c.is_ascii_digit()) {
-            return Some((format!("{}*", &path[..at]), &path[..end]));
-        }
         at = end + 1;
-    }
-    None
+        part.ends_with(|c: char| c.is_ascii_digit()).then_some(end)
+    });
+    ends.nth(depth - 1).map(|end| &path[..end])
+}
+
+/// `stage*.*` of the unit `stage2.7`.
+fn family_of(unit: &str) -> String {
+    let parts = unit.split('.').map(|part| {
+        let name = part.trim_end_matches(|c: char| c.is_ascii_digit());
+        let number = if name.len() < part.len() { "*" } else { "" };
+        format!("{name}{number}")
+    });
+    parts.collect::<Vec<_>>().join(".")
+}
+
+/// Whether stacks have to tell where one unit ends: no block has a module, or all are in one.
+fn is_one_module(case: &Case<'_>, kept: &[u32]) -> bool {
+    let mut modules = kept.iter().map(|&index| block(case, index).module);
+    let first = modules.next();
+    modules.all(|module| Some(module) == first)
 }
 
 /// Finds the units; none if the model has no repeated blocks.
@@ -63,28 +85,50 @@ pub(super) fn find(case: &Case<'_>) -> Option<Repeats> {
     find_among(case, is_kept_for_backward)
 }
 
-/// The units of some blocks.
+/// The units of some blocks: of those that may be taken, the ones of which the least would stay at the moment.
 pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Option<Repeats> {
+    let mut compiled = HashMap::new();
     let kept: Vec<u32> = (0_u32..)
         .zip(&case.track.blocks)
         .filter(|(_, block)| of(block) && case.pass_of(block.born) > 0)
+        .filter(|(_, block)| {
+            let known = |stack| {
+                *compiled
+                    .entry(stack)
+                    .or_insert_with(|| case.is_compiled(stack))
+            };
+            !block.stack.is_some_and(known)
+        })
         .map(|(index, _)| index)
         .collect();
-    let (family, units) = by_module(case, &kept).or_else(|| by_stack(case, &kept))?;
-    let mut repeats = Repeats {
-        family,
-        units,
-        member: HashMap::new(),
+    let settled = |(families, units)| {
+        let mut repeats = Repeats {
+            families,
+            units,
+            member: HashMap::new(),
+        };
+        repeats.settle(case);
+        repeats
     };
-    repeats.settle(case);
-    Some(repeats)
+    let depths = (1..=DEPTHS).filter_map(|depth| by_module(case, &kept, depth));
+    // Of equals the first, which are the larger units.
+    depths
+        .map(settled)
+        .min_by_key(|repeats| {
+            let (inner, most, _) = repeats.at_moment(case);
+            Reverse(inner - most)
+        })
+        .or_else(|| {
+            let units = is_one_module(case, &kept).then(|| by_stack(case, &kept))??;
+            Some(settled((Vec::new(), units)))
+        })
 }
 
 fn block<'a>(case: &Case<'a>, index: u32) -> &'a Holding {
     &case.track.blocks[index as usize]
 }
 
-fn by_module(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>)> {
+fn by_module(case: &Case<'_>, kept: &[u32], depth: usize) -> Option<(Vec<String>, Vec<Unit>)> {
     // Units by pass and path, in the order in which they begin.
     let mut found: BTreeMap<(usize, String), Vec<u32>> = BTreeMap::new();
     let mut families: BTreeMap<String, (u64, BTreeSet<String>)> = BTreeMap::new();
@@ -93,7 +137,7 @@ fn by_module(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>
         let Some(path) = block.module.map(|id| case.stacks().text(id)) else {
             continue;
         };
-        let Some((family, unit)) = unit_of(path) else {
+        let Some(unit) = unit_of(path, depth) else {
             continue;
         };
         let pass = case.pass_of(block.born);
@@ -101,28 +145,33 @@ fn by_module(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>
             .entry((pass, unit.to_owned()))
             .or_default()
             .push(index);
-        let family = families.entry(family).or_default();
+        let family = families.entry(family_of(unit)).or_default();
         family.0 += block.bytes;
         family.1.insert(unit.to_owned());
     }
     families.retain(|_, (_, units)| units.len() >= UNITS);
-    let largest = families.iter().max_by_key(|(_, (bytes, _))| *bytes)?;
-    let name = largest.0.clone();
     found.retain(|(_, unit), _| families.values().any(|(_, units)| units.contains(unit)));
+    let mut names: Vec<(u64, String)> = families
+        .into_iter()
+        .map(|(name, (bytes, _))| (bytes, name))
+        .collect();
+    names.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
     let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
-    Some((Some(name), units.map(unit_from).collect()))
+    (!names.is_empty()).then(|| (names, units.map(unit_from).collect()))
 }
 
 fn unit_from((pass, blocks): (usize, Vec<u32>)) -> Unit {
     Unit {
         pass,
         blocks,
+        output: None,
         end: 0,
         back: Holding::ALIVE,
     }
 }
 
-fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>)> {
+fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
     let mut counts: BTreeMap<(usize, StackId), (usize, u64)> = BTreeMap::new();
     for &index in kept {
         let block = block(case, index);
@@ -163,7 +212,7 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<(Option<String>, Vec<Unit>)
         return None;
     }
     let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
-    Some((None, units.map(unit_from).collect()))
+    Some(units.map(unit_from).collect())
 }
 
 impl Repeats {
@@ -172,11 +221,19 @@ impl Repeats {
         let first = |unit: &Unit| unit.blocks.first().copied().unwrap_or(0);
         self.units.sort_by_key(|unit| (unit.pass, first(unit)));
         for (number, unit) in self.units.iter_mut().enumerate() {
-            let Some((&output, inner)) = unit.blocks.split_last() else {
+            let Some(&last) = unit.blocks.last() else {
                 continue;
             };
-            unit.end = block(case, output).born;
-            let deaths = inner.iter().map(|&index| block(case, index).died);
+            unit.end = block(case, last).born;
+            // The backward pass comes from the next unit, which kept it, so it goes before all else; where no backward
+            // pass was seen, the last is taken for it.
+            let died = |&&index: &&u32| (block(case, index).died, Reverse(index));
+            unit.output = unit.blocks.iter().min_by_key(died).copied();
+            let inner = unit
+                .blocks
+                .iter()
+                .filter(|&&index| Some(index) != unit.output);
+            let deaths = inner.map(|&index| block(case, index).died);
             unit.back = deaths.min().unwrap_or(Holding::ALIVE);
             for &index in &unit.blocks {
                 self.member.insert(index, number);
@@ -201,7 +258,7 @@ impl Repeats {
     /// The unit that would compute a block again.
     fn inner(&self, index: Option<u32>) -> Option<usize> {
         let unit = *self.member.get(&index?)?;
-        (self.units[unit].blocks.last().copied() != index).then_some(unit)
+        (self.units[unit].output != index).then_some(unit)
     }
 
     /// Units that are alive at the moment, at least in part.

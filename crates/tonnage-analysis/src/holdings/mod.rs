@@ -31,7 +31,7 @@ use crate::unmodelled::UnmodelledCalls;
 
 pub use held::{Census, HeldBy, HolderRow, Model, ModelState, Sort};
 pub use read::{HoldingsError, read, read_from};
-pub use sites::{Place, is_users, named_from, own_folder, pattern, shortened, site};
+pub use sites::{Place, is_generated, is_users, named_from, own_folder, pattern, shortened, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -25,13 +25,28 @@ pub struct Place {
     pub function: String,
 }
 
+/// Characters of the name of a file that Inductor wrote: `c`, and a digest of 256 bits in base 32.
+const DIGEST: usize = 52;
+
 /// Whether a file is the user's, and not of Python or of an installed package.
 pub fn is_users(file: &str) -> bool {
     let library = ["/site-packages/", "/dist-packages/", "/lib/python3"];
     // A script may have no extension; C++ frames have other ones, or none and `??`.
     let python = is_python(file) || !file.contains(['.', '?']);
     let installed = library.iter().any(|part| file.contains(part));
-    python && !installed && !file.starts_with('<') && !file.is_empty()
+    python && !installed && !is_generated(file) && !file.starts_with('<') && !file.is_empty()
+}
+
+/// Whether a file is code that Inductor wrote: `qr/cqrs….py`, named by a digest, in a folder named by its beginning.
+pub fn is_generated(file: &str) -> bool {
+    let path = Path::new(file);
+    let folder = path.parent().and_then(Path::file_name);
+    let (Some(folder), Some(name)) = (folder, path.file_stem()) else {
+        return false;
+    };
+    let (folder, name) = (folder.as_encoded_bytes(), name.as_encoded_bytes());
+    let digest = |c: &u8| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() == DIGEST && name[1..].starts_with(folder) && name.iter().all(digest)
 }
 
 fn is_python(file: &str) -> bool {
@@ -191,4 +206,26 @@ fn hint(stacks: &StackTable, stack: StackId) -> Hint {
         hint.phase = Some(Phase::Load);
     }
     hint
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_a_compiler_are_told_from_files_of_the_user() {
+        let name = "cqrstuvwxyz234567abcdefghijklmnopqrstuvwxyz234567abc";
+        assert!(is_generated(&format!(
+            "/tmp/torchinductor_alice/qr/{name}.py"
+        )));
+        for own in [
+            format!("/home/alice/{name}.py"),
+            format!("/home/alice/qr/{}.py", &name[..51]),
+            "/home/alice/ra/train.py".to_owned(),
+            "train.py".to_owned(),
+            String::new(),
+        ] {
+            assert!(!is_generated(&own), "{own}");
+        }
+    }
 }

@@ -340,6 +340,8 @@ class Holders:
         self.taken = 0
         self.taken_at_failures = 0
         self.looks = 0
+        # An exception has ended the script. Its traceback keeps what was alive then, and that is nobody's mistake.
+        self.script_failed = False
         # Before torch 2.7 a saved tensor does not say whether hooks are on it.
         saved = torch._C._autograd.SavedTensor
         self.sees_saved = hasattr(saved, "data") and hasattr(saved, "unpack_hook")
@@ -616,13 +618,14 @@ class _Census:
         for generator in by_kind[_GENERATOR]:
             self._generator(generator, own, foreign)
         self._descend(own)
-        last = [("sys.last_exc", "last_exc"), ("sys.last_value", "last_value")]
-        scope = _Scope("", "", None, None, True)
-        foreign += [(vars(sys)[name], _Label("variable", full, scope)) for full, name in last if name in vars(sys)]
+        if not self.holders.script_failed:
+            last = [("sys.last_exc", "last_exc"), ("sys.last_value", "last_value")]
+            scope = _Scope("", "", None, None, True)
+            foreign += [(vars(sys)[name], _Label("variable", full, scope)) for full, name in last if name in vars(sys)]
         self._descend(foreign)
         # Frames that tracebacks keep, if nothing above led to them.
         kept = []
-        for trace in by_kind[_TRACEBACK]:
+        for trace in () if self.holders.script_failed else by_kind[_TRACEBACK]:
             if id(trace) not in self.labels:
                 self._traceback(trace, "", kept)
         self._descend(kept)

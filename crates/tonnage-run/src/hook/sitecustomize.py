@@ -633,6 +633,8 @@ def _report_exception(kind, value, traceback, _report=sys.excepthook):
             )
         except Exception:
             pass
+        if _recorder.holders is not None:
+            _recorder.holders.script_failed = True
     _report(kind, value, traceback)
 
 
