@@ -383,3 +383,21 @@ def test_micro_batches_in_flight_are_no_graphs_that_someone_forgot(tonnage, tmp_
     for rank in "01":
         found = [finding["code"] for finding in explain(run.recording, "--rank", rank)["findings"]]
         assert "TN211" not in found
+
+
+def test_large_objects_arrive(tonnage, tmp_path):
+    script = tmp_path / "objects.py"
+    script.write_text(
+        SETUP
+        + """
+sent = bytes(range(256)) * (160 << 10)
+told = [{"vocabulary": sent} if rank == 0 else None]
+dist.broadcast_object_list(told, 0)
+assert told[0]["vocabulary"] == sent
+gathered = [None] * 2 if rank == 0 else None
+dist.gather_object((rank, sent), gathered, 0)
+assert rank or gathered == [(0, sent), (1, sent)]
+"""
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err

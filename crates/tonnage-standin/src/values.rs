@@ -32,7 +32,7 @@ const PAGE: u64 = 4096;
 const LARGE: usize = 1 << 20;
 
 /// Copies up to this size carry their values between two places on devices.
-const DEVICE_LIMIT: usize = 32 << 20;
+const DEVICE_LIMIT: usize = 256 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(64 << 10);
 

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
-use super::{Finding, Found, pipeline};
+use super::{Finding, Found, failed_otherwise, pipeline};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
 
@@ -100,13 +100,19 @@ fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
             pass < case.pass_of(case.row) || was_over(case, pass)
         }
         // The traceback of an exception keeps what a failed attempt computed.
-        Some(held) => held.sort == Sort::Traceback,
+        Some(held) => held.sort == Sort::Traceback && !is_end_of_job(case, held),
         None => {
             block.category == Category::Activations
                 && block.phase == Phase::Forward
                 && case.is_left_behind(block)
         }
     }
+}
+
+/// Whether a traceback is that of the exception which ended the job: Python keeps it when everything is over.
+fn is_end_of_job(case: &Case<'_>, held: &HeldBy) -> bool {
+    held.exception.as_deref() == Some("sys.last_value")
+        && failed_otherwise(case.recording).is_some()
 }
 
 /// Whether a backward pass takes the block back.

@@ -58,6 +58,8 @@ _FOR_A_BYTE = 1 << 63
 _SMALL = 64 << 10
 _MAX_FLOAT = 128 << 10
 _MAX_INTEGER = 32 << 20
+# Rows of bytes: Python objects that ranks send each other.
+_MAX_BYTES = 256 << 20
 # Sorting takes longer than reading.
 _MAX_SORTED = 8 << 20
 # Indices and masks that are drawn for an operator that is not computed.
@@ -680,6 +682,12 @@ class Values:
                 found.extend(one for one in argument if isinstance(one, kind))
         return found
 
+    def _most(self, tensor, whole):
+        """Bytes up to which a tensor is computed."""
+        if whole and tensor.dtype is self.torch.uint8 and tensor.dim() == 1:
+            return _MAX_BYTES
+        return _MAX_INTEGER if whole else _MAX_FLOAT
+
     @_harmless(_UNKNOWN)
     def _level(self, tensors, heavy=False, sorting=False):
         """Whether to compute from these: not at all, with a drawn or with a known result."""
@@ -690,9 +698,10 @@ class Values:
             if whole is None or tensor.layout is not self.torch.strided:
                 return _UNKNOWN
             size = tensor.nbytes
-            if size > (_MAX_INTEGER if whole else _MAX_FLOAT):
+            if size > self._most(tensor, whole):
                 return _UNKNOWN
-            total += size
+            # Bytes are copied and sent, and nothing else.
+            total += 0 if size > _MAX_INTEGER else size
         if total > (_SMALL if heavy else _MAX_SORTED if sorting else 2 * _MAX_INTEGER):
             return _UNKNOWN
         level = _KNOWN
@@ -808,7 +817,7 @@ class Values:
         whole = self.kinds.get(tensor.dtype)
         if whole is None or tensor.layout is not self.torch.strided:
             return False
-        return tensor.nbytes <= (_MAX_INTEGER if whole else _MAX_FLOAT)
+        return tensor.nbytes <= self._most(tensor, whole)
 
     def _copied(self, argument, copies):
         """An argument with its device tensors on the CPU, each of them once."""

@@ -12,7 +12,7 @@
 //! since. What is written over it, or freed, is not waited for.
 //!
 //! What is exchanged is at most [`LARGEST`] bytes from a rank, or as many
-//! integers as [`LARGEST_INTEGERS`], as far as they are known or drawn. What else
+//! integers as [`LARGEST_INTEGERS`] (bytes as [`LARGEST_BYTES`]), as far as they are known or drawn. What else
 //! arrives is unknown.
 //!
 //! Where only some ranks of a job run, nobody is waited for: every other rank is
@@ -43,8 +43,11 @@ use crate::{fork, ledger, machine, values};
 /// Payloads up to this size travel; of larger ones only the size does.
 const LARGEST: usize = 4 << 20;
 
-/// The same for integers, which are sizes, tokens and the bytes of Python objects: as many as the hook keeps.
+/// The same for integers, which are sizes and tokens: as many as the hook keeps.
 const LARGEST_INTEGERS: usize = 32 << 20;
+
+/// The same for bytes, which are Python objects.
+const LARGEST_BYTES: usize = 256 << 20;
 
 /// The same where this rank speaks for all others, who may be many.
 const LARGEST_ALONE: usize = 64 << 10;
@@ -76,6 +79,7 @@ pub(crate) struct Request {
 /// How large a payload of this `ncclDataType_t` may be.
 fn largest(data_type: i32) -> usize {
     match Type::of(data_type) {
+        Some(of) if of.size() == 1 && of.is_integer() => LARGEST_BYTES,
         Some(of) if of.is_integer() => LARGEST_INTEGERS,
         _ => LARGEST,
     }
