@@ -401,3 +401,25 @@ assert rank or gathered == [(0, sent), (1, sent)]
     )
     run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
     assert run.code == 0, run.err
+
+
+def test_a_barrier_holds_the_host(tonnage, tmp_path):
+    """One rank prepares a file, the others read it after a barrier."""
+    script = tmp_path / "barrier.py"
+    script.write_text(
+        """
+import os, time, torch
+import torch.distributed as dist
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl")
+for name in ("first", "second"):
+    if rank == 0:
+        time.sleep(3)
+        open(name, "w").close()
+    dist.barrier()
+    assert os.path.exists(name)
+"""
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err

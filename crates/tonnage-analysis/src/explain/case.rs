@@ -609,6 +609,16 @@ pub(super) fn at(place: Option<&Place>) -> String {
     )
 }
 
+/// `a, b and c`.
+pub(super) fn listed(parts: impl IntoIterator<Item = String>) -> String {
+    let mut parts: Vec<String> = parts.into_iter().collect();
+    match parts.pop() {
+        Some(last) if !parts.is_empty() => format!("{} and {last}", parts.join(", ")),
+        Some(only) => only,
+        None => String::new(),
+    }
+}
+
 /// `1 block`, `2 blocks`.
 pub(super) fn counted(number: usize, one: &str, many: &str) -> String {
     format!(

@@ -39,7 +39,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "made by reading or writing it",
     );
     let fix = computed(case, proposal, |_, block| {
-        if block.phase == Phase::Save {
+        // What became the model's own, as a state of the optimizer does on the same device, is copied there in its place.
+        if block.phase == Phase::Save && !is_kept(block) {
             sized(block, 0)
         } else {
             unchanged(block)

@@ -111,8 +111,8 @@ fn is_kept_graph(case: &Case<'_>, live: &Live<'_>) -> bool {
 
 /// Whether a traceback is that of the exception which ended the job: Python keeps it when everything is over.
 fn is_end_of_job(case: &Case<'_>, held: &HeldBy) -> bool {
-    held.exception.as_deref() == Some("sys.last_value")
-        && failed_otherwise(case.recording).is_some()
+    let of = held.exception.as_deref();
+    of.is_some_and(|of| of.starts_with("sys.last_")) && failed_otherwise(case.recording).is_some()
 }
 
 /// Whether a backward pass takes the block back.

@@ -429,23 +429,29 @@ fn conclude<'a>(
             blocks: pinning,
         });
     }
-    let whole = short && all.is_some();
     // What fails because of holes is explained where it fails; what needs too much, where it needs most.
     let known_short = if short {
         class.map_or(0, |class| class.bytes.max(1))
     } else {
         0
     };
-    let judged = if let Some(all) = all {
-        fixes.extend(setting::find(all, known_short));
-        if short { all } else { case }
-    } else {
-        fixes.extend(setting::find(case, known_short));
-        case
+    let seen_whole = all.is_some();
+    let setting = setting::find(all.as_deref().unwrap_or(case), known_short);
+    // Holes of a job that hardly fits without them are not all that is wrong.
+    let narrow = class.is_some_and(|class| class.code == codes::FRAGMENTED)
+        && seen_whole
+        && setting
+            .iter()
+            .any(|fix| fix.outcome == FixOutcome::FitsOnlyIf);
+    fixes.extend(setting);
+    let whole = seen_whole && (short || narrow);
+    let judged = match all {
+        Some(all) if whole => all,
+        _ => case,
     };
     let mut causes = causes(judged, need.map_or(known_short, |need| need.short));
     // What fits otherwise does not fail because of what it holds.
-    if class.is_some() && !short {
+    if class.is_some() && !short && !narrow {
         causes.retain(|cause| cause.finding.code == codes::LONG_SAMPLE);
     }
     let mut findings = Vec::new();

@@ -4,14 +4,15 @@
 //! A copy is told by its sizes: made outside of passes and steps, by few lines, with
 //! the sizes of parameters or of their state, many of them one after the other.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::case::{Case, Live, SHARE, at, counted, is_kept, is_kept_by};
+use super::case::{Case, Live, SHARE, at, counted, is_kept, is_kept_by, listed};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
 use crate::format::bytes;
-use crate::holdings::{Category, HeldBy, Holding, Known, Phase};
+use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place};
 
 /// A copy of the state.
 pub const STATE_COPY: Code = code(
@@ -63,17 +64,40 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     for live in &copies {
         *holders.entry(live.held).or_default() += live.block.bytes;
     }
-    let held = holders.into_iter().max_by_key(|(_, bytes)| *bytes)?.0;
+    let mut holders: Vec<(Option<&HeldBy>, u64)> = holders.into_iter().collect();
+    holders.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let held = holders.first()?.0;
     let made = case.largest_place(copies.iter().map(|live| live.block));
-    let by = held.map_or_else(String::new, |held| format!(" in {}", held.said()));
+    let mut names: Vec<String> = Vec::new();
+    for said in holders
+        .iter()
+        .filter_map(|(held, _)| Some(held.as_ref()?.said()))
+    {
+        if !names.contains(&said) {
+            names.push(said);
+        }
+    }
+    let by = match names.as_slice() {
+        [] => String::new(),
+        // More are the names of single tensors.
+        [first, _, _, _, ..] => format!(" in {first} and elsewhere"),
+        _ => format!(" in {}", listed(names)),
+    };
+    // Each line that clones is to be changed, those with little too.
+    let mut places: BTreeMap<Option<Place>, u64> = BTreeMap::new();
+    for live in &copies {
+        *places.entry(case.site(live.block)).or_default() += live.block.bytes;
+    }
+    let mut places: Vec<(Option<Place>, u64)> = places.into_iter().collect();
+    places.sort_by_key(|(_, bytes)| Reverse(*bytes));
+    let cloned_at = listed(places.iter().map(|(place, _)| at(place.as_ref())));
     let headline = format!("{} of clones{by}", bytes(sum));
     let sentence = format!(
-        "{headline}, {} with the sizes of parameters and optimizer state, cloned at {}",
+        "{headline}, {} with the sizes of parameters and optimizer state, cloned at {cloned_at}",
         counted(copies.len(), "tensor", "tensors"),
-        at(made.as_ref())
     );
     let lines: HashSet<Option<_>> = copies.iter().map(|live| live.block.stack).collect();
-    let advice = format!("clone to the host at {}: `.cpu()`", at(made.as_ref()));
+    let advice = format!("clone to the host at {cloned_at}: `.cpu()`");
     let proposal = Proposal::new(STATE_COPY.code, advice, "of clones");
     let fix = computed(case, proposal, |_, block: &Holding| {
         let copied = lines.contains(&block.stack) && !is_kept(block);

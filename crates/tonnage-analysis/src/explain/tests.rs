@@ -413,6 +413,20 @@ fn tn206_a_checkpoint_is_read_beside_the_model() {
 }
 
 #[test]
+fn tn206_what_the_optimizer_took_over_is_needed_all_the_same() {
+    let mut script = Script::new(1000);
+    script.alloc(40, &[line(1)]);
+    script.phase("save", |script| {
+        let state = script.alloc(60, &[LOAD, line(8)]);
+        script.alloc(40, &[LOAD, line(8)]);
+        script.own(state, "optimizer_state", "weight exp_avg");
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN206", Some(8), 40));
+    assert_eq!(promised(&explanation, "TN206"), Some((140, 100)));
+}
+
+#[test]
 fn tn207_the_cache_and_the_request_for_more_of_it_are_halved() {
     let mut script = Script::new(200);
     script.alloc(20, &[line(1)]);
@@ -899,6 +913,59 @@ fn tn216_clones_after_the_step_are_no_copies_of_the_optimizer() {
     assert_eq!(first(&explanation), ("TN216", Some(9), 120));
     assert_eq!(promised(&explanation, "TN216"), Some((240, 120)));
     assert_eq!(explanation.moment.phase, Phase::Other);
+}
+
+#[test]
+fn tn216_every_line_that_clones_is_to_be_changed() {
+    let mut script = Script::new(1000);
+    let weights: Vec<u64> = (0..4).map(|_| script.alloc(20, &[line(1)])).collect();
+    train(&mut script, 2, |_, _| ());
+    for (number, &weight) in weights.iter().enumerate() {
+        script.own(weight, "weights", &format!("{number}.weight"));
+        let state = script.alloc(20, &[line(2)]);
+        script.own(
+            state,
+            "optimizer_state",
+            &format!("{number}.weight exp_avg"),
+        );
+    }
+    for clone in 0..8 {
+        script.alloc(20, &[line(8 + clone % 2)]);
+    }
+    let explanation = script.explain();
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN216");
+    let advice = &fix.expect("a proposal").advice;
+    assert!(
+        advice.contains(":8 and ") && advice.contains(":9:"),
+        "{advice}"
+    );
+    assert_eq!(promised(&explanation, "TN216"), Some((320, 160)));
+}
+
+#[test]
+fn tn213_all_repeated_blocks_that_are_counted_are_named() {
+    let mut script = Script::new(1000);
+    let mut blocks = Vec::new();
+    script.phase("forward", |script| {
+        for family in ["down", "up"] {
+            for number in 0..3 {
+                let module = format!("{family}.{number}");
+                script.note(Kind::MarkStart, &module, "module", 0);
+                blocks.push(script.alloc(10, &[line(4)]));
+                blocks.push(script.alloc(10, &[line(5)]));
+                script.note(Kind::MarkEnd, &module, "module", 0);
+            }
+        }
+    });
+    script.phase("backward", |script| {
+        for &block in blocks.iter().rev() {
+            script.free(block);
+        }
+    });
+    let explanation = script.explain();
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN213");
+    let advice = &fix.expect("a proposal").advice;
+    assert!(advice.contains("each of `down.*` and `up.*`:"), "{advice}");
 }
 
 #[test]

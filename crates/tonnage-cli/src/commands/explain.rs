@@ -764,7 +764,12 @@ fn consequence(fix: &Fix, explanation: &Explanation) -> String {
             _ => String::new(),
         };
     }
+    // The run without a limit may have been ended before the job was.
+    let seen_whole = explanation.need.as_ref().is_none_or(|need| need.complete);
     match (fix.whole_job, fix.outcome) {
+        (true, FixOutcome::Fits | FixOutcome::FitsOnlyIf) if !seen_whole => {
+            format!("; as far as it was run, the job then fits{only_if}")
+        }
         (true, FixOutcome::Fits | FixOutcome::FitsOnlyIf) => {
             format!("; the whole job then fits{only_if}")
         }

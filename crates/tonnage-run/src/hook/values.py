@@ -300,6 +300,9 @@ class Values:
         self.calling_from = library.tonnage_place
         self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
         self.calling_from.restype = ctypes.c_uint64
+        self.finish_from = library.tonnage_finish_from
+        self.finish_from.argtypes = [ctypes.c_uint64]
+        self.finish_from.restype = None
         self.entered = library.tonnage_values_mode
         self.entered.argtypes = [ctypes.c_int64]
         self.entered.restype = None
@@ -913,6 +916,9 @@ class Values:
         result = self._call(operator, args, kwargs)
         if self._tell_place() == before:
             self._doubt(operator, args, kwargs)
+        elif operator.name == "barrier" and (kwargs.get("async_op") is False or any(one is False for one in args)):
+            # The host goes on when all ranks have come: they may read what one of them has written to a file.
+            self.finish_from(before)
         return result
 
     @_harmless(None)
