@@ -181,11 +181,55 @@ def test_a_read_in_a_module_has_the_folder_of_the_module(tonnage, tmp_path):
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "utils.py").write_text("def over(loss):\n    return loss.item() > 3\n")
-    read = "print(over(torch.randn(4096, 4096, device='cuda').exp().sum()))\n"
+    read = "if over(torch.randn(4096, 4096, device='cuda').exp().sum()):\n    print('large')\n"
     text = "import torch\nfrom project.utils import over\n" + read
     run = tonnage(None, command=[PYTHON, str(script(tmp_path, text))])
     assert run.code == 0, run.err
     assert [gap for gap in run.verdict["unknown"] if gap.endswith("first read at project/utils.py:2")], run.verdict
+
+
+# Each line that reads, and whether the script decides by it.
+DECISIONS = """\
+import torch
+import math
+x = torch.randn(1 << 20, device="cuda")
+names, log, best = ["a", "b"], [], {}
+def mean():
+    return x.mean().item()  # printed, then compared: reads of one line
+def pair():
+    return x.sum().item(), 3
+def lowest(values):
+    return min(values)
+for step in range(2):
+    print(step, mean(), names[step])
+    log.append({"loss": x.std().item(), "name": names[step] if step else names[0]})
+    a, b = pair()
+    print(f"{a:.2f}" if b else a)
+    total = 0.0
+    total += x.var().item() / len(names)
+    print(total, names[0])
+    log[-1]["max"] = x.max().item()
+    history = [one.item() for one in x[:2]]
+    print(history, names[step])
+    best["x"] = lowest([x.min().item(), 0.0])
+print("read", len(log))
+if mean() > 4:
+    print("large")
+scale = x.norm().item() if log else 1.0
+scaled = scale * 2
+while scaled > 1e9:
+    break
+print(names[int(x.mean().item() > 5)])
+"""
+
+
+def test_a_value_decides_where_it_gets_to_a_condition_itself(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, DECISIONS))])
+    assert run.code == 0, run.err
+    unknown = run.verdict["unknown_values"]
+    # mean() in the condition, the norm, and the index.
+    assert (unknown["decisions"], unknown["first_decision"]["line"]) == (3, 6), unknown
+    assert unknown["reads"] == 16
 
 
 ENDLESS = """\
@@ -201,8 +245,8 @@ while True:
 
 def test_the_need_of_a_job_that_was_stopped_early_is_a_lower_bound(tonnage, tmp_path):
     kept = ENDLESS.replace("while True:", "kept = []\nwhile True:").replace(
-        "    model(torch.randn(64, 1024, device=\"cuda\"))",
-        "    kept.append(torch.zeros(64 << 20, device=\"cuda\"))\n    model(torch.randn(64, 1024, device=\"cuda\"))",
+        '    model(torch.randn(64, 1024, device="cuda"))',
+        '    kept.append(torch.zeros(64 << 20, device="cuda"))\n    model(torch.randn(64, 1024, device="cuda"))',
     )
     command = [PYTHON, str(script(tmp_path, kept))]
     run = tonnage(None, command=command, options=["--capacity", "1GiB", "--stop-after", "6steps"])
