@@ -308,6 +308,38 @@ def test_the_scripts_own_failure_is_not_out_of_memory(tonnage, tmp_path):
     assert re.search(r"raised +ValueError at .*broken\.py:3 in <module>: my own mistake", run.out)
 
 
+@pytest.mark.parametrize("before", ["import torch", ""])
+def test_a_failure_before_the_gpu_is_used_is_named(tonnage, tmp_path, before):
+    script = tmp_path / "early.py"
+    script.write_text(f"{before}\ndef load():\n    return open('missing.json')\n\nload()\n")
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert run.code == 2
+    assert re.search(r"raised +FileNotFoundError at .*early\.py:3 in load: .*missing\.json", run.out), run.out
+    explained = subprocess.run([TONNAGE, "explain", str(run.recording)], capture_output=True, text=True)
+    assert explained.returncode == 2
+    assert "the job failed before it allocated any" in explained.stderr, explained.stderr
+
+
+def test_a_job_that_used_no_gpu_memory_is_not_asked_for_a_recording(tonnage, tmp_path):
+    script = tmp_path / "idle.py"
+    script.write_text("import torch\nprint(torch.cuda.device_count())\n")
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert run.code == 0
+    explained = subprocess.run([TONNAGE, "explain", str(run.recording)], capture_output=True, text=True)
+    assert explained.returncode == 2
+    assert "hint: the job used no GPU memory" in explained.stderr, explained.stderr
+
+
+def test_a_launcher_that_only_waited_is_not_what_raised(tonnage, tmp_path):
+    script = tmp_path / "launch.py"
+    script.write_text(
+        "import subprocess, sys\nimport torch\ntorch.cuda.device_count()\n"
+        "subprocess.run([sys.executable, '-c', 'import torch; raise KeyError(7)'], check=True)\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert [one["kind"] for one in run.verdict["exceptions"]] == ["builtins.KeyError"]
+
+
 def test_a_caught_out_of_memory_is_told(tonnage, tmp_path):
     script = tmp_path / "caught.py"
     script.write_text(

@@ -13,6 +13,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 use thiserror::Error;
 use tonnage_analysis::facts::{self, NcclBuffers};
 use tonnage_analysis::format::{count, plural};
@@ -88,14 +89,14 @@ struct Note {
     lost: Option<u64>,
     trouble: Option<String>,
     unnamed: Option<String>,
-    exception: Option<serde_json::Value>,
+    exception: Option<Value>,
     values: Option<ToldValues>,
     stopped: Option<String>,
-    foreign: Option<serde_json::Value>,
+    foreign: Option<Value>,
     sample: Option<Sample>,
     overrun: Option<u64>,
     unsampled: Option<String>,
-    change: Option<serde_json::Value>,
+    change: Option<Value>,
     costs: Option<ToldCosts>,
     #[serde(default)]
     ended: bool,
@@ -110,7 +111,7 @@ struct Note {
     #[serde(default)]
     differing_ranks: Vec<u32>,
     /// What a rank waits for that does not come.
-    deadlock: Option<serde_json::Value>,
+    deadlock: Option<Value>,
     /// Whether an allocator took the place of PyTorch's own, which then has no history.
     plugged: Option<bool>,
     allocator: Option<OwnAllocator>,
@@ -166,10 +167,13 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     let mut collected = Collected::default();
     let mut losses = Losses::of(ledger.as_ref());
     let mut foreign = BTreeSet::new();
+    let mut raised_in_rows = false;
+    let mut raised_elsewhere = Vec::new();
     for path in logs {
         let log = read(&path)?;
         // Also of a process that has no rows because its calls failed.
-        foreign.extend(foreign_users(&log));
+        foreign.extend(told(&log, |note| note.foreign).map(|user| user.to_string()));
+        let exceptions: Vec<_> = told(&log, |note| note.exception).collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
@@ -178,6 +182,18 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         process.loss = number_of(&path).and_then(|number| losses.take(number));
         if process.write(&log, &mut collected)? {
             collected.processes += 1;
+            raised_in_rows |= !exceptions.is_empty();
+        } else {
+            raised_elsewhere.extend(exceptions);
+        }
+    }
+    // A script may fail before it uses a device. Launchers raise what only says that another process failed.
+    if !raised_in_rows {
+        for exception in raised_elsewhere
+            .iter()
+            .filter(|raised| !says_another_failed(raised))
+        {
+            writer.meta(facts::RUN, facts::EXCEPTION, &exception.to_string())?;
         }
     }
     for user in foreign {
@@ -189,14 +205,24 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     Ok(collected)
 }
 
-/// Users of a device that could not be followed, as a process noticed them.
-fn foreign_users(log: &[u8]) -> Vec<String> {
-    let note = |record| match record {
-        Ok(Record::Note(json)) => serde_json::from_slice::<Note>(json).ok()?.foreign,
+/// What the notes of a process say of one thing.
+fn told(log: &[u8], what: fn(Note) -> Option<Value>) -> impl Iterator<Item = Value> {
+    log::read(log).filter_map(move |record| match record {
+        Ok(Record::Note(json)) => what(serde_json::from_slice(json).ok()?),
         _ => None,
-    };
-    let found = log::read(log).filter_map(note);
-    found.map(|user| user.to_string()).collect()
+    })
+}
+
+/// Whether an exception is that of a process which waited for one that failed.
+fn says_another_failed(exception: &Value) -> bool {
+    const KINDS: [&str; 4] = [
+        "subprocess.CalledProcessError",
+        "ChildFailedError",
+        "ProcessExitedException",
+        "ProcessRaisedException",
+    ];
+    let kind = exception["type"].as_str().unwrap_or_default();
+    KINDS.iter().any(|one| kind.ends_with(one))
 }
 
 /// Writes what the ledger knows of all processes together.
@@ -363,7 +389,7 @@ struct Process<'a, W> {
     /// What the process had the GPU do, after steps and at the end.
     costs: Vec<ToldCosts>,
     /// What was last told of each change to the program, by name.
-    changes: Vec<(String, serde_json::Value)>,
+    changes: Vec<(String, Value)>,
     values: Option<ToldValues>,
     undone_modules: Vec<String>,
     /// Whether an allocator took the place of PyTorch's own.

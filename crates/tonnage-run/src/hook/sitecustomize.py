@@ -542,6 +542,14 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _note_without_torch(**facts):
+    """Tells the stand-in what no recorder tells, because there is none without torch."""
+    import ctypes
+
+    note = json.dumps(facts).encode()
+    ctypes.CDLL(None).tonnage_record(ctypes.c_uint32(_NOTE), note, ctypes.c_size_t(len(note)))
+
+
 class _JaxFinder(importlib.abc.MetaPathFinder):
     """Notices that JAX loads its part for CUDA. It looks for the files of a driver that is not there and goes on
     without a word on the CPU, maybe for hours: where torch is not in the process, the job is ended here."""
@@ -549,12 +557,8 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if not name.startswith("jax_plugins.xla_cuda"):
             return None
-        import ctypes
-
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        user = {"name": "JAX", "library": (spec and spec.origin) or name, "how": "cpu"}
-        note = json.dumps({"foreign": user}).encode()
-        ctypes.CDLL(None).tonnage_record(ctypes.c_uint32(_NOTE), note, ctypes.c_size_t(len(note)))
+        _note_without_torch(foreign={"name": "JAX", "library": (spec and spec.origin) or name, "how": "cpu"})
         if "torch" not in sys.modules:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -617,24 +621,25 @@ def _in_forked_child():
 
 
 def _report_exception(kind, value, traceback, _report=sys.excepthook):
-    if _recorder is not None:
-        try:
+    try:
+        exception = {
+            "type": f"{kind.__module__}.{kind.__qualname__}",
+            "message": str(value)[:4096],
+            "stack": _stack(traceback),
+        }
+        if _recorder is None:
+            _note_without_torch(exception=exception)
+        else:
             if not _recorder.started:
                 # Nobody was told yet which rank this is.
                 rank = _recorder.rank if _recorder.rank is not None else os.environ.get("RANK", "")
                 if str(rank).isdecimal():
                     _recorder.note(rank=int(rank))
-            _recorder.note(
-                exception={
-                    "type": f"{kind.__module__}.{kind.__qualname__}",
-                    "message": str(value)[:4096],
-                    "stack": _stack(traceback),
-                }
-            )
-        except Exception:
-            pass
-        if _recorder.holders is not None:
-            _recorder.holders.script_failed = True
+            _recorder.note(exception=exception)
+    except Exception:
+        pass
+    if _recorder is not None and _recorder.holders is not None:
+        _recorder.holders.script_failed = True
     _report(kind, value, traceback)
 
 
