@@ -393,6 +393,14 @@ PROGRAMS = [
         live=(16 * 3 + 1) * 256 * MIB,
     ),
     Program(
+        "post_norm",
+        causes=("TN213",),
+        wrong=(FRAGMENTED, AS_NUMBER, NO_GRAD),
+        right=(CHECKPOINT,),
+        fixes=(Fix("TN213", CHECKPOINT), DEVICE),
+        live=(16 * 4 + 1) * 256 * MIB,
+    ),
+    Program(
         "checkpoint_file",
         outcome="fits",
         causes=("TN206",),

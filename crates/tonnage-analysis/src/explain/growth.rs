@@ -34,16 +34,17 @@ What helps: keep what is needed on the host (`.cpu()`), reduce it first, or empt
 has piled up is computed from the recording.",
 );
 
-/// Outputs of evaluation, or its batch.
+/// Outputs of passes without gradients, or their batch.
 pub const EVALUATION: Code = code(
     "TN205",
-    "evaluation makes the peak",
-    "The peak lies in a pass without gradients: its batch is larger than in training, or its outputs are collected on the
-device until the end.
+    "results of passes without gradients make the peak",
+    "Passes without gradients, such as those of an evaluation or of the rollouts of reinforcement learning, make the peak:
+their batch is larger than in training, or what comes of them is collected on the device until the end.
 
 Recognised by: blocks of several passes without gradients are alive at once, in a container that Python named; or the
 peak lies in such a pass of a recording that also trains.
 What helps: move outputs to the host after each batch (`.cpu()`), reduce them first (`argmax`), use a smaller batch.
+What is trained on later comes back to the device a batch at a time.
 The peak without the collected outputs is computed from the recording.",
 );
 
@@ -299,6 +300,18 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
     }
 }
 
+/// The sizes of what `torch.stack` or `torch.cat` make of all that a line has piled up.
+fn made_of(case: &Case<'_>, growing: &[Pile<'_>]) -> HashSet<u64> {
+    let mut sums: HashMap<Line, (u64, usize)> = HashMap::new();
+    for &index in growing.iter().flat_map(|pile| &pile.blocks) {
+        let block = &case.track.blocks[index as usize];
+        let sum = sums.entry(line(block)).or_default();
+        *sum = (sum.0 + block.requested, sum.1 + 1);
+    }
+    let several = sums.into_values().filter(|&(_, blocks)| blocks >= PASSES);
+    several.map(|(sum, _)| sum).collect()
+}
+
 /// Without what piled up: each block goes when the next of its line comes.
 fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool) -> Option<Fix> {
     let lines: HashSet<Line> = growing
@@ -334,6 +347,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     let sizes = piled
         .iter()
         .map(|&index| case.track.blocks[index as usize].bytes);
+    let made_of_it = made_of(case, growing);
     // The scratch memory of a line is none of what it hands out.
     let least = sizes.min().unwrap_or(0) / 2;
     // The next birth of each line after each block.
@@ -376,6 +390,10 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         };
         let outlives = block.died > case.round_end(block.born, true);
         let again_and_again = outlives && lines.contains(&line(block)) && !is_kept(block);
+        if made_of_it.contains(&block.requested) && block.phase == Phase::Other && !is_kept(block) {
+            // On the host as well.
+            return sized(block, 0);
+        }
         if !(piled.contains(&index) || again_and_again) {
             if in_graphs.is_empty() {
                 return unchanged(block);

@@ -59,6 +59,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let blocks: Vec<Live<'_>> = case.unexplained().filter(of).collect();
     let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
     let largest = blocks.iter().map(|live| live.block.bytes).max()?;
+    // Predictions that a loop collects have the size of logits, and are not of the loss.
+    let phase = case.track.phase_at(case.row).map(|span| span.phase);
+    let between = !matches!(phase, Some(Phase::Forward | Phase::Backward | Phase::Eval));
+    if between && !blocks.iter().any(|live| is_inside(case, live.block)) {
+        return None;
+    }
     // A loss over few classes is no spike, whatever else has its size.
     if !case.is_large(sum, SHARE) || !case.is_large(largest, SHARE / 4.0) {
         return None;

@@ -55,7 +55,7 @@ use crate::facts;
 use crate::format::{bytes, plural};
 use crate::holdings::{
     Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
-    is_users, pattern, site,
+    changes, is_users, pattern, site,
 };
 use crate::replay::Job;
 use crate::unknown;
@@ -251,6 +251,19 @@ pub struct SharedDevice {
     pub most_in_use: u64,
 }
 
+/// Out-of-memory errors that the program handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct Handled {
+    /// How often.
+    pub times: u64,
+    /// Whether the moment that is explained lies before the last of them: in an attempt that was given up, or before.
+    pub before_last: bool,
+    /// Most bytes of blocks after the last of them.
+    pub allocated_after: u64,
+}
+
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -283,6 +296,8 @@ pub struct Explanation {
     pub moment: Moment,
     /// The request that failed.
     pub request: Option<Request>,
+    /// Out-of-memory errors that the program handled, of one that went on to its end.
+    pub handled: Option<Handled>,
     /// What was on the device.
     pub on_device: OnDevice,
     /// Most bytes of the device that were in use at any moment, where the recording shows the driver's calls.
@@ -385,6 +400,7 @@ pub fn explain(
             }),
         moment: moment(&case),
         request: case.request(),
+        handled: handled(&case).filter(|_| !failed),
         on_device: case.on_device.clone(),
         peak_used: (track.peak_charged > 0)
             .then(|| track.peak_charged.saturating_add(track.context)),
@@ -400,6 +416,28 @@ pub fn explain(
         claims,
         unknown_sizes,
         unknown,
+    })
+}
+
+fn handled(case: &Case<'_>) -> Option<Handled> {
+    let last = case.track.failure?.row;
+    let later = |block: &&Holding| block.died > last;
+    let lifetimes = case.track.blocks.iter().filter(later);
+    let lifetimes = lifetimes.map(|block| (block.born.max(last), block.died, block.bytes));
+    let (mut sum, mut most) = (0_i64, 0_i64);
+    // An attempt that is given up frees what it has before anything else is asked for.
+    let mut asked = false;
+    for (row, change) in changes(lifetimes) {
+        sum += change;
+        asked |= row > last && change > 0;
+        if asked {
+            most = most.max(sum);
+        }
+    }
+    Some(Handled {
+        times: case.track.failures,
+        before_last: case.row < last,
+        allocated_after: most.max(0).cast_unsigned(),
     })
 }
 

@@ -38,7 +38,11 @@ pub(super) fn find(case: &Case<'_>, short: u64) -> Option<Fix> {
         return None;
     }
     let saved = before.peak_reserved.saturating_sub(after.peak_reserved);
-    let helps = after.completes() && (before_fails || saved * 20 >= before.peak_reserved);
+    // What is mapped page by page fills the device before it is refused and cached memory is given back: no less of
+    // it is in use then.
+    let within = after.retries == 0;
+    let saves = within && saved * 20 >= before.peak_reserved;
+    let helps = after.completes() && (before_fails || saves);
     if !helps {
         return None;
     }

@@ -2,6 +2,7 @@
 //! TN208: one line makes temporary memory far above everything around it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use super::case::{Case, LARGE_SHARE, Live, at};
 use super::codes::{Code, code};
@@ -9,7 +10,7 @@ use super::fixes::{Proposal, computed, sized, unchanged};
 use super::logits::LOSSES;
 use super::{Finding, Found};
 use crate::format::bytes;
-use crate::holdings::{Category, Holding, Known, Phase, Place, pattern};
+use crate::holdings::{Category, Holding, Known, Phase, Place, is_users, pattern, shortened};
 
 /// One operation.
 pub const SPIKE: Code = code(
@@ -56,9 +57,24 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let largest = here.iter().max_by_key(|live| live.block.bytes);
     let module = largest.and_then(|live| live.block.module);
-    let inside = module.map_or_else(String::new, |id| {
+    let mut inside = module.map_or_else(String::new, |id| {
         format!(", the largest of it in {}", pattern(case.stacks().text(id)))
     });
+    // A line that calls a whole training says little; the library's line that asked for it says what it was.
+    let innermost = largest.and_then(|live| case.stacks().frames(live.block.stack?).next());
+    if let Some(frame) = innermost.filter(|frame| !is_users(frame.file) && frame.line > 0) {
+        let joint = if inside.is_empty() {
+            ", the largest of it"
+        } else {
+            ""
+        };
+        let _ = write!(
+            inside,
+            "{joint} at {}:{}",
+            shortened(frame.file),
+            frame.line
+        );
+    }
     let line = at(Some(&place));
     let sentence = format!(
         "{} are temporary memory of one line, {line}{inside}",

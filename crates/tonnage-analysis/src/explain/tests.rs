@@ -348,6 +348,23 @@ fn tn203_logits_and_the_copies_of_the_loss() {
     assert_eq!(promised(&explanation, "TN203"), Some((260, 50)));
 }
 
+#[test]
+fn tn203_predictions_that_are_collected_are_not_of_the_loss() {
+    let mut script = Script::new(1000);
+    script.alloc(20, &[line(1)]);
+    let mut predictions = 0;
+    script.phase("eval", |script| {
+        predictions = script.alloc(80, &[line(5)]);
+        let loss = script.alloc(80, &[CROSS_ENTROPY, line(6)]);
+        script.free(loss);
+    });
+    // Beside them what they are joined with, once the loss is gone.
+    script.alloc(150, &[line(9)]);
+    let explanation = script.explain();
+    assert_eq!(explanation.on_device.allocated, 250 * MIB);
+    assert!(!codes(&explanation).contains(&"TN203"), "{explanation:?}");
+}
+
 /// Weights of 40, their gradients, Adam's state, and the copies of its step, recomputed or not.
 fn adam(recomputed: bool) -> Explanation {
     let mut script = Script::new(1000);
@@ -397,6 +414,21 @@ fn tn205_outputs_of_evaluation_are_collected() {
     assert_eq!(first(&explanation), ("TN205", Some(11), 150));
     // The variable that got an output keeps it until the next is made: two of 30 beside the 20.
     assert_eq!(promised(&explanation, "TN205"), Some((170, 80)));
+}
+
+#[test]
+fn tn205_what_is_stacked_goes_to_the_host_with_what_it_is_made_of() {
+    let mut script = Script::new(1000);
+    script.alloc(20, &[line(1)]);
+    train(&mut script, 1, |_, _| ());
+    for _ in 0..5 {
+        script.phase("eval", |script| {
+            script.alloc(30, &[line(11)]);
+        });
+    }
+    script.alloc(150, &[line(12)]);
+    let explanation = script.explain();
+    assert_eq!(promised(&explanation, "TN205"), Some((320, 80)));
 }
 
 #[test]
@@ -826,6 +858,27 @@ fn tn213_checkpointing_leaves_the_outputs_and_one_layer() {
     assert_eq!(promised(&explanation, "TN213"), Some((60, 40)));
     let fix = &explanation.fixes[0];
     assert!(fix.advice.contains("`layers.*`"), "{fix:?}");
+}
+
+#[test]
+fn what_a_script_does_after_an_error_that_it_handled_is_told() {
+    let mut script = Script::new(200);
+    script.alloc(20, &[line(1)]);
+    let attempt = script.alloc(150, &[line(5)]);
+    script.oom(100, &[line(6)]);
+    script.free(attempt);
+    let smaller = script.alloc(75, &[line(5)]);
+    script.free(smaller);
+    let explanation = script.explain();
+    assert_eq!(explanation.outcome, Outcome::Ran);
+    let handled = explanation.handled.expect("it ran out of memory");
+    assert!(handled.before_last);
+    assert_eq!((handled.times, handled.allocated_after), (1, 95 * MIB));
+    // One that ended with the error handled nothing.
+    let mut script = Script::new(200);
+    script.alloc(150, &[line(5)]);
+    script.oom(100, &[line(6)]);
+    assert_eq!(script.explain().handled, None);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use tonnage_analysis::explain::{
     Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
     codes, explain, failed_otherwise,
 };
+use tonnage_analysis::facts;
 use tonnage_analysis::format::{bytes, count, plural};
 use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
@@ -54,6 +55,10 @@ pub(crate) fn run(
         let failure = failed_otherwise(&first).map(|how| plain(&how));
         let hint = match failure {
             Some(how) => format!("the job failed before it allocated any: {how}"),
+            // A run has recorded all there was.
+            None if first.meta.iter().any(|fact| fact.name == facts::ENDING) => {
+                "the job used no GPU memory; `tonnage info` says how it ended".to_owned()
+            }
             None => {
                 "record the allocator's history, or make a recording with `tonnage run`".to_owned()
             }
@@ -362,6 +367,19 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
             explanation.device, explanation.devices
         );
         screen.line("on", &text);
+    }
+    if let Some(handled) = &explanation.handled {
+        let after = bytes(handled.allocated_after);
+        let which = if handled.before_last {
+            "; what follows is of an attempt before the last of them"
+        } else {
+            ""
+        };
+        let times = plural(handled.times, "time");
+        screen.line(
+            "handled",
+            &format!("ran out of memory {times}, which the script handled, and then had at most {after} allocated{which}"),
+        );
     }
     let most_allocated = match &explanation.fullest {
         Some(fullest) => {
@@ -677,9 +695,11 @@ fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64)
     }
     let mut text = parts.join(" · ");
     if parts.iter().any(|part| part.starts_with(['~', '≈'])) {
+        let is_partly = parts.iter().any(|part| part.starts_with('≈'));
+        let partly = if is_partly { "≈ in part; " } else { "" };
         let _ = write!(
             text,
-            " {DIM}(~ inferred from phase, lifetime or stack; the others reported by torch){DIM:#}"
+            " {DIM}(~ inferred from phase, lifetime or stack; {partly}the others reported by torch){DIM:#}"
         );
     }
     screen.line("by kind", &text);
