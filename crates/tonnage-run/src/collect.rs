@@ -812,7 +812,7 @@ impl<'a, W: Write> Process<'a, W> {
             let results = if values.sizes == 1 {
                 "the size of a result that depends".to_owned()
             } else {
-                format!("the sizes of {} results that depend", values.sizes)
+                format!("the sizes of {} results that depend", count(values.sizes))
             };
             self.gap(&format!(
                 "{results} on values nobody computed, first at {}; {}",
@@ -821,10 +821,9 @@ impl<'a, W: Write> Process<'a, W> {
             ))?;
         }
         if let Some(first) = &values.first_decision {
-            let count = values.decisions;
-            let noun = if count == 1 { "value" } else { "values" };
             self.gap(&format!(
-                "{count} {noun} that the script decides by and nobody computed, first read at {}",
+                "{} that the script decides by and nobody computed, first read at {}",
+                plural(values.decisions, "value"),
                 line_of(first),
             ))?;
         }

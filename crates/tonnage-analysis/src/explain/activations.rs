@@ -58,7 +58,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         counted(blocks.len(), "block", "blocks"),
         at(made.as_ref()),
     );
-    if let Some(units) = &units {
+    let checkpoint = units
+        .as_ref()
+        .and_then(|units| checkpoint(case, units, made.as_ref()));
+    // Parts that keep nothing but their outputs, such as the layers of a perceptron, are no blocks to speak of.
+    if let Some(units) = units.as_ref().filter(|_| checkpoint.is_some()) {
         let number = units.alive(case);
         let number = counted(number, "repeated block", "repeated blocks");
         let _ = write!(sentence, " in {number}");
@@ -73,7 +77,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             counted(passes.len(), "forward pass", "forward passes")
         );
     }
-    fixes.extend(checkpoint(case, units.as_ref(), made.as_ref()));
+    fixes.extend(checkpoint);
     let finding = Finding {
         code: ACTIVATIONS,
         headline: Some(headline),
@@ -163,12 +167,7 @@ fn names(families: &[String]) -> String {
     }
 }
 
-fn checkpoint(
-    case: &Case<'_>,
-    units: Option<&repeats::Repeats>,
-    made: Option<&Place>,
-) -> Option<Fix> {
-    let units = units?;
+fn checkpoint(case: &Case<'_>, units: &repeats::Repeats, made: Option<&Place>) -> Option<Fix> {
     // It is done already.
     let mut stacks = case.track.blocks.iter().map(|block| block.stack);
     if stacks.any(|stack| case.is_recomputed(stack)) {
