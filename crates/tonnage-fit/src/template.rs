@@ -61,6 +61,12 @@ pub enum TemplateError {
         /// What is wrong with it.
         why: String,
     },
+    /// A range has no name.
+    #[error("{{{written}}} is a range without a name")]
+    NoName {
+        /// What was written.
+        written: String,
+    },
     /// A parameter is given values twice.
     #[error("{{{name}=…}} is given twice")]
     Twice {
@@ -85,6 +91,10 @@ impl TemplateError {
                 "a range {batch=1..256}, with a step {batch=8..256+8} or a factor {batch=1..256*2}, or a list {seq=1024,2048}"
                     .to_owned(),
             ),
+            Self::NoName { written } => {
+                let range = written.trim_start_matches(|c: char| !c.is_ascii_digit());
+                Some(format!("write {{batch={range}}}"))
+            }
             Self::Twice { name } => Some(format!("write {{{name}}} where its value is to be repeated")),
             Self::TwoRanges { second, .. } => {
                 Some(format!("give {second} a list: {{{second}=1024,2048,4096}}"))
@@ -200,6 +210,10 @@ impl Template {
         for (name, word) in &words {
             for braced in placeholders(word) {
                 let Some((name, values)) = definition(braced.inner, name.as_deref()) else {
+                    if is_range(braced.inner) {
+                        let written = braced.inner.to_owned();
+                        return Err(TemplateError::NoName { written });
+                    }
                     continue;
                 };
                 if parameters.iter().any(|known| known.name == name) {
@@ -303,6 +317,13 @@ fn is_name(text: &str) -> bool {
         && letters.all(|letter| letter.is_alphanumeric() || letter == '_' || letter == '-')
 }
 
+/// Whether it holds two numbers as a range has them, which no script asks for.
+fn is_range(text: &str) -> bool {
+    text.split_once("..").is_some_and(|(from, to)| {
+        from.ends_with(|c: char| c.is_ascii_digit()) && to.starts_with(|c: char| c.is_ascii_digit())
+    })
+}
+
 /// The name and the values that a placeholder gives, if it gives values.
 fn definition<'a>(inner: &'a str, implied: Option<&str>) -> Option<(String, &'a str)> {
     if let Some((name, values)) = inner.split_once('=') {
@@ -378,10 +399,14 @@ mod tests {
             &["{a=1..9+0}"],
             &["{a=0..99999999999}"],
             &["{a=1..3}", "{a=4..5}"],
+            &["{batch:1..9}"],
+            &["{1..9}"],
             &["{a=1..3}", "{b=4..5}"],
         ] {
             let error = read(words).unwrap_err();
             assert!(error.hint().is_some(), "{error}");
         }
+        let colon = read(&["{batch:8..64+8}"]).unwrap_err();
+        assert_eq!(colon.hint().as_deref(), Some("write {batch=8..64+8}"));
     }
 }
