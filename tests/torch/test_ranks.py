@@ -423,3 +423,26 @@ for name in ("first", "second"):
     )
     run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
     assert run.code == 0, run.err
+
+
+def test_a_checkpoint_that_every_rank_reads_to_the_first_gpu(tonnage, tmp_path):
+    """A file says from which device its tensors came: `set_device` does not help, `map_location` does."""
+    script = tmp_path / "read.py"
+    read = "held = torch.load('weights.pt'{})\n"
+    before = SETUP + "if rank == 0:\n    torch.save(torch.ones(1 << 26, device='cuda'), 'weights.pt')\ndist.barrier()\n"
+    after = "for _ in range(3):\n    grown = torch.ones(1 << 28, device='cuda')\n    dist.barrier()\n"
+    script.write_text(before + read.format("") + after)
+    command = [*LAUNCH, "2", str(script)]
+    run = tonnage(None, options=["--gpus", "2", "--capacity", "6GiB"], command=command)
+    assert run.code == 0, run.err
+    # The buffers of NCCL are on a rank's own device, and not where it read a file to.
+    (nccl,) = (part for part in run.verdict["margin"]["uncounted"] if "NCCL" in part["what"])
+    assert nccl["high"] < 2 << 30
+    (fix,) = (fix for fix in explain(run.recording)["fixes"] if fix["code"] == "TN105")
+    assert "map_location" in fix["advice"]
+    script.write_text(before + read.format(", map_location=f'cuda:{rank}'") + after)
+    apart = tonnage(None, options=["--gpus", "2", "--capacity", "6GiB"], command=command)
+    assert apart.code == 0, apart.err
+    assert apart.verdict["devices_total"][0]["processes"] == 1
+    (first,) = (device for device in apart.verdict["devices"] if device["device"] == 0)
+    assert first["peak_used"] == fix["peak_after"]

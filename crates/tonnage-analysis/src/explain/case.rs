@@ -677,16 +677,16 @@ fn on_device(
     }
 }
 
-/// How many processes use a device, and do not only have a context there.
-fn processes_on(recording: &Recording, device: i32) -> u64 {
-    let tracks = recording.tracks.iter();
-    let working = tracks.filter(|track| track.device == device && track.is_shown());
-    (working.count() as u64).max(1)
+/// The processes that use a device.
+fn processes_on(recording: &Recording, device: i32) -> verdict::OnDevice {
+    let shown = recording.tracks.iter().filter(|track| track.is_shown());
+    let uses = shown.map(|track| (track.process, track.device, track.peak_allocated));
+    verdict::OnDevice::count(uses, device)
 }
 
-/// Most that was seen of what is not counted in so many processes; nothing on a real GPU, where the driver itself said
+/// Most that was seen of what is not counted in these processes; nothing on a real GPU, where the driver itself said
 /// what was left.
-pub(super) fn most_uncounted(recording: &Recording, processes: u64) -> u64 {
+pub(super) fn most_uncounted(recording: &Recording, processes: verdict::OnDevice) -> u64 {
     let dry_run = meta::find(&recording.meta, facts::RUN, facts::GPU_ID).is_some();
     if dry_run {
         verdict::most_uncounted(&recording.meta, processes)

@@ -6,7 +6,8 @@ use super::case::{Case, SHARE, at, counted, most_uncounted};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Measure, Proof, outcome};
 use crate::format::bytes;
-use crate::holdings::{Holdings, Known, site};
+use crate::holdings::{Holdings, Known, Phase, site};
+use crate::verdict::OnDevice;
 
 /// Memory outside.
 pub const OUTSIDE: Code = code(
@@ -69,6 +70,16 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     })
 }
 
+/// Whether most of what the other processes have there was read from a file.
+fn is_read(case: &Case<'_>) -> bool {
+    let blocks = || others(case).flat_map(|other| &other.blocks);
+    let sum = |read: bool| -> u64 {
+        let of = blocks().filter(|block| (block.phase == Phase::Save) == read);
+        of.map(|block| block.bytes).fold(0, u64::saturating_add)
+    };
+    sum(true) > sum(false)
+}
+
 /// The device without the other processes of the run.
 pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
     let device = &case.on_device;
@@ -87,16 +98,24 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
     let (outcome, room) = match device.capacity {
         Some(capacity) => outcome(
             capacity.checked_sub(after),
-            most_uncounted(case.recording, 1),
+            most_uncounted(case.recording, OnDevice::ALONE),
         ),
         None => (FixOutcome::Unknown, None),
     };
     Some(Fix {
         code: OUTSIDE.code,
-        advice: format!(
-            "give each process its own device: `torch.cuda.set_device(rank)` before {}",
-            at(finding.place.as_ref())
-        ),
+        advice: if is_read(case) {
+            // A file says from which device its tensors came, whatever device is set.
+            format!(
+                "let each process read the file at {} to its own device: `map_location=f\"cuda:{{rank}}\"`, or \"cpu\"",
+                at(finding.place.as_ref())
+            )
+        } else {
+            format!(
+                "give each process its own device: `torch.cuda.set_device(rank)` before {}",
+                at(finding.place.as_ref())
+            )
+        },
         paste: None,
         proof: Proof::Computed,
         shown: format!(

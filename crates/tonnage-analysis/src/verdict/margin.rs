@@ -6,7 +6,7 @@
 //! replay finds. Against it stands what a dry run does not count. Its ranges were read off real GPUs;
 //! `docs/concepts/limits.md` has the readings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
 use serde::Serialize;
@@ -88,7 +88,8 @@ pub(super) fn find<R: Read>(
         }
         (None, None) => fullest.least_free,
     };
-    let uncounted = uncounted(facts.all, at_work(devices, fullest.device));
+    let on_it = at_work(devices, fullest.device);
+    let uncounted = uncounted(facts.all, on_it);
     let most: u64 = uncounted.iter().map(|part| part.high).sum();
     // Less may be worse than both more and still less: what is taken for certain is replayed, unless it was never used.
     let holds = |job: &Job| {
@@ -150,31 +151,64 @@ pub(super) fn smallest(job: &Job, alloc: &Alloc, refused: Option<u64>) -> Option
     Some(most)
 }
 
-/// How many processes have more on a device than a context. One that only has a context there, because a thread of it
-/// did not say which device it wants, launches no kernel and has no buffers of NCCL on it.
-fn at_work(devices: &[DeviceUse], device: i32) -> u64 {
-    let of_it = devices.iter().filter(|one| one.device == device);
-    let working = of_it.filter(|one| one.peak_used > one.at_peak.context);
-    (working.count() as u64).max(1)
+/// Processes on a device, as far as what is not counted goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnDevice {
+    /// Those that have more there than a context. One that only has a context, because a thread of it did not say which
+    /// device it wants, launches no kernel there.
+    pub(crate) working: u64,
+    /// Those that have most of their memory there: the buffers of NCCL are on a rank's own device, and not where it read
+    /// a file to.
+    pub(crate) at_home: u64,
 }
 
-/// Most that was seen of what is not counted, of so many processes on a device.
-pub(crate) fn most_uncounted(facts: &[Meta], processes: u64) -> u64 {
+impl OnDevice {
+    /// One process with a device of its own.
+    pub(crate) const ALONE: Self = Self {
+        working: 1,
+        at_home: 1,
+    };
+
+    /// Counts them, by process, device, and the bytes that it has there beyond a context.
+    pub(crate) fn count(uses: impl Iterator<Item = (u32, i32, u64)>, device: i32) -> Self {
+        let mut processes: BTreeMap<u32, Vec<(u64, i32)>> = BTreeMap::new();
+        for (process, on, bytes) in uses.filter(|(_, _, bytes)| *bytes > 0) {
+            processes.entry(process).or_default().push((bytes, on));
+        }
+        let here = |uses: &&Vec<(u64, i32)>| uses.iter().any(|(_, on)| *on == device);
+        let home = |uses: &&Vec<(u64, i32)>| uses.iter().max().is_some_and(|(_, on)| *on == device);
+        Self {
+            working: (processes.values().filter(here).count() as u64).max(1),
+            at_home: (processes.values().filter(home).count() as u64).max(1),
+        }
+    }
+}
+
+fn at_work(devices: &[DeviceUse], device: i32) -> OnDevice {
+    let beyond = |one: &DeviceUse| one.peak_used.saturating_sub(one.at_peak.context);
+    let uses = devices
+        .iter()
+        .map(|one| (one.process, one.device, beyond(one)));
+    OnDevice::count(uses, device)
+}
+
+/// Most that was seen of what is not counted, of these processes on a device.
+pub(crate) fn most_uncounted(facts: &[Meta], processes: OnDevice) -> u64 {
     uncounted(facts, processes)
         .iter()
         .map(|part| part.high)
         .sum()
 }
 
-/// What is not counted of so many processes on a device.
-fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
-    let part_known = |what: &str, (low, high): (u64, u64), known: &str| Uncounted {
+/// What is not counted of these processes on a device.
+fn uncounted(all: &[Meta], processes: OnDevice) -> Vec<Uncounted> {
+    let part_known = |what: &str, (low, high): (u64, u64), known: &str, of: u64| Uncounted {
         what: what.to_owned(),
-        low: low.saturating_mul(processes),
-        high: high.saturating_mul(processes),
+        low: low.saturating_mul(of),
+        high: high.saturating_mul(of),
         known: known.to_owned(),
     };
-    let part = |what: &str, range: (u64, u64)| part_known(what, range, "seen");
+    let part = |what: &str, range| part_known(what, range, "seen", processes.working);
     let mut parts = Vec::new();
     if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some(facts::MEASURED) {
         // On a real GPU everything counts.
@@ -185,7 +219,7 @@ fn uncounted(all: &[Meta], processes: u64) -> Vec<Uncounted> {
         parts.push(part("kernel images and library handles", IMAGES));
     }
     if let Some((what, range, known)) = nccl(all) {
-        parts.push(part_known(&what, range, known));
+        parts.push(part_known(&what, range, known, processes.at_home));
     }
     if meta::find(all, facts::RUN, facts::GPU_CONTEXT_KNOWN) == Some("assumed") {
         parts.push(part("a context larger than assumed", CONTEXT));

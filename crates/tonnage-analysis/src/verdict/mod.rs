@@ -34,8 +34,8 @@ use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
 pub use costs::{Cost, Costs, ToldCosts};
 pub use deadlock::{CalledInstead, Deadlock, WaitsBecause};
-pub(crate) use margin::most_uncounted;
 pub use margin::{Margin, Uncounted};
+pub(crate) use margin::{OnDevice, most_uncounted};
 pub use need::{Above, Need};
 pub(crate) use need::{Needed, Seen};
 

@@ -171,13 +171,12 @@ fn need<R: Read>(
     let Some(((process, device), track)) = largest else {
         return Ok(None);
     };
-    // As of a job that fits: not those that have a context there and nothing else.
-    let on_it = rows.tracks().filter(|((_, on), _)| *on == fullest.device);
-    let at_work = on_it.filter(|(_, track)| {
+    // As of a job that fits.
+    let uses = rows.tracks().map(|((process, on), track)| {
         let peak = track.at_peak_used().breakdown;
-        peak.used > peak.context
+        (process, on, peak.used.saturating_sub(peak.context))
     });
-    let at_work = (at_work.count() as u64).max(1);
+    let at_work = margin::OnDevice::count(uses, device);
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
     let least = least.saturating_add(others);

@@ -164,6 +164,14 @@ fn headline(verdict: &Verdict) -> String {
         _ => bytes(verdict.capacity.bytes),
     };
     let machine = match verdict.gpu_count {
+        _ if let Some(run) = &verdict.ranks_run
+            && run.ranks.len() == run.world_size as usize =>
+        {
+            format!(
+                "{} ({size} each), all {} ranks",
+                verdict.gpu_name, run.world_size
+            )
+        }
         _ if let Some(run) = &verdict.ranks_run => format!(
             "{} ({size} each), as far as {} of {} {}",
             verdict.gpu_name,
