@@ -320,6 +320,23 @@ def test_a_failure_before_the_gpu_is_used_is_named(tonnage, tmp_path, before):
     assert "the job failed before it allocated any" in explained.stderr, explained.stderr
 
 
+def test_what_a_server_of_notebooks_raises_does_not_hide_that_memory_ran_out(tonnage, tmp_path):
+    # A kernel catches what its cells raise; the process that runs the notebook raises something of its own.
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(
+        "import torch\ntry:\n    torch.empty(100 << 30, dtype=torch.uint8, device='cuda')\n"
+        "except torch.OutOfMemoryError as error:\n    print(error)\n    raise SystemExit(1)\n"
+    )
+    client = tmp_path / "client.py"
+    client.write_text(
+        "import subprocess, sys\nimport torch\n"
+        f"if subprocess.run([sys.executable, {str(kernel)!r}]).returncode:\n"
+        "    raise RuntimeError('a cell failed')\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(client)])
+    assert (run.code, run.verdict["outcome"]) == (1, "does_not_fit"), run.verdict
+
+
 def test_a_job_that_used_no_gpu_memory_is_not_asked_for_a_recording(tonnage, tmp_path):
     script = tmp_path / "idle.py"
     script.write_text("import torch\nprint(torch.cuda.device_count())\n")

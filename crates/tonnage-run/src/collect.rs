@@ -167,13 +167,12 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     let mut collected = Collected::default();
     let mut losses = Losses::of(ledger.as_ref());
     let mut foreign = BTreeSet::new();
-    let mut raised_in_rows = false;
-    let mut raised_elsewhere = Vec::new();
+    let mut raised = Vec::new();
     for path in logs {
         let log = read(&path)?;
         // Also of a process that has no rows because its calls failed.
         foreign.extend(told(&log, |note| note.foreign).map(|user| user.to_string()));
-        let exceptions: Vec<_> = told(&log, |note| note.exception).collect();
+        raised.extend(told(&log, |note| note.exception));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
@@ -182,17 +181,12 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         process.loss = number_of(&path).and_then(|number| losses.take(number));
         if process.write(&log, &mut collected)? {
             collected.processes += 1;
-            raised_in_rows |= !exceptions.is_empty();
-        } else {
-            raised_elsewhere.extend(exceptions);
         }
     }
-    // A script may fail before it uses a device. Launchers raise what only says that another process failed.
-    if !raised_in_rows {
-        for exception in raised_elsewhere
-            .iter()
-            .filter(|raised| !says_another_failed(raised))
-        {
+    // A script may fail before it uses a device. Where one was used, those that used it tell how the job ended: the
+    // others may have raised because of them, as a launcher or a server of notebooks does.
+    if collected.processes == 0 {
+        for exception in raised.iter().filter(|raised| !says_another_failed(raised)) {
             writer.meta(facts::RUN, facts::EXCEPTION, &exception.to_string())?;
         }
     }
