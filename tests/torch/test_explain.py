@@ -54,8 +54,21 @@ class Server(torch.nn.Module):
         self.register_buffer("cos_sin_cache", torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"))
         self.register_buffer("freqs_cache", torch.zeros(1 << 20, dtype=torch.uint8, device="cuda"))
 
+        self.attention = Attention()
+        # Nor are results that are kept.
+        self._cache = {}
+
     def forward(self, x):
-        return x * self.weight
+        return self._cache.setdefault("document", self.attention(x) * self.weight)
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cache = torch.zeros(4 << 20, dtype=torch.uint8, device="cuda")
+
+    def forward(self, x):
+        return x + 1
 
 
 with torch.inference_mode():
@@ -70,9 +83,42 @@ def test_a_cache_of_keys_and_values_is_not_any_cache(tonnage, tmp_path):
     assert run.code == 0, run.err
     told = json.loads(explain(run.recording, "--json")[1])
     totals = {part["category"]: part["exact_bytes"] for part in told["categories"]}
-    assert totals["kv_cache"] == 8 << 20
+    assert totals["kv_cache"] == (8 + 4) << 20
     assert totals["buffers"] == 2 << 20
     assert totals["weights"] == 4 << 20
+
+
+DECORATED = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(6)])
+
+    @DECORATOR
+    def forward(self, x):
+        return self.layers(x)
+
+
+model = Net().cuda().eval()
+for _ in range(3):
+    model(torch.zeros(1 << 16, 512, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize(
+    "decorator, gradients",
+    [("torch.no_grad()", False), ("torch.inference_mode()", False), ("torch.enable_grad()", True)],
+)
+def test_a_forward_function_may_turn_gradients_off_itself(tonnage, tmp_path, decorator, gradients):
+    path = tmp_path / "decorated.py"
+    path.write_text(DECORATED.replace("DECORATOR", decorator))
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    assert any(found["code"] == "TN212" for found in told["findings"]) == gradients, told["findings"]
 
 
 MODEL = """

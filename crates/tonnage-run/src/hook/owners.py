@@ -112,11 +112,18 @@ def _plain(name):
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
-def _is_cache(name):
-    """Whether a name is that of keys and values kept from token to token, and not of tables that are kept for reuse:
-    angles of rotary embeddings, masks."""
-    last = name.rpartition(".")[2]
-    return "cache" in last and not any(word in last for word in ("cos", "sin", "rope", "rotary", "freq", "mask"))
+_KEYS_AND_VALUES = {"k", "v", "kv", "kvs", "kvcache", "key", "keys", "value", "values", "past", "attn", "attention"}
+
+
+def _is_cache(name, owner=""):
+    """Whether a name is that of keys and values kept from token to token, and not of what else is kept for reuse:
+    angles of rotary embeddings, masks, results. One that is only called a cache is one of keys and values in a module
+    for attention."""
+    path, _, last = name.rpartition(".")
+    if "cache" not in last or any(word in last for word in ("cos", "sin", "rope", "rotary", "freq", "mask")):
+        return False
+    inside = f"{path}.{owner}".lower()
+    return not _KEYS_AND_VALUES.isdisjoint(last.lower().split("_")) or "attn" in inside or "attention" in inside
 
 
 class _Calls:
@@ -285,7 +292,8 @@ class Owners:
             self.paths[module] = _plain(name) or type(module).__name__
         keepers = []
         for module in root.modules():
-            names = [name for name in vars(module) if _is_cache(name)]
+            path = self.paths.get(module, "")
+            names = [name for name in vars(module) if _is_cache(f"{path}.{name}", type(module).__name__)]
             keepers.extend((weakref.ref(module), name) for name in names)
         self.cache_keepers[root] = keepers
 
@@ -349,11 +357,25 @@ class Owners:
         # What is computed again in a backward pass belongs to that.
         if self.backwards:
             return
-        gradients = self.torch.is_grad_enabled()
+        gradients = self.torch.is_grad_enabled() and not self._turns_gradients_off(module)
         phase = self.local.phase = "forward" if gradients else "eval"
         self._note(_START, f"phase\t{phase}")
         if gradients and not module.training and any(one.requires_grad for one in module.parameters()):
             self._note(_MOMENT, f"grad_in_eval\t{type(module).__name__}")
+
+    def _turns_gradients_off(self, module):
+        """Whether the forward function is decorated with `torch.no_grad()` or `torch.inference_mode()`."""
+        function = getattr(module.forward, "__func__", module.forward)
+        while function is not None:
+            if getattr(function, "__name__", "") == "decorate_context" or hasattr(function, "__wrapped__"):
+                for cell in getattr(function, "__closure__", None) or ():
+                    context = getattr(cell.cell_contents, "__self__", None)
+                    if isinstance(context, self.torch.no_grad) or (
+                        isinstance(context, self.torch.inference_mode) and context.mode
+                    ):
+                        return True
+            function = getattr(function, "__wrapped__", None)
+        return False
 
     def _leave(self, module, result):
         """A call of a module ends, also by an exception."""

@@ -550,6 +550,14 @@ fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
         let rank = rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
         let kind = kind(exception);
         row(text, "raised", &format!("{kind}{rank}{place}{message}"));
+        if exception.message.contains("invalid device ordinal") {
+            let machine = plural(u64::from(verdict.gpu_count), "GPU");
+            row(
+                text,
+                "",
+                &format!("the machine of this run has {machine}; --gpus N gives it more"),
+            );
+        }
     }
 }
 
@@ -1181,6 +1189,23 @@ mod tests {
         }];
         verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
         insta::assert_snapshot!(shown(&verdict));
+    }
+
+    #[test]
+    fn a_run_that_asked_for_a_gpu_that_is_not_there() {
+        let mut verdict = verdict();
+        verdict.outcome = Outcome::Failed;
+        verdict.margin = None;
+        verdict.devices.clear();
+        verdict.exceptions = vec![Exception {
+            kind: "torch.AcceleratorError".to_owned(),
+            message: "CUDA error: invalid device ordinal".to_owned(),
+            place: Some(place("train.py", 1, "<module>")),
+            rank: None,
+        }];
+        let text = shown(&verdict);
+        let hint = "the machine of this run has 1 GPU; --gpus N gives it more";
+        assert!(text.contains(hint), "{text}");
     }
 
     #[test]
