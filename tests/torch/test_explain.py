@@ -209,3 +209,33 @@ def test_an_exception_that_ends_the_script_keeps_nothing(tonnage, tmp_path):
     assert run.code == 2, run.err
     text = explain(run.recording)[1]
     assert "traceback" not in text and "graphs are kept" not in text, text
+
+
+LBFGS = """
+import torch
+
+x = torch.rand(1 << 22, device="cuda", requires_grad=True)
+optimizer = torch.optim.LBFGS([x], max_iter=12, tolerance_grad=0, tolerance_change=0)
+
+
+def closure():
+    optimizer.zero_grad()
+    loss = (x * x).sum()
+    loss.backward()
+    return loss
+
+
+for _ in range(2):
+    optimizer.step(closure)
+"""
+
+
+def test_what_an_optimizer_keeps_in_lists_is_its_state(tonnage, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(LBFGS)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    totals = {part["category"]: part["bytes"] for part in told["categories"]}
+    # A direction and a step of each iteration but the last, beside what it keeps of the last one.
+    assert totals["optimizer_state"] >= 2 * 11 * (16 << 20), totals

@@ -112,6 +112,15 @@ def _plain(name):
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
+def _tensors_in(value, tensor, depth=3):
+    """The tensors of a state, also in lists and dictionaries: L-BFGS keeps its directions in a list."""
+    if isinstance(value, tensor):
+        yield value
+    elif depth and isinstance(value, (list, tuple, dict)):
+        for one in list(value.values()) if isinstance(value, dict) else list(value):
+            yield from _tensors_in(one, tensor, depth - 1)
+
+
 _KEYS_AND_VALUES = {"k", "v", "kv", "kvs", "kvcache", "key", "keys", "value", "values", "past", "attn", "attention"}
 
 
@@ -260,8 +269,8 @@ class Owners:
                 if parameter.grad is not None:
                     self.own("gradients", name, parameter.grad)
                 for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, self.torch.Tensor):
-                        self.own("optimizer_state", f"{name} {key}", value)
+                    for tensor in _tensors_in(value, self.torch.Tensor):
+                        self.own("optimizer_state", f"{name} {key}", tensor)
 
     def ask_all(self):
         """Asks everything there is, known or not."""
