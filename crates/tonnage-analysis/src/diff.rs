@@ -49,7 +49,7 @@ pub struct Summary {
 impl Summary {
     /// Sums up a recording; none if it shows no block. Files below `base` are named from there.
     pub fn of(recording: &Recording, base: &str) -> Option<Self> {
-        let track = recording.worst()?;
+        let track = recording.most_allocated()?;
         let row = track.peak_row;
         let mut summary = Self {
             torch: recording
@@ -57,7 +57,12 @@ impl Summary {
                 .unwrap_or_default()
                 .to_owned(),
             peak_allocated: track.peak_allocated,
-            peak_reserved: track.peak_reserved,
+            peak_reserved: recording
+                .tracks
+                .iter()
+                .map(|track| track.peak_reserved)
+                .max()
+                .unwrap_or(0),
             growth_per_step: growth(track),
             ..Self::default()
         };

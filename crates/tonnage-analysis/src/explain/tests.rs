@@ -1121,6 +1121,30 @@ fn ranks(held: &[(u64, u64)]) -> Script {
 }
 
 #[test]
+fn the_rank_with_most_in_use_is_explained_and_budgets_are_about_the_one_with_most_in_blocks() {
+    let mut script = Script::bare(1000);
+    for (rank, (held, reserved)) in (0..).zip([(100, 120), (90, 300)]) {
+        script.process = rank + 1;
+        script.device = rank.cast_signed();
+        script.trace.meta.push(tonnage_trace::Meta {
+            process: script.process,
+            name: meta::PROCESS_RANK.to_owned(),
+            text: rank.to_string(),
+        });
+        script.driver(Kind::DriverMalloc, reserved, reserved);
+        script.segment(script.next, reserved);
+        script.alloc(held, &[line(7)]);
+    }
+    assert_eq!(script.explain().rank, Some(1));
+    let recording = script.recording();
+    let summary = crate::diff::Summary::of(&recording, "").expect("it has blocks");
+    assert_eq!(
+        (summary.peak_allocated / MIB, summary.peak_reserved / MIB),
+        (100, 300)
+    );
+}
+
+#[test]
 fn tn106_a_gpu_of_one_process_that_holds_more_is_named() {
     let mut script = Script::bare(1000);
     for (device, held) in [(0, 300), (1, 100), (2, 100)] {

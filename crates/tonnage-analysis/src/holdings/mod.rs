@@ -404,6 +404,14 @@ impl Recording {
             })
     }
 
+    /// The process and device that failed, or with the largest sum of blocks: budgets are about blocks.
+    pub fn most_allocated(&self) -> Option<&Holdings> {
+        let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
+        let first = |track: &Holdings| Reverse(self.rank(track.process).unwrap_or(u32::MAX));
+        let shown = self.tracks.iter().rev().filter(|track| track.is_shown());
+        shown.max_by_key(|track| (failed(track), track.peak_allocated, first(track)))
+    }
+
     /// Most that all processes together had in use on the device of a process, where the recording says so.
     fn in_use(&self, track: &Holdings) -> u64 {
         let name = crate::facts::peak_in_use(track.device);

@@ -55,7 +55,7 @@ impl Side {
             keep_rank(&mut held, rank)?;
         }
         // Two checkouts of one program are to be compared, wherever they lie.
-        let stacks = held.worst().map_or(&[][..], |track| &track.blocks);
+        let stacks = held.most_allocated().map_or(&[][..], |track| &track.blocks);
         let stacks = stacks.iter().filter_map(|block| block.stack);
         let base = own_folder(&held.stacks, stacks);
         let summary = Summary::of(&held, &base).ok_or_else(|| {
@@ -73,7 +73,7 @@ impl Side {
 
     /// What is drawn of it: the process and device with the largest peak.
     fn source(&self) -> Option<Source<'_>> {
-        let track = self.held.worst()?;
+        let track = self.held.most_allocated()?;
         Some(Source::new(
             &self.held,
             track,
@@ -130,7 +130,7 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
     let groups = groups(diff).into_iter();
     let groups = groups.filter(|(_, changes)| !changes.is_empty());
     let device = |side: &Side| {
-        let track = side.held.worst()?;
+        let track = side.held.most_allocated()?;
         side.held
             .fact(track.process, meta::GPU_NAME)
             .map(|name| Fact {

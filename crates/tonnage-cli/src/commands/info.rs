@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! `tonnage info`: what is in a recording.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -225,10 +226,12 @@ fn processes(info: &Info) -> String {
         .filter(|device| device.device >= 0)
         .collect();
     let streams: u64 = gpus.iter().map(|device| device.streams).sum();
+    // A device that several processes use is one.
+    let distinct: BTreeSet<i32> = gpus.iter().map(|device| device.device).collect();
     let mut text = format!(
         "{}, {}, {}",
         plural(info.processes.len() as u64, "process"),
-        plural(gpus.len() as u64, "device"),
+        plural(distinct.len() as u64, "device"),
         plural(streams, "stream")
     );
     if gpus.len() < info.devices.len() {
