@@ -6,7 +6,7 @@ use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
 use crate::format::bytes;
-use crate::holdings::{Holding, Known, Phase};
+use crate::holdings::{HeldBy, Holding, Known, Phase};
 
 /// Evaluation with graphs.
 pub const NO_GRAD: Code = code(
@@ -25,7 +25,7 @@ result goes when the next one is made, or, at the latest, when the next repeated
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let blocks: Vec<Live<'_>> = case
         .unexplained()
-        .filter(|live| is_kept_in_evaluation(case, live.block))
+        .filter(|live| is_kept_in_evaluation(case, live.block) && !is_collected(live.held))
         .collect();
     let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
     if !case.is_large(sum, SHARE) {
@@ -60,7 +60,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let mut proposal = Proposal::new(NO_GRAD.code, advice, "kept for a backward pass");
     proposal.paste = Some("with torch.no_grad():".to_owned());
     let fix = bounded(case, proposal, |bound, index, block| {
-        if !is_kept_in_evaluation(case, block) {
+        let held = index.and_then(|index| case.holder(index));
+        if !is_kept_in_evaluation(case, block) || is_collected(held) {
             return unchanged(block);
         }
         if bound == Bound::Least {
@@ -76,6 +77,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         claims: blocks.iter().map(|live| live.index).collect(),
         mistake: true,
     })
+}
+
+/// Whether the program keeps a result itself, in a container: without gradients it still does.
+fn is_collected(held: Option<&HeldBy>) -> bool {
+    held.is_some_and(|held| held.sort.is_container())
 }
 
 fn is_kept_in_evaluation(case: &Case<'_>, block: &Holding) -> bool {

@@ -844,6 +844,31 @@ fn tn212_a_model_in_evaluation_mode_keeps_what_no_backward_pass_uses() {
 }
 
 #[test]
+fn tn212_what_the_program_collects_stays_without_gradients() {
+    let mut script = Script::new(1000);
+    let blocks = passes(&mut script, 5, Some("grad_in_eval"));
+    // The output of each pass is in a dictionary, and the rest in its graph.
+    let answer = |(number, &at): (usize, &u64)| {
+        let text = if number % 6 == 5 {
+            "dict /home/me/train.py:12"
+        } else {
+            "graph /home/me/train.py:12"
+        };
+        (at, "cache", text)
+    };
+    let answers: Vec<_> = blocks.iter().enumerate().map(answer).collect();
+    script.census("peak", &answers);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation).0, "TN212");
+    assert_eq!(first(&explanation).2, 250);
+    // Five outputs of 10, four of them beside the two layers of the last pass that are there at once.
+    let (before, after) = promised(&explanation, "TN212").expect("a proposal");
+    assert_eq!(before, 300);
+    assert!((50..=90).contains(&after), "{after}");
+    assert!(codes(&explanation).contains(&"TN201"), "{explanation:?}");
+}
+
+#[test]
 fn tn213_checkpointing_leaves_the_outputs_and_one_layer() {
     let mut script = Script::new(1000);
     let blocks = passes(&mut script, 1, None);
