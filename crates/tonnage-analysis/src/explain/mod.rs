@@ -566,11 +566,12 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
     // What a search explains, those behind it do not look at again.
-    let searches: [Search; 16] = [
+    let searches: [Search; 17] = [
         no_grad::find,
         pipeline::find,
         graphs::find,
         checkpoint_file::find,
+        state_copy::gathered,
         state_copy::find,
         growth::find,
         models::two_copies,

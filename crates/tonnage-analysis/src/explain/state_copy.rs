@@ -7,9 +7,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::case::{Case, Live, SHARE, at, counted, is_kept, is_kept_by, listed};
+use super::case::{Bound, Case, Live, SHARE, at, counted, is_kept, is_kept_by, listed};
 use super::codes::{Code, code};
-use super::fixes::{Proposal, computed, sized, unchanged};
+use super::fixes::{Proposal, bounded, computed, sized, unchanged, until};
 use super::{Finding, Found};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place};
@@ -22,9 +22,9 @@ pub const STATE_COPY: Code = code(
 about to be saved, the weights before a step.
 
 Recognised by: blocks made between passes have the sizes of parameters or optimizer state, one for each of many, and a
-variable or container holds them.
-What helps: clone to the host: `.cpu()`, or `torch.save` without cloning. The peak without the copy is computed from
-the recording.",
+variable or container holds them. Or: a whole state dict of a sharded model is gathered on the device.
+What helps: clone to the host: `.cpu()`, or `torch.save` without cloning; gather to the host (`offload_to_cpu`,
+`cpu_offload`). The peak without the copy is computed from the recording.",
 );
 
 /// Fewer blocks are no copy of a state.
@@ -117,6 +117,71 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             place: made,
             known: Known::Inferred,
             held_by: held.cloned(),
+        },
+        fixes: fix.into_iter().collect(),
+        mistake: true,
+    })
+}
+
+/// Files of torch that gather the state of a sharded model.
+const GATHERS: [&str; 4] = [
+    "torch/distributed/fsdp/_state_dict_utils.py",
+    "torch/distributed/fsdp/_optim_utils.py",
+    "torch/distributed/checkpoint/state_dict.py",
+    "torch/distributed/_state_dict_utils.py",
+];
+
+/// A whole state dict of a sharded model that is gathered on the device.
+pub(super) fn gathered(case: &Case<'_>) -> Option<Found> {
+    let is_gathered = |block: &Holding| {
+        let frames = block.stack.map(|stack| case.stacks().frames(stack));
+        !is_kept(block)
+            && frames.is_some_and(|mut frames| {
+                frames.any(|frame| GATHERS.iter().any(|file| frame.file.ends_with(file)))
+            })
+    };
+    let blocks: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| is_gathered(live.block))
+        .collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if blocks.len() < LEAST || !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let place = case.largest_place(blocks.iter().map(|live| live.block));
+    let line = at(place.as_ref());
+    let headline = format!("{} of a whole state dict, gathered at {line}", bytes(sum));
+    let sentence = format!(
+        "{headline}, are on this device in {}",
+        counted(blocks.len(), "tensor", "tensors")
+    );
+    let advice = format!(
+        "gather it to the host at {line}: `FullStateDictConfig(offload_to_cpu=True)` and the same of `FullOptimStateDictConfig`, or \
+         `StateDictOptions(full_state_dict=True, cpu_offload=True)`"
+    );
+    let mut proposal = Proposal::new(STATE_COPY.code, advice, "of the state dict");
+    // Each tensor is on the device for a moment before it goes to the host.
+    proposal.estimate = true;
+    let stacks: HashSet<Option<_>> = blocks.iter().map(|live| live.block.stack).collect();
+    let fix = bounded(case, proposal, |bound, index, block| {
+        if !stacks.contains(&block.stack) || is_kept(block) {
+            unchanged(block)
+        } else if bound == Bound::Least {
+            sized(block, 0)
+        } else {
+            until(block, case.next_birth(index, block))
+        }
+    });
+    Some(Found {
+        claims: blocks.iter().map(|live| live.index).collect(),
+        finding: Finding {
+            code: STATE_COPY,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place,
+            known: Known::Inferred,
+            held_by: None,
         },
         fixes: fix.into_iter().collect(),
         mistake: true,

@@ -994,6 +994,25 @@ fn tn216_clones_after_the_step_are_no_copies_of_the_optimizer() {
 }
 
 #[test]
+fn tn216_a_state_dict_that_is_gathered_on_the_device_does_not_grow() {
+    let mut script = Script::new(1000);
+    script.alloc(100, &[line(1)]);
+    train(&mut script, 2, |_, _| ());
+    let gathers: Frame = (
+        "_full_post_state_dict_hook",
+        "/lib/site-packages/torch/distributed/fsdp/_state_dict_utils.py",
+        332,
+    );
+    for _ in 0..6 {
+        script.alloc(20, &[gathers, line(9)]);
+    }
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN216", Some(9), 120));
+    // One of them at a time is on the device.
+    assert_eq!(promised(&explanation, "TN216"), Some((220, 120)));
+}
+
+#[test]
 fn tn216_every_line_that_clones_is_to_be_changed() {
     let mut script = Script::new(1000);
     let weights: Vec<u64> = (0..4).map(|_| script.alloc(20, &[line(1)])).collect();
