@@ -204,10 +204,11 @@ IMAGES = {
 
 def write_tokenizer(words):
     """One word for each token, for versions that do not start without a tokenizer."""
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
     made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
+    made.decoder = decoders.WordPiece()
     PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w0", eos_token="w2").save_pretrained("model")
 
 
