@@ -38,6 +38,7 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("compilers.py", include_str!("hook/compilers.py")),
     ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
+    ("decisions.py", include_str!("hook/decisions.py")),
     ("kernels.py", include_str!("hook/kernels.py")),
     ("ttir.py", include_str!("hook/ttir.py")),
     ("holders.py", include_str!("hook/holders.py")),

@@ -72,7 +72,9 @@ class _Recorder:
         self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
         if self.settings["values"]:
             host = _load("host")["Host"](torch)
-            self.values = _load("values")["Values"](torch, self.library, host, self.settings["assumed_mask"])
+            decisions = types.SimpleNamespace(**_load("decisions"))
+            values = _load("values", {"decisions": decisions})
+            self.values = values["Values"](torch, self.library, host, self.settings["assumed_mask"])
             self.values.tell = lambda summary: self.note(values=summary)
             self.values.install()
             self._change_modules(self.values.modules())
