@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::case::{Bound, Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept};
+use super::case::{Bound, Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
@@ -152,19 +152,9 @@ fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
 
 /// `` `layer3.*`, `layer2.*` and 2 more ``.
 fn names(families: &[String]) -> String {
-    let shown = families.len().min(NAMES);
-    let mut names = families[..shown].iter().map(|name| format!("`{name}`"));
-    let more = families.len() - shown;
-    let last = if more > 0 {
-        Some(format!("{more} more"))
-    } else {
-        names.next_back()
-    };
-    let first = names.collect::<Vec<_>>().join(", ");
-    match last {
-        Some(last) if !first.is_empty() => format!("{first} and {last}"),
-        last => last.unwrap_or_default(),
-    }
+    let names = families.iter().take(NAMES).map(|name| format!("`{name}`"));
+    let more = families.len().saturating_sub(NAMES);
+    listed(names.chain((more > 0).then(|| format!("{more} more"))))
 }
 
 fn checkpoint(case: &Case<'_>, units: &repeats::Repeats, made: Option<&Place>) -> Option<Fix> {

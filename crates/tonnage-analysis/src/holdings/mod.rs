@@ -386,30 +386,21 @@ impl Recording {
 
     /// The process and device that failed, or the process with most on the fullest device; none if no block is shown.
     pub fn worst(&self) -> Option<&Holdings> {
-        let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
-        // Of equals the first, so that rank 0 speaks for all.
-        let first = |track: &Holdings| Reverse(self.rank(track.process).unwrap_or(u32::MAX));
-        self.tracks
-            .iter()
-            .rev()
-            .filter(|track| track.is_shown())
-            .max_by_key(|track| {
-                (
-                    failed(track),
-                    self.in_use(track),
-                    track.peak_used(),
-                    track.peak_allocated,
-                    first(track),
-                )
-            })
+        self.failed_or_most(|track| (self.in_use(track), track.peak_used(), track.peak_allocated))
     }
 
     /// The process and device that failed, or with the largest sum of blocks: budgets are about blocks.
     pub fn most_allocated(&self) -> Option<&Holdings> {
+        self.failed_or_most(|track| track.peak_allocated)
+    }
+
+    /// The process and device that failed, or with most by some measure. Of equals the first, so that rank 0 speaks for
+    /// all.
+    fn failed_or_most<K: Ord>(&self, most: impl Fn(&Holdings) -> K) -> Option<&Holdings> {
         let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
         let first = |track: &Holdings| Reverse(self.rank(track.process).unwrap_or(u32::MAX));
         let shown = self.tracks.iter().rev().filter(|track| track.is_shown());
-        shown.max_by_key(|track| (failed(track), track.peak_allocated, first(track)))
+        shown.max_by_key(|track| (failed(track), most(track), first(track)))
     }
 
     /// Most that all processes together had in use on the device of a process, where the recording says so.
