@@ -184,6 +184,35 @@ def test_checkpointing_gives_the_peak_that_was_computed(tonnage, tmp_path):
     assert not [fix for fix in after["fixes"] if fix["advice"].startswith("checkpoint")]
 
 
+# With a norm in front, as transformers have it: it keeps what the block before gave.
+NORMED = MODEL.replace("self.up = ", "self.first = torch.nn.LayerNorm(512)\n        self.up = ").replace(
+    "self.up(x)", "self.up(self.first(x))"
+)
+AUTOCAST = """
+for _ in range(3):
+    x = torch.randn(16384, 512, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = model(x)
+        with torch.no_grad():
+            loss = (y - model(x)).square().mean()
+        loss = (y - loss).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_copies_that_autocast_makes_of_weights_are_no_outputs(tonnage, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(NORMED.replace("CALL", "block(x)") + AUTOCAST)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    fix = next(fix for fix in told["fixes"] if fix["advice"].startswith("checkpoint each of `stage*.blocks.*`: "))
+    # Of five blocks 16,384 × 512 numbers in float32. No block keeps what the last one gave: a weight stands for it.
+    assert "leaving 162.00 MiB of outputs" in fix["shown"], fix
+
+
 def test_lines_of_compiled_code_are_those_of_the_script(tonnage, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(MODEL.replace("CALL", "block(x)") + "model = torch.compile(model)" + STEPS)

@@ -128,6 +128,11 @@ fn block<'a>(case: &Case<'a>, index: u32) -> &'a Holding {
     &case.track.blocks[index as usize]
 }
 
+fn is_in_backward(case: &Case<'_>, row: u32) -> bool {
+    let span = case.track.phase_at(row);
+    span.is_some_and(|span| span.phase == Phase::Backward && span.from <= row)
+}
+
 fn by_module(case: &Case<'_>, kept: &[u32], depth: usize) -> Option<(Vec<String>, Vec<Unit>)> {
     // Units by pass and path, in the order in which they begin.
     let mut found: BTreeMap<(usize, String), Vec<u32>> = BTreeMap::new();
@@ -226,15 +231,18 @@ impl Repeats {
             };
             unit.end = block(case, last).born;
             // The backward pass comes from the next unit, which kept it, so it goes before all else; where no backward
-            // pass was seen, the last is taken for it.
-            let died = |&&index: &&u32| (block(case, index).died, Reverse(index));
+            // pass was seen, the last is taken for it. What goes earlier are copies that autocast made of weights.
+            let died = |&&index: &&u32| {
+                let died = block(case, index).died;
+                (!is_in_backward(case, died), died, Reverse(index))
+            };
             unit.output = unit.blocks.iter().min_by_key(died).copied();
             let inner = unit
                 .blocks
                 .iter()
                 .filter(|&&index| Some(index) != unit.output);
-            let deaths = inner.map(|&index| block(case, index).died);
-            unit.back = deaths.min().unwrap_or(Holding::ALIVE);
+            let first = inner.min_by_key(died);
+            unit.back = first.map_or(Holding::ALIVE, |&index| block(case, index).died);
             for &index in &unit.blocks {
                 self.member.insert(index, number);
             }
@@ -248,7 +256,9 @@ impl Repeats {
                 continue;
             }
             let over = next.blocks.iter().map(|&index| block(case, index).died);
-            let over = over.filter(|&died| died < self.units[number].back).max();
+            let back = self.units[number].back;
+            let before = |&died: &u32| died < back && is_in_backward(case, died);
+            let over = over.filter(before).max();
             if let Some(over) = over {
                 self.units[number].back = over;
             }
