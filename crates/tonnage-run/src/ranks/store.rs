@@ -175,6 +175,7 @@ struct Keys {
     /// Bytes of all of it.
     bytes: usize,
     running: Vec<Running>,
+    waits_begun: u64,
     /// The ranks of each group, by its name.
     groups: BTreeMap<String, Vec<u32>>,
 }
@@ -186,8 +187,8 @@ struct Running {
     /// Whether it was ever connected.
     came: bool,
     connections: usize,
-    /// How many of them wait for something.
-    waiting: usize,
+    /// What each of its connections waits for that does so, by a number.
+    waits: BTreeMap<u64, Vec<Vec<u8>>>,
 }
 
 impl Running {
@@ -196,13 +197,13 @@ impl Running {
             rank,
             came: false,
             connections: 0,
-            waiting: 0,
+            waits: BTreeMap::new(),
         }
     }
 
-    /// Whether it says nothing before it is answered, or nothing ever again.
-    fn is_silent(&self) -> bool {
-        self.waiting > 0 || (self.came && self.connections == 0)
+    /// Whether it has ended.
+    fn has_gone(&self) -> bool {
+        self.came && self.connections == 0
     }
 }
 
@@ -271,8 +272,15 @@ impl Keys {
             }
         }
         // Of all who wait the first: that may let it say what the others wait for.
-        self.running.iter().all(Running::is_silent)
-            && self.running.iter().position(|it| it.waiting > 0) == Some(place)
+        let mut running = self.running.iter();
+        running.all(|it| self.waits(it) || it.has_gone())
+            && self.running.iter().position(|it| self.waits(it)) == Some(place)
+    }
+
+    /// Whether a rank waits for what nobody has said. One that has not noticed yet that it was said may speak next.
+    fn waits(&self, rank: &Running) -> bool {
+        let mut waits = rank.waits.values();
+        waits.any(|asked| asked.iter().any(|key| !self.has(key)))
     }
 
     /// The ranks of the group that a key is of: one part of it is the group's name.
@@ -478,7 +486,9 @@ impl<'a> Client<'a> {
         if asked.iter().all(|key| keys.has(key)) {
             return Ok(true);
         }
-        keys.running[self.rank].waiting += 1;
+        let number = keys.waits_begun;
+        keys.waits_begun += 1;
+        keys.running[self.rank].waits.insert(number, asked.to_vec());
         let result = loop {
             let missing: Vec<_> = asked.iter().filter(|key| !keys.has(key)).collect();
             if missing.is_empty() {
@@ -500,7 +510,7 @@ impl<'a> Client<'a> {
                 Err(error) => break Err(error),
             }
         };
-        keys.running[self.rank].waiting -= 1;
+        keys.running[self.rank].waits.remove(&number);
         drop(keys);
         self.shared.changed.notify_all();
         result
@@ -542,8 +552,13 @@ impl<'a> Client<'a> {
         Ok(bytes)
     }
 
+    /// A key, without the `/` that torch's clients put in front of each.
     fn key(&mut self) -> io::Result<Vec<u8>> {
-        self.bytes(LONGEST_KEY)
+        let mut key = self.bytes(LONGEST_KEY)?;
+        if key.first() == Some(&b'/') {
+            key.remove(0);
+        }
+        Ok(key)
     }
 
     fn value(&mut self) -> io::Result<Vec<u8>> {
@@ -577,6 +592,7 @@ mod tests {
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
+        stream.set_nodelay(true).unwrap();
         let mut stream = stream;
         stream.write_all(&[0]).unwrap();
         stream.write_all(&VALIDATION.to_le_bytes()).unwrap();
@@ -589,16 +605,25 @@ mod tests {
         all
     }
 
+    /// A key as torch's clients send it.
+    fn sent(key: &[u8]) -> Vec<u8> {
+        text(&[b"/", key].concat())
+    }
+
+    fn set_query(key: &[u8], value: &[u8]) -> Vec<u8> {
+        [vec![1], sent(key), text(value)].concat()
+    }
+
+    fn wait_query(key: &[u8]) -> Vec<u8> {
+        [vec![6], 1_u64.to_le_bytes().to_vec(), sent(key)].concat()
+    }
+
     fn set(stream: &mut TcpStream, key: &[u8], value: &[u8]) {
-        stream.write_all(&[1]).unwrap();
-        stream.write_all(&text(key)).unwrap();
-        stream.write_all(&text(value)).unwrap();
+        stream.write_all(&set_query(key, value)).unwrap();
     }
 
     fn start_wait(stream: &mut TcpStream, key: &[u8]) {
-        stream.write_all(&[6]).unwrap();
-        stream.write_all(&1_u64.to_le_bytes()).unwrap();
-        stream.write_all(&text(key)).unwrap();
+        stream.write_all(&wait_query(key)).unwrap();
     }
 
     fn byte(stream: &mut TcpStream) -> u8 {
@@ -609,7 +634,7 @@ mod tests {
 
     fn get(stream: &mut TcpStream, key: &[u8]) -> Vec<u8> {
         stream.write_all(&[3]).unwrap();
-        stream.write_all(&text(key)).unwrap();
+        stream.write_all(&sent(key)).unwrap();
         let mut length = [0; 8];
         stream.read_exact(&mut length).unwrap();
         let mut value = vec![0; u64::from_le_bytes(length) as usize];
@@ -619,7 +644,7 @@ mod tests {
 
     fn add(stream: &mut TcpStream, key: &[u8], count: i64) -> i64 {
         stream.write_all(&[4]).unwrap();
-        stream.write_all(&text(key)).unwrap();
+        stream.write_all(&sent(key)).unwrap();
         stream.write_all(&count.to_le_bytes()).unwrap();
         let mut sum = [0; 8];
         stream.read_exact(&mut sum).unwrap();
@@ -684,6 +709,31 @@ mod tests {
             set(&mut first, key, b"name");
             assert_eq!(byte(&mut last), STOP_WAITING);
             assert_eq!(get(&mut last, key), b"name");
+        }
+    }
+
+    #[test]
+    fn who_has_been_told_and_has_not_gone_on_yet_may_still_speak() {
+        let store = Store::start(16, &[0, 5]).unwrap();
+        let (mut one, mut other) = (connect(&store, 0), connect(&store, 1));
+        for round in 0..40 {
+            let (to, back) = (format!("to {round}"), format!("back {round}"));
+            start_wait(&mut other, to.as_bytes());
+            thread::sleep(Duration::from_millis(1));
+            // What the other waits for, and at once a wait for its answer.
+            let both = [
+                set_query(to.as_bytes(), b"hello"),
+                wait_query(back.as_bytes()),
+            ]
+            .concat();
+            one.write_all(&both).unwrap();
+            assert_eq!(byte(&mut other), STOP_WAITING);
+            thread::sleep(Duration::from_millis(1));
+            one.set_nonblocking(true).unwrap();
+            assert!(one.peek(&mut [0]).is_err(), "answered in round {round}");
+            one.set_nonblocking(false).unwrap();
+            set(&mut other, back.as_bytes(), b"and back");
+            assert_eq!(byte(&mut one), STOP_WAITING);
         }
     }
 
