@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """What the environments of tests/compat and tests/fidelity hold, for each torch, and for packages with their own."""
 
+import shutil
 import subprocess
 import sys
 
@@ -37,14 +38,27 @@ THEN = {
     "vllm-0.27.1": "2026-08-20",
     "vllm-0.31.0": "2026-10-17",
 }
+# Which Python they need, where it is not the one that runs this: flashinfer of 0.27.1 says `array.array[int]`,
+# which is not subscriptable before 3.12.
+PYTHON = {"vllm-0.27.1": "3.12"}
+
+
+def interpreter(name):
+    """The Python that an environment is made with."""
+    version = PYTHON.get(name, ".".join(map(str, sys.version_info[:2])))
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    found = shutil.which(f"python{version}")
+    if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+        return found
+    sys.exit(f"{name} needs Python {version}: put python{version} on PATH (with pyenv, name both in PYENV_VERSION)")
 
 
 def make(folder, name):
-    """The environment `torch-VERSION` below a folder, or one of a package with its own torch, with the Python that runs
-    this."""
+    """The environment `torch-VERSION` below a folder, or one of a package with its own torch."""
     environment = folder / (name if name in OWN or name in THEN else f"torch-{name}")
     python = str(environment / "bin" / "python")
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    subprocess.run([interpreter(name), "-m", "venv", str(environment)], check=True)
     pip = [python, "-m", "pip", "install", "--quiet"]
     if name in THEN:
         # uv can leave out what came later. pyairports was published again in 2025.

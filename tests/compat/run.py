@@ -6,7 +6,7 @@
     python3 tests/compat/run.py --ci                runs the slice of CI and fails if a row is not as on a GPU
     python3 tests/compat/run.py --page              writes the page from the results that are there
     python3 tests/compat/run.py --check             fails if page or rows do not agree with the results
-    python3 tests/compat/run.py --environment 2.6.0 makes the environment of a torch
+    python3 tests/compat/run.py --environment 2.6.0 makes the environment of a torch, with the Python that it needs
 
 Results are appended to results.jsonl one by one, so it can be ended at any time and started again. A result counts for
 as long as its program and its row stay as they are. Environments are folders `torch-VERSION`, or that of a package with
