@@ -184,6 +184,100 @@ def test_checkpointing_gives_the_peak_that_was_computed(tonnage, tmp_path):
     assert not [fix for fix in after["fixes"] if fix["advice"].startswith("checkpoint")]
 
 
+PUPIL = """
+teacher = Net().cuda()
+student = torch.nn.Linear(512, 512).cuda()
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+for _ in range(3):
+    x = torch.randn(16384, 512, device="cuda")
+    LINES
+    loss = (result - target).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+TEACHER = MODEL.partition("model = ")[0].replace("CALL", "block(x)") + PUPIL
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "target = teacher(x); result = student(x)",
+        "result = student(x); target = teacher(x)",
+        "result = student(x); kept = teacher(x); target = kept.detach()",
+    ],
+)
+def test_a_teacher_that_no_optimizer_trains_needs_no_gradients(tonnage, tmp_path, lines):
+    def run(text):
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        run = tonnage(None, command=[PYTHON, str(script)])
+        assert run.code == 0, run.err
+        return json.loads(explain(run.recording, "--json")[1]), run.verdict["devices"][0]["peak_allocated"]
+
+    script = TEACHER.replace("LINES", lines)
+    told, before = run(script)
+    assert told["findings"][0]["code"] == "TN219", told["findings"]
+    fix = told["fixes"][0]
+    assert fix["code"] == "TN219" and "torch.no_grad()" in fix["advice"] and fix["peak_before"] == before
+    frozen, peak = run(script.replace("student = ", "teacher.requires_grad_(False)\nstudent = "))
+    assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
+    assert fix["peak_after"] <= 2 * fix["peak_after_least"]
+    assert not [found for found in frozen["findings"] if found["code"] == "TN219"]
+
+
+def test_a_model_that_gradients_go_through_is_no_teacher(tonnage, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(TEACHER.replace("LINES", "target = x; result = teacher(student(x))"))
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    assert not [fix for fix in told["fixes"] if "no_grad" in fix["advice"]]
+
+
+ERRORS = """
+import torch
+
+model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+errors = []
+
+
+def step(number, x):
+    loss = model(x).square().mean()
+    if number % 2 == 0:
+        raise ValueError(number)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+for number in range(16):
+    x = torch.randn(16384, 1024, device="cuda")
+    try:
+        step(number, x)
+    except ValueError as error:
+        errors.append(KEPT)
+"""
+
+
+def test_a_list_of_exceptions_keeps_what_their_tracebacks_keep(tonnage, tmp_path):
+    peaks = []
+    for kept in ("error", "str(error)"):
+        script = tmp_path / "script.py"
+        script.write_text(ERRORS.replace("KEPT", kept))
+        run = tonnage(None, command=[PYTHON, str(script)])
+        assert run.code == 0, run.err
+        told = json.loads(explain(run.recording, "--json")[1])
+        peaks.append((told, run.verdict["devices"][0]["peak_allocated"]))
+    (told, _), (_, peak) = peaks
+    assert told["findings"][0]["code"] == "TN211" and "`errors`" in told["findings"][0]["headline"]
+    assert [fix["code"] for fix in told["fixes"]] == ["TN211"], told["fixes"]
+    fix = told["fixes"][0]
+    assert "str(error)" in fix["advice"]
+    assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
+
+
 # With a norm in front, as transformers have it: it keeps what the block before gave.
 NORMED = MODEL.replace("self.up = ", "self.first = torch.nn.LayerNorm(512)\n        self.up = ").replace(
     "self.up(x)", "self.up(self.first(x))"

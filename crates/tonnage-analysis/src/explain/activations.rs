@@ -150,9 +150,21 @@ fn backward_each(case: &Case<'_>, place: Option<&Place>) -> Option<Fix> {
     })
 }
 
+/// `model[*].layers` of the family `*.layers`: the model itself is a sequence, and its parts have no names.
+fn indexed(family: &str) -> String {
+    let parts = family.split('.').take_while(|part| *part == "*").count();
+    if parts == 0 {
+        return family.to_owned();
+    }
+    format!("model{}{}", "[*]".repeat(parts), &family[2 * parts - 1..])
+}
+
 /// `` `layer3.*`, `layer2.*` and 2 more ``.
 fn names(families: &[String]) -> String {
-    let names = families.iter().take(NAMES).map(|name| format!("`{name}`"));
+    let names = families
+        .iter()
+        .take(NAMES)
+        .map(|name| format!("`{}`", indexed(name)));
     let more = families.len().saturating_sub(NAMES);
     listed(names.chain((more > 0).then(|| format!("{more} more"))))
 }
@@ -193,4 +205,21 @@ fn checkpoint(case: &Case<'_>, units: &repeats::Repeats, made: Option<&Place>) -
         bytes(most),
     );
     Some(fix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::indexed;
+
+    #[test]
+    fn parts_of_a_sequence_are_named_by_their_index() {
+        for (family, said) in [
+            ("layers.*", "layers.*"),
+            ("*", "model[*]"),
+            ("*.*", "model[*][*]"),
+            ("*.layers.*", "model[*].layers.*"),
+        ] {
+            assert_eq!(indexed(family), said);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tonnage_trace::{StackId, StackTable, meta};
+use tonnage_trace::{StackId, StackTable, TextId, meta};
 
 use super::{OnDevice, Request};
 use crate::format::count;
@@ -89,6 +89,8 @@ pub(super) struct Case<'a> {
     /// Blocks that a finding has explained already.
     claimed: HashSet<u32>,
     passes: Vec<Pass>,
+    /// Passes, from 1, whose gradients would end in a model that no optimizer trains.
+    untrained: HashSet<usize>,
 }
 
 impl<'a> Case<'a> {
@@ -122,6 +124,7 @@ impl<'a> Case<'a> {
             staying: staying(track, row),
             claimed: HashSet::new(),
             passes: passes(recording, track),
+            untrained: untrained(track),
         }
     }
 
@@ -382,6 +385,11 @@ impl<'a> Case<'a> {
         self.pass(row).is_some_and(|pass| pass.grad_in_eval)
     }
 
+    /// Whether the gradients of the pass of a row would end in a model that no optimizer trains.
+    pub(super) fn is_untrained(&self, row: u32) -> bool {
+        self.untrained.contains(&self.pass_of(row))
+    }
+
     /// Whether a pass before that of a row has a backward pass of its own.
     pub(super) fn after_training(&self, row: u32) -> bool {
         self.pass(row).is_some_and(|pass| pass.after_training)
@@ -496,6 +504,17 @@ pub(super) fn pass_of(track: &Holdings, row: u32) -> usize {
     track.passes.partition_point(|&from| from <= row)
 }
 
+/// The pass that a mark is about: it stands beside the beginning, on either side.
+fn marked(track: &Holdings, row: u32) -> usize {
+    pass_of(track, row.saturating_add(2))
+}
+
+fn untrained(track: &Holdings) -> HashSet<usize> {
+    let of = |(_, model): &&(u32, TextId)| track.untrained.contains(model);
+    let passes = track.own_graphs.iter().filter(of);
+    passes.map(|&(row, _)| marked(track, row)).collect()
+}
+
 fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {
     let ends = track.passes.iter().skip(1).copied();
     let ends = ends.chain(std::iter::once(Holding::ALIVE));
@@ -523,8 +542,7 @@ fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {
         }
     }
     for &row in &track.grad_in_eval {
-        // The mark stands beside the beginning of its pass, on either side.
-        if let Some(at) = pass_of(track, row.saturating_add(2)).checked_sub(1) {
+        if let Some(at) = marked(track, row).checked_sub(1) {
             passes[at].grad_in_eval = true;
         }
     }

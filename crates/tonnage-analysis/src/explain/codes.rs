@@ -24,6 +24,7 @@ pub use super::outside::OUTSIDE;
 pub use super::pipeline::OUTPUTS;
 pub use super::spike::SPIKE;
 pub use super::state_copy::STATE_COPY;
+pub use super::untrained::UNTRAINED;
 
 /// One kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,6 +70,7 @@ pub const ALL: &[Code] = &[
     STATE_COPY,
     WEIGHTS,
     OUTPUTS,
+    UNTRAINED,
 ];
 
 /// The code with this name.

@@ -6,7 +6,7 @@ use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
 use crate::format::bytes;
-use crate::holdings::{HeldBy, Holding, Known, Phase};
+use crate::holdings::{HeldBy, Holding, Known, Phase, Sort};
 
 /// Evaluation with graphs.
 pub const NO_GRAD: Code = code(
@@ -19,13 +19,13 @@ Recognised by: the model was entered in evaluation mode with gradients on; or no
 kept, in a job that trains elsewhere or that was seen to its end without any backward pass (then the finding is marked
 as inferred).
 What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is computed within bounds: a
-result goes when the next one is made, or, at the latest, when the next repeated block is done.",
+result goes when the next one is made, or, at the latest, when the repeated block is done that made it, or was given it.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let blocks: Vec<Live<'_>> = case
         .unexplained()
-        .filter(|live| is_kept_in_evaluation(case, live.block) && !is_collected(live.held))
+        .filter(|live| is_kept_in_evaluation(case, live.block) && !is_held_otherwise(live.held))
         .collect();
     let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
     if !case.is_large(sum, SHARE) {
@@ -61,7 +61,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     proposal.paste = Some("with torch.no_grad():".to_owned());
     let fix = bounded(case, proposal, |bound, index, block| {
         let held = index.and_then(|index| case.holder(index));
-        if !is_kept_in_evaluation(case, block) || is_collected(held) {
+        if !is_kept_in_evaluation(case, block) || is_held_otherwise(held) {
             return unchanged(block);
         }
         if bound == Bound::Least {
@@ -79,9 +79,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     })
 }
 
-/// Whether the program keeps a result itself, in a container: without gradients it still does.
-fn is_collected(held: Option<&HeldBy>) -> bool {
-    held.is_some_and(|held| held.sort.is_container())
+/// Whether the program keeps a result itself, in a container, or the traceback of an exception does: without gradients
+/// they still do.
+fn is_held_otherwise(held: Option<&HeldBy>) -> bool {
+    held.is_some_and(|held| held.sort.is_container() || held.sort == Sort::Traceback)
 }
 
 fn is_kept_in_evaluation(case: &Case<'_>, block: &Holding) -> bool {

@@ -318,10 +318,12 @@ impl Repeats {
         lifetimes
     }
 
-    /// The lifetimes of a block if no unit kept anything for a backward pass: until the next unit is done.
+    /// The lifetimes of a block if no unit kept anything for a backward pass: until its unit is done, or the next one if
+    /// it is the last that its unit made, which is what the next one is given.
     pub(super) fn without_graph(&self, index: Option<u32>, block: &Holding) -> Option<Lifetimes> {
         let unit = *self.member.get(&index?)?;
-        let next = self.units.get(unit + 1);
+        let given = self.units[unit].blocks.last() == index.as_ref();
+        let next = self.units.get(unit + 1).filter(|_| given);
         let next = next.filter(|next| next.pass == self.units[unit].pass);
         let end = next.map_or(self.units[unit].end, |next| next.end);
         let end = end.max(block.born).saturating_add(1);

@@ -835,12 +835,35 @@ fn tn212_a_model_in_evaluation_mode_keeps_what_no_backward_pass_uses() {
     let explanation = script.explain();
     assert_eq!(first(&explanation), ("TN212", Some(8), 60));
     assert_eq!(explanation.findings[0].known, Known::Exact);
-    // At most two of the three layers at once.
-    assert_eq!(promised(&explanation, "TN212"), Some((60, 40)));
+    // At most a layer and what it was given.
+    assert_eq!(promised(&explanation, "TN212"), Some((60, 30)));
     // Without the mark it is a forward pass like any other.
     let mut script = Script::new(1000);
     passes(&mut script, 1, None);
     assert_eq!(first(&script.explain()).0, "TN213");
+}
+
+#[test]
+fn tn219_a_model_that_no_optimizer_trains_and_one_that_is_trained_later() {
+    let explained = |later: Option<&str>| {
+        let mut script = Script::new(1000);
+        let blocks = passes(&mut script, 1, Some("own_graph"));
+        script.census("peak", &graph_of(&blocks, "loss"));
+        script.phase("backward", |script| {
+            for &block in blocks.iter().rev() {
+                script.free(block);
+            }
+        });
+        for mark in ["untrained_model"].into_iter().chain(later) {
+            script.note(Kind::Mark, "Model", mark, 0);
+        }
+        script.explain()
+    };
+    let explanation = explained(None);
+    // Without its output, which stays.
+    assert_eq!(first(&explanation), ("TN219", Some(7), 50));
+    assert_eq!(promised(&explanation, "TN219"), Some((60, 30)));
+    assert_eq!(first(&explained(Some("trained_model"))).0, "TN213");
 }
 
 #[test]

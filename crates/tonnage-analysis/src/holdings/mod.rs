@@ -21,7 +21,7 @@ mod sites;
 mod tests;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 use tonnage_trace::account::Moment;
@@ -324,6 +324,11 @@ pub struct Holdings {
     pub pass_ends: Vec<u32>,
     /// The rows at which a model in evaluation mode was entered with gradients on.
     pub grad_in_eval: Vec<u32>,
+    /// The rows at which a model was entered with gradients on, and nothing that it was given leads to another model;
+    /// with a name for the model.
+    pub own_graphs: Vec<(u32, TextId)>,
+    /// Those of these models of which no optimizer has a parameter, although one has parameters of another model.
+    pub untrained: HashSet<TextId>,
     /// When Python was asked who holds what, in order.
     pub censuses: Vec<Census>,
     /// What it said, in order.

@@ -535,6 +535,13 @@ impl Builder {
             }
             ("census", _) => self.out.censuses.push(Census { row, reason: name }),
             ("grad_in_eval", _) => self.out.grad_in_eval.push(row),
+            ("own_graph", _) => self.out.own_graphs.push((row, name)),
+            ("untrained_model", _) => {
+                self.out.untrained.insert(name);
+            }
+            ("trained_model", _) => {
+                self.out.untrained.remove(&name);
+            }
             ("model", _) => {
                 if let Some(model) = Model::parse(stacks.text(name)) {
                     self.out.models.retain(|known| known.name != model.name);

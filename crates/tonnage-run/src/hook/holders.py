@@ -1150,12 +1150,15 @@ class _Census:
         for optimizer in optimizers:
             for group in dict(self._attributes(optimizer)).get("param_groups") or ():
                 trained.update(map(id, group.get("params", ())))
+        # Where an optimizer has parameters of one model, those of another that none has are not trained by a loop of
+        # the script's own.
+        stepped = any(map(trained.__contains__, map(id, self._parameters(models))))
         states = {}
         for model in models:
             label = self.models.get(id(model))
             if id(model) in inside or label is None or label.scope.library:
                 continue
-            state = self._state(model, trained)
+            state = self._state(model, trained, stepped)
             name = label.full_name()
             if state is not None:
                 # Of several models in one list, the best trained.
@@ -1166,7 +1169,12 @@ class _Census:
                 said[name] = state
                 self.holders.tell(_MOMENT, f"model\t{_STATES[state]} {name}")
 
-    def _state(self, model, trained):
+    def _parameters(self, models):
+        for model in models:
+            members = dict(self._attributes(model))
+            yield from dict.values(members.get("_parameters") or {})
+
+    def _state(self, model, trained, stepped):
         state = None
         waiting, seen = [model], set()
         while waiting:
@@ -1179,7 +1187,7 @@ class _Census:
                 if parameter is None:
                     continue
                 graded = parameter.requires_grad and parameter.is_leaf and parameter._grad is not None
-                if graded or id(parameter) in trained:
+                if (graded and not stepped) or id(parameter) in trained:
                     return _STATES.index("trained")
                 state = max(state or 0, _STATES.index("untrained" if parameter.requires_grad else "frozen"))
             waiting.extend(child for child in dict.values(members.get("_modules") or {}) if child is not None)

@@ -18,6 +18,7 @@ file and the lines of the old one, so stacks look as they do without us.
 """
 
 import ast
+import collections.abc
 import dis
 import functools
 import gc
@@ -43,7 +44,7 @@ if True:
             return self._call_impl(*args, **kwargs)
         told = _tonnage
         hold = told.set_eval_frame(None)
-        told.enter(self)
+        told.enter(self, args, kwargs)
         told.set_eval_frame(hold)
         result = None
         try:
@@ -121,6 +122,18 @@ def _tensors_in(value, tensor, depth=3):
             yield from _tensors_in(one, tensor, depth - 1)
 
 
+def _may_carry_gradients(value, torch, depth=3):
+    """Whether an argument of a model may lead autograd on to what it was computed from."""
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
+    if value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device)):
+        return False
+    if depth and isinstance(value, (list, tuple, collections.abc.Mapping)):
+        parts = list(value.values()) if isinstance(value, collections.abc.Mapping) else list(value)
+        return any(_may_carry_gradients(part, torch, depth - 1) for part in parts)
+    return True
+
+
 _KEYS_AND_VALUES = {"k", "v", "kv", "kvs", "kvcache", "key", "keys", "value", "values", "past", "attn", "attention"}
 
 
@@ -160,6 +173,11 @@ class Owners:
         # In the order in which they were met: that of a set would differ from run to run.
         self.roots = weakref.WeakKeyDictionary()
         self.optimizers = weakref.WeakSet()
+        # Models that were called with gradients on and got nothing that leads to another: what they keep is for their
+        # own parameters. The number of each, and whether an optimizer has any of those, as was told last.
+        self.own_graphs = weakref.WeakKeyDictionary()
+        self.trained = {}
+        self.judged = None
         # Modules that keep tensors called a cache among their plain attributes.
         self.cache_keepers = weakref.WeakKeyDictionary()
         self.local = threading.local()
@@ -292,6 +310,7 @@ class Owners:
             self._ask_caches(root)
         for optimizer in list(self.optimizers):
             self.ask_optimizer(optimizer)
+        self._judge_models()
 
     def _meet(self, root):
         if root in self.roots:
@@ -331,13 +350,13 @@ class Owners:
                 if part is not None and not callable(part):
                     self._own_cache(f"{name}.{key}", part, depth + 1)
 
-    def _enter(self, module):
+    def _enter(self, module, arguments, options):
         """A module is called. Nothing that goes wrong here may reach the script."""
         try:
             depth = getattr(self.local, "depth", 0)
             self.local.depth = depth + 1
             if depth == 0:
-                self._begin_pass(module)
+                self._begin_pass(module, (arguments, options))
                 self.local.entered = self._enter_values()
                 self.local.outermost = None if self.backwards else module
                 if not self.backwards:
@@ -359,7 +378,7 @@ class Owners:
         turn = self.steps or self.passes
         return not self.sparing or turn < _FIRST_TURNS or turn % _TURNS == 0
 
-    def _begin_pass(self, module):
+    def _begin_pass(self, module, given):
         self._end_failed_step()
         self._meet(module)
         self.passes += 1
@@ -369,8 +388,32 @@ class Owners:
         gradients = self.torch.is_grad_enabled() and not self._turns_gradients_off(module)
         phase = self.local.phase = "forward" if gradients else "eval"
         self._note(_START, f"phase\t{phase}")
-        if gradients and not module.training and any(one.requires_grad for one in module.parameters()):
+        if not gradients or not any(one.requires_grad for one in module.parameters()):
+            return
+        if not module.training:
             self._note(_MOMENT, f"grad_in_eval\t{type(module).__name__}")
+        if not _may_carry_gradients(given, self.torch):
+            number = self.own_graphs.setdefault(module, len(self.trained))
+            self.trained.setdefault(number)
+            self._note(_MOMENT, f"own_graph\t{number}")
+
+    def _judge_models(self):
+        """Says which models no optimizer has a parameter of, although one has parameters of another model."""
+        # An optimizer is known to us from its first step on; others may be there already.
+        seen = (len(self.own_graphs), len(self.roots), len(self.optimizers))
+        if not self.own_graphs or self.judged == seen:
+            return
+        self.optimizers.update(one for one in gc.get_objects() if issubclass(type(one), self.torch.optim.Optimizer))
+        self.judged = (*seen[:2], len(self.optimizers))
+        groups = (group for one in self.optimizers for group in getattr(one, "param_groups", ()))
+        stepped = {id(parameter) for group in groups for parameter in group["params"]}
+        if not any(id(parameter) in stepped for root in list(self.roots) for parameter in root.parameters()):
+            return  # it works on copies
+        for model, number in list(self.own_graphs.items()):
+            trained = any(id(parameter) in stepped for parameter in model.parameters())
+            if self.trained[number] != trained:
+                self.trained[number] = trained
+                self._note(_MOMENT, f"{'trained' if trained else 'untrained'}_model\t{number}")
 
     def _turns_gradients_off(self, module):
         """Whether the forward function is decorated with `torch.no_grad()` or `torch.inference_mode()`."""
@@ -480,6 +523,7 @@ class Owners:
         self._note(_END, "phase\tstep")
         self._note(_MOMENT, f"step\t{self.steps}")
         self.steps += 1
+        self._judge_models()
         self.after_step(self.steps)
 
     def _in_phase(self, function, phase):

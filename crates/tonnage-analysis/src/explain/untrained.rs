@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN219: a model that no optimizer trains is called with gradients on, as a teacher whose outputs are a target.
+
+use std::collections::BTreeMap;
+
+use super::case::{Bound, Case, Live, SHARE, at, is_kept};
+use super::codes::{Code, code};
+use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
+use super::{Finding, Found, repeats};
+use crate::format::bytes;
+use crate::holdings::{Category, Holding, Known, ModelState, Phase, Sort};
+
+/// Graphs for gradients that no optimizer uses.
+pub const UNTRAINED: Code = code(
+    "TN219",
+    "gradients that no optimizer uses",
+    "A model that is not trained, such as a teacher or a reference, is called with gradients on, and its parameters
+require them. Every layer keeps its inputs for the backward pass, and if the loss depends on its outputs, a gradient is
+made for each of its parameters, which nothing uses and `zero_grad()` of the optimizer does not clear.
+
+Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another; and
+nothing that the model is given requires gradients, so they end there.
+What helps: call it under `with torch.no_grad():`, or `requires_grad_(False)` on it before. The peak without what it keeps
+is computed within bounds: a result goes when the next one is made, or, at the latest, when the repeated block is done
+that made it, or was given it.",
+);
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let blocks: Vec<Live<'_>> = case
+        .unexplained()
+        .filter(|live| goes(case, Some(live.index), live.block))
+        .collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let passes = blocks.iter().filter(|live| is_of_pass(case, live.block));
+    let largest = passes.max_by_key(|live| (live.block.bytes, live.index))?;
+    let place = case.call_site(largest.block);
+    let line = at(place.as_ref());
+    let headline = format!(
+        "the call at {line} keeps {} for gradients of a model that no optimizer trains",
+        bytes(sum)
+    );
+    let units = repeats::find_among(case, |block| is_of_pass(case, block));
+    let advice = format!(
+        "call the model at {line} under `with torch.no_grad():`, or turn its gradients off before: \
+         `requires_grad_(False)`"
+    );
+    let mut proposal = Proposal::new(UNTRAINED.code, advice, "for gradients that nothing uses");
+    proposal.paste = Some("with torch.no_grad():".to_owned());
+    let taken_back = taken_back(case);
+    let fix = bounded(case, proposal, |bound, index, block| {
+        // What the engine makes on its way to the model and through it.
+        if bound == Bound::Least && block.phase == Phase::Backward && !is_kept(block) {
+            let way = taken_back.partition_point(|&(_, to)| to < block.born);
+            let way = taken_back.get(way);
+            if way.is_some_and(|&(from, _)| from <= block.born) {
+                return sized(block, 0);
+            }
+        }
+        if !goes(case, index, block) {
+            return unchanged(block);
+        }
+        if block.category == Category::Gradients {
+            return sized(block, 0);
+        }
+        let units = units.as_ref();
+        without_graph(case, units, bound, index, block)
+    });
+    Some(Found {
+        finding: Finding {
+            code: UNTRAINED,
+            sentence: headline.clone(),
+            headline: Some(headline),
+            bytes: sum,
+            place,
+            known: Known::Exact,
+            held_by: None,
+        },
+        fixes: fix.into_iter().collect(),
+        claims: blocks.iter().map(|live| live.index).collect(),
+        mistake: true,
+    })
+}
+
+/// The rows between which backward passes have such a model before them: from their beginning to the last that they
+/// take back of it.
+fn taken_back(case: &Case<'_>) -> Vec<(u32, u32)> {
+    let mut ways: BTreeMap<u32, u32> = BTreeMap::new();
+    for block in &case.track.blocks {
+        let span = case.track.phase_at(block.died);
+        if let Some(span) = span.filter(|span| span.phase == Phase::Backward)
+            && is_of_pass(case, block)
+        {
+            let last = ways.entry(span.from).or_default();
+            *last = block.died.max(*last);
+        }
+    }
+    ways.into_iter().collect()
+}
+
+fn without_graph(
+    case: &Case<'_>,
+    units: Option<&repeats::Repeats>,
+    bound: Bound,
+    index: Option<u32>,
+    block: &Holding,
+) -> Lifetimes {
+    if bound == Bound::Least {
+        return until(block, case.next_birth(index, block).saturating_add(1));
+    }
+    let lifetimes = units.and_then(|units| units.without_graph(index, block));
+    lifetimes.unwrap_or_else(|| until(block, case.pass_end(block.born).saturating_add(1)))
+}
+
+/// Whether a block was made by such a model for a backward pass.
+fn is_of_pass(case: &Case<'_>, block: &Holding) -> bool {
+    block.phase == Phase::Forward
+        && !is_kept(block)
+        && case.is_untrained(block.born)
+        && block.born < case.pass_end(block.born)
+}
+
+/// Whether a block goes if the model builds no graph.
+fn goes(case: &Case<'_>, index: Option<u32>, block: &Holding) -> bool {
+    let held = index.and_then(|index| case.holder(index));
+    if block.category == Category::Gradients {
+        let of_it = held.filter(|held| held.sort == Sort::Grad);
+        return of_it.and_then(|held| case.model_of(held)) == Some(ModelState::Untrained);
+    }
+    // What the program refers to itself, such as the outputs, stays.
+    let in_graph = held.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
+    is_of_pass(case, block) && in_graph && !is_output(case, index, block)
+}
+
+/// Whether it is the last that the model made in its pass and left behind.
+fn is_output(case: &Case<'_>, index: Option<u32>, block: &Holding) -> bool {
+    let end = case.pass_end(block.born);
+    let later = index.map_or(&[][..], |index| &case.track.blocks[index as usize + 1..]);
+    let mut later = later.iter().take_while(|other| other.born < end);
+    block.died > end && !later.any(|other| other.died > end && !is_kept(other))
+}
