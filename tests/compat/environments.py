@@ -35,9 +35,13 @@ THEN = {
     "vllm-0.8.5.post1": "2025-05-10",
     "vllm-0.11.0": "2025-10-10",
     "vllm-0.19.0": "2026-04-10",
+    "vllm-0.19.0+gemma4": "2026-04-17",
     "vllm-0.27.1": "2026-08-20",
     "vllm-0.31.0": "2026-10-17",
 }
+# What is installed after them, against what they say they need: 0.19.0 has Gemma 4, and excludes the transformers that
+# reads its configuration.
+ALSO = {"vllm-0.19.0+gemma4": ["transformers>=5.5"]}
 # Which Python they need, where it is not the one that runs this: flashinfer of 0.27.1 says `array.array[int]`,
 # which is not subscriptable before 3.12.
 PYTHON = {"vllm-0.27.1": "3.12"}
@@ -65,7 +69,9 @@ def make(folder, name):
         subprocess.run([*pip, "uv"], check=True)
         line = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
         line += ["--exclude-newer", THEN[name], "--exclude-newer-package", "pyairports=2026-01-01"]
-        subprocess.run([*line, "vllm==" + name.removeprefix("vllm-")], check=True)
+        subprocess.run([*line, "vllm==" + name.removeprefix("vllm-").partition("+")[0]], check=True)
+        if name in ALSO:
+            subprocess.run([*line, *ALSO[name]], check=True)
         print(f"{environment} is there")
         return
     wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])

@@ -41,7 +41,7 @@ class Log:
     torch: str
     gpu: str
     what: str
-    # A name of drivers/vllm_log.py, and arguments of `vllm.LLM`.
+    # A name of drivers/vllm_log.py, and arguments of `vllm.LLM`. `served` says that the log is one of `vllm serve`.
     model: str
     settings: dict
     real: dict
@@ -112,7 +112,7 @@ def table(known):
                 pairs.append(f"{name} {shown(real)} / {shown(dry)}")
         kv = [" = ".join(filter(None, (cell("kv", found, side), cell("tokens", found, side)))) for side in (0, 1)]
         words = "; ".join(filter(None, (log.note, log.cause if abs(off) > 1 else "")))
-        version = log.environment.removeprefix("vllm-")
+        version = log.environment.removeprefix("vllm-").partition("+")[0]
         cells = [version, log.gpu, f"{log.what} ({log.source})", "<br>".join(pairs), *kv, f"{off:+.2f} %", words]
         lines.append(f"| {' | '.join(cells)} |")
     head = "| vLLM | GPU | model, settings | terms in GiB, real / dry | KV cache, real | dry | difference | |"
@@ -192,6 +192,30 @@ LOGS = [
         {"swap_space": 0},
         {"tokens": 7351 * 16},
         f"[PR 2031]({PULL}2031)",
+    ),
+    Log(
+        "vllm pr-2031 before, 4 GPUs",
+        "vllm-0.2.4",
+        "2.1.1",
+        "a100-80gb",
+        "Llama 2 70B on 4 GPUs, all defaults; only what PyTorch allocates counts",
+        "llama-2-70b",
+        {"swap_space": 0, "tensor_parallel_size": 4},
+        {"tokens": 31615 * 16},
+        f"[PR 2031]({PULL}2031)",
+        options=("--gpus", "4"),
+    ),
+    Log(
+        "vllm pr-2031 after, 4 GPUs",
+        "vllm-0.2.5",
+        "2.1.1",
+        "a100-80gb",
+        "Llama 2 70B on 4 GPUs, all defaults; everything in use counts",
+        "llama-2-70b",
+        {"swap_space": 0, "tensor_parallel_size": 4},
+        {"tokens": 20865 * 16},
+        f"[PR 2031]({PULL}2031)",
+        options=("--gpus", "4"),
     ),
     Log(
         "vllm pr-10511",
@@ -348,9 +372,21 @@ LOGS = [
         "a100-80gb",
         "gpt-oss-20b (mxfp4), 131,072 tokens, 0.65 of the memory",
         "gpt-oss-20b",
-        {"max_model_len": 131072, "gpu_memory_utilization": 0.65},
+        {"served": True, "max_model_len": 131072, "gpu_memory_utilization": 0.65},
         {"weights": 13.72, "kv": 36.56},
         "[a public page](https://myoceane.fr/index.php/ai-vllm-a100-gemma-4)",
+    ),
+    Log(
+        "vllm gemma-4",
+        "vllm-0.19.0+gemma4",
+        "2.10.0",
+        "a100-80gb",
+        "Gemma 4 26B A4B, eager, 131,072 tokens, 0.9 of the memory",
+        "gemma-4-26b-a4b",
+        {"served": True, "enforce_eager": True, "max_model_len": 131072, "gpu_memory_utilization": 0.9},
+        {"weights": 48.5, "kv": 21.5},
+        "[a public page](https://myoceane.fr/index.php/ai-vllm-a100-gemma-4)",
+        note="with transformers 5.5, which the model needs",
     ),
     Log(
         "vllm pr-12126",
@@ -384,14 +420,12 @@ LOGS = [
         "vllm-0.27.1",
         "2.13.0",
         "rtx4090",
-        "24 GB card under WSL (23.99 GiB), Qwen2.5 0.5B, 2,048 tokens, 0.85 of the memory",
+        "RTX 4090 under WSL (23.99 GiB), Qwen2.5 0.5B, 2,048 tokens, 0.85 of the memory",
         "qwen2.5-0.5b",
-        {"max_model_len": 2048, "gpu_memory_utilization": 0.85},
+        {"served": True, "max_model_len": 2048, "gpu_memory_utilization": 0.85},
         {"weights": 0.93, "consumed": 1.49, "activation": 0.25, "graphs": 0.37, "kv": 18.65, "tokens": 1629520},
         "a public log",
         options=("--capacity", "23.99GiB"),
-        note="the log does not name the card",
-        cause="consumed is 0.34 GiB less: kernel images are not counted",
     ),
     Log(
         "vllm a100",
@@ -400,7 +434,7 @@ LOGS = [
         "a100-80gb",
         "Llama 3.1 8B, all defaults",
         "llama-3.1-8b",
-        {},
+        {"served": True},
         {"weights": 15.0, "consumed": 15.26, "activation": 1.44, "graphs": 0.23, "kv": 56.21, "tokens": 460496},
         "a public log",
         note="in detail below",

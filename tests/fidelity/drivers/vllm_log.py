@@ -3,7 +3,8 @@
 
     python vllm_log.py MODEL SETTINGS
 
-SETTINGS is a JSON object of arguments of `vllm.LLM`. The sizes are those of the models' public config.json.
+SETTINGS is a JSON object of arguments of `vllm.LLM`; with `served`, what is left out is as `vllm serve` has it. Sizes
+are those of public config.json; of Gemma 4, those that transformers' conversion of its weights has.
 """
 
 import inspect
@@ -183,6 +184,70 @@ MODELS = {
         },
     },
 }
+MODELS["gemma-4-26b-a4b"] = {
+    "architectures": ["Gemma4ForConditionalGeneration"],
+    "model_type": "gemma4",
+    "audio_config": None,
+    "boi_token_id": 255999,
+    "dtype": "bfloat16",
+    "eoi_token_id": 258882,
+    "image_token_id": 258880,
+    "text_config": {
+        "model_type": "gemma4_text",
+        "attention_k_eq_v": True,
+        "dtype": "bfloat16",
+        "enable_moe_block": True,
+        "final_logit_softcapping": 30.0,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2816,
+        "hidden_size_per_layer_input": 0,
+        "intermediate_size": 2112,
+        "layer_types": [*["sliding_attention"] * 5, "full_attention"] * 5,
+        "max_position_embeddings": 262144,
+        "moe_intermediate_size": 704,
+        "num_attention_heads": 16,
+        "num_experts": 128,
+        "num_global_key_value_heads": 2,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "num_kv_shared_layers": 0,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+        "sliding_window": 1024,
+        "tie_word_embeddings": True,
+        "top_k_experts": 8,
+        "use_bidirectional_attention": "vision",
+        "vocab_size": 262144,
+    },
+    "tie_word_embeddings": True,
+    "video_token_id": 258884,
+    "vision_config": {
+        "model_type": "gemma4_vision",
+        "default_output_length": 280,
+        "dtype": "bfloat16",
+        "global_head_dim": 72,
+        "head_dim": 72,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 27,
+        "num_key_value_heads": 16,
+        "patch_size": 16,
+        "pooling_kernel_size": 3,
+        "position_embedding_size": 10240,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 100.0, "rope_type": "default"},
+        "standardize": True,
+        "use_clipped_linears": False,
+    },
+    "vision_soft_tokens_per_image": 280,
+}
 # Of models that see images.
 IMAGES = {
     "llama-3.2-11b-vision": {
@@ -202,14 +267,64 @@ IMAGES = {
 }
 
 
-def write_tokenizer(words):
-    """One word for each token, for versions that do not start without a tokenizer."""
+# Tokens that stand for images and sounds, by the names that transformers' processor knows them by.
+GEMMA4_TOKENS = {
+    "boi_token": ("<|image>", 255999),
+    "boa_token": ("<|audio>", 256000),
+    "image_token": ("<|image|>", 258880),
+    "audio_token": ("<|audio|>", 258881),
+    "eoi_token": ("<image|>", 258882),
+    "eoa_token": ("<audio|>", 258883),
+}
+
+
+def tokenizer(words, named=None):
+    """One word for each token, but for those that have a name."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.WordLevel({f"w{number}": number for number in range(words)}, unk_token="w0"))
+    named = named or {}
+    vocabulary = {f"w{number}": number for number in range(words)}
+    for text, number in named.values():
+        del vocabulary[f"w{number}"]
+        vocabulary[text] = number
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     made.decoder = decoders.WordPiece()
-    PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w0", eos_token="w2").save_pretrained("model")
+    extra = {"extra_special_tokens": {name: text for name, (text, _) in named.items()}} if named else {}
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="w0", eos_token="w2", **extra)
+
+
+def write_gemma4_processor():
+    """As transformers' conversion of the weights writes it; vLLM makes its profiling run with images."""
+    from transformers import (
+        Gemma4AudioFeatureExtractor,
+        Gemma4ImageProcessor,
+        Gemma4Processor,
+        Gemma4VideoProcessor,
+    )
+
+    words = tokenizer(262144, GEMMA4_TOKENS | {"video_token": ("<|video|>", 258884)})
+    words.pad_token = "w1"
+    Gemma4Processor(
+        image_processor=Gemma4ImageProcessor(
+            image_seq_length=280, do_normalize=False, max_soft_tokens=280, pooling_kernel_size=3
+        ),
+        feature_extractor=Gemma4AudioFeatureExtractor(),
+        video_processor=Gemma4VideoProcessor(),
+        tokenizer=words,
+        image_seq_length=280,
+    ).save_pretrained("model")
+
+
+def as_served(settings):
+    """With the defaults of `vllm serve`, which are not those of the class LLM."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    arguments = EngineArgs(model="model", load_format="dummy", **settings)
+    scheduler = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER).scheduler_config
+    names = ("max_num_batched_tokens", "max_num_seqs")
+    return {name: getattr(scheduler, name) for name in names} | settings
 
 
 def generate(llm, prompts):
@@ -232,10 +347,16 @@ def main():
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
-    if "skip_tokenizer_init" in EngineArgs.__dataclass_fields__:
+    if model.startswith("gemma-4"):
+        write_gemma4_processor()
+    elif "skip_tokenizer_init" in EngineArgs.__dataclass_fields__:
         settings["skip_tokenizer_init"] = True
     else:
-        write_tokenizer(MODELS[model]["vocab_size"])
+        # A version that does not start without one.
+        tokenizer(MODELS[model]["vocab_size"]).save_pretrained("model")
+    if settings.pop("served", False):
+        settings = as_served(settings)
+        print(f"as served: {settings}", file=sys.stderr)
     llm = LLM(model="model", load_format="dummy", **settings)
     for result in generate(llm, [list(range(1, 6)), list(range(100))]):
         print(f"{len(result.prompt_token_ids)} tokens in, {len(result.outputs[0].token_ids)} out", file=sys.stderr)
