@@ -278,6 +278,45 @@ def test_a_list_of_exceptions_keeps_what_their_tracebacks_keep(tonnage, tmp_path
     assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
 
 
+TRAINER = """
+import numpy
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+tokens = [{"input_ids": torch.arange(128), "labels": torch.arange(128)} for _ in range(128)]
+sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+arguments = TrainingArguments(
+    OUTPUT, per_device_eval_batch_size=8, max_steps=1, report_to=[], save_strategy="no", disable_tqdm=True, OPTIONS
+)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=8000, **sizes))
+
+
+def accuracy(told):
+    return {"accuracy": float(numpy.mean(told.predictions.argmax(-1) == told.label_ids))}
+
+
+trainer = Trainer(model, arguments, train_dataset=tokens, eval_dataset=tokens, compute_metrics=accuracy)
+trainer.train()
+trainer.evaluate()
+"""
+
+
+def test_predictions_that_a_trainer_collects_for_its_metrics(tonnage, tmp_path):
+    peaks = []
+    for options in ("", "eval_accumulation_steps=1"):
+        script = tmp_path / "script.py"
+        script.write_text(TRAINER.replace("OUTPUT", repr(str(tmp_path))).replace("OPTIONS", options))
+        run = tonnage(None, command=[PYTHON, str(script)])
+        assert run.code == 0, run.err
+        told = json.loads(explain(run.recording, "--json")[1])
+        peaks.append((told, run.verdict["devices"][0]["peak_allocated"]))
+    (told, _), (_, peak) = peaks
+    assert told["findings"][0]["code"] == "TN205", told["findings"]
+    fix = next(fix for fix in told["fixes"] if fix["code"] == "TN205")
+    assert fix["paste"] == "eval_accumulation_steps=1"
+    assert fix["peak_after_least"] == fix["peak_after"] == peak
+
+
 # With a norm in front, as transformers have it: it keeps what the block before gave.
 NORMED = MODEL.replace("self.up = ", "self.first = torch.nn.LayerNorm(512)\n        self.up = ").replace(
     "self.up(x)", "self.up(self.first(x))"

@@ -42,8 +42,10 @@ pub const EVALUATION: Code = code(
 their batch is larger than in training, or what comes of them is collected on the device until the end.
 
 Recognised by: blocks of several passes without gradients are alive at once, in a container that Python named; or the
-peak lies in such a pass of a recording that also trains.
-What helps: move outputs to the host after each batch (`.cpu()`), reduce them first (`argmax`), use a smaller batch.
+`Trainer` of transformers joins them for `compute_metrics`; or the peak lies in such a pass of a recording that also
+trains.
+What helps: move outputs to the host after each batch (`.cpu()`, or `eval_accumulation_steps=1` of the `Trainer`), reduce
+them first (`argmax`), use a smaller batch.
 What is trained on later comes back to the device a batch at a time.
 The peak without the collected outputs is computed from the recording.",
 );

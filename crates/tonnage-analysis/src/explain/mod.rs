@@ -2,8 +2,8 @@
 //! Why does it need what it needs, and what would help?
 //!
 //! * `codes` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
-//!   would help: `growth`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`, `optimizer`,
-//!   `untrained`, `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `spike`;
+//!   would help: `growth`, `trainer`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`,
+//!   `optimizer`, `untrained`, `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `spike`;
 //! * `class` says why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a job;
 //! * `case` is what they look at: one process on one device, at one moment;
 //! * `need` is what the whole job needs, where it was run on a device without a limit;
@@ -40,6 +40,7 @@ mod spike;
 mod state_copy;
 #[cfg(test)]
 mod tests;
+mod trainer;
 mod untrained;
 
 use std::collections::{BTreeMap, HashSet};
@@ -567,7 +568,7 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
     // What a search explains, those behind it do not look at again.
-    let searches: [Search; 18] = [
+    let searches: [Search; 19] = [
         untrained::find,
         no_grad::find,
         pipeline::find,
@@ -575,6 +576,7 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         checkpoint_file::find,
         state_copy::gathered,
         state_copy::find,
+        trainer::find,
         growth::find,
         models::two_copies,
         models::second_model,
