@@ -22,7 +22,10 @@ PACKAGES = {
                "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
 }  # fmt: skip
 # Packages that bring a torch of their own. vLLM 0.32 wants cuda-python, which writes over files of cuda-bindings.
-OWN = {"vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"])}
+OWN = {
+    "vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
+    "sglang-0.5.23": (["sglang==0.5.23"], []),
+}
 # Earlier versions of vLLM, whose logs are published, with everything as it was on a day: they set few upper limits.
 THEN = {
     "vllm-0.2.4": "2023-12-13",

@@ -623,6 +623,21 @@ ROWS.append(
         **VLLM,
     )
 )
+SGLANG = {"program": "sglang_llama.py", "torch": "2.14.1", "environment": "sglang-0.5.23", "seconds": 3000}
+ROWS += [
+    Row("sglang", ("sglang",), LLAMA_8B, "Engine, CUDA graphs, A100", gpu="a100-80gb", prints=SERVED, **SGLANG),
+    Row("sglang_h100", ("sglang",), LLAMA_8B, "Engine, CUDA graphs, H100", gpu="h100-80gb", prints=SERVED, **SGLANG),
+    Row(
+        "sglang_serve",
+        ("sglang",),
+        "Llama, 4 layers",
+        "`sglang.launch_server`, one request, SIGTERM",
+        arguments=("--serve", "--layers", "4"),
+        gpu="a100-80gb",
+        prints=r"(?s)^5 tokens in, 8 out\n.*^server ended\n.*^done",
+        **SGLANG,
+    ),
+]
 # Programs of torch and transformers alone, with other torches.
 OTHER = [
     ("2.1.2", ("gpt_eager", "gpt_compile", "resnet", "generate", "loss_is_finite", "ppo", "rnn", "leak")),

@@ -80,7 +80,7 @@ def test_inductor_before_torch_2_7_compiles_one_candidate_too():
                     raise RuntimeError("out of resources")
                 self.launchers.append(config)
 
-    compilers = hook.Compilers(lambda **facts: None)
+    compilers = hook.Compilers(lambda **facts: None, lambda tensor: None)
     compilers._change_kernels(types.SimpleNamespace(CachingAutotuner=CachingAutotuner))
     tuner = CachingAutotuner("too large", "first", "second")
     tuner.precompile()
@@ -122,4 +122,78 @@ def test_flashinfer_needs_no_nvcc_and_the_verdict_says_so(tonnage, tmp_path):
     assert run.code == 0, run.err
     assert "sampled: (4,)" in run.err
     assert "vLLM takes FlashInfer: 1" in run.err
-    assert any("FlashInfer's compiled code allocates itself (sampling)" in text for text in run.verdict["unknown"])
+    words = "allocate themselves that a package compiles with nvcc (sampling)"
+    assert any(words in text for text in run.verdict["unknown"])
+
+
+# As in CUTLASS 4 and in TVM's FFI: what a script calls of them, with the compilers left out.
+CUTE = """
+class BaseDSL:
+    @staticmethod
+    def _lazy_initialize_dsl(function):
+        function._dsl_object = BaseDSL()
+
+    @staticmethod
+    def _preprocess_and_replace_code(function):
+        raise RuntimeError("the source of a kernel was read")
+
+    def _func(self, function, *arguments, **options):
+        raise RuntimeError("cudaErrorCallRequiresNewerDriver")
+
+
+def jit(function):
+    def call(*arguments, **options):
+        BaseDSL._preprocess_and_replace_code(function)
+        return function._dsl_object._func(function, *arguments, **options)
+
+    return call
+
+
+def compile(function, *arguments):
+    return function(*arguments, compile_only=True)
+"""
+FFI = """
+def load_inline(name, *, cpp_sources=None, cuda_sources=None):
+    raise RuntimeError(f"{name} was not compiled")
+"""
+LAUNCHED = """
+import torch
+from cutlass.base_dsl.dsl import compile, jit
+from tvm_ffi.cpp.extension import load_inline
+
+
+@jit
+def double(x):
+    pass
+
+
+ones = torch.ones(4, dtype=torch.int32, device="cuda")
+print("before:", ones.sum().item())
+compile(double, ones)(ones)
+double(ones)
+load_inline("halve", cuda_sources="…").run(ones)
+if ones.sum().item() > 4:
+    print("after")
+try:
+    load_inline("plain", cpp_sources="…")
+except RuntimeError as error:
+    print("raised:", error)
+"""
+
+
+@pytest.mark.skipif(os.path.exists("/usr/local/cuda/bin/nvcc"), reason="there is an nvcc")
+def test_kernels_that_cannot_be_launched_do_nothing_and_what_they_write_is_unknown(tonnage, tmp_path):
+    for name, text in (("cutlass/base_dsl/dsl.py", CUTE), ("tvm_ffi/cpp/extension.py", FFI)):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    script = tmp_path / "launched.py"
+    script.write_text(LAUNCHED)
+    run = tonnage(None, command=[PYTHON, str(script)], PATH="/usr/bin:/bin")
+    assert run.code == 0, run.err
+    assert "before: 4" in run.err
+    # A mistake in plain C++ is the script's own.
+    assert "raised: plain was not compiled" in run.err
+    unknown = run.verdict["unknown"]
+    assert any("compiles with nvcc (halve)" in text for text in unknown)
+    assert any("decides by" in text and "launched.py:17" in text for text in unknown), unknown

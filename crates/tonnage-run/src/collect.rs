@@ -66,6 +66,8 @@ pub enum CollectError {
 /// How many entries of the blocks file are searched for a row of torch's history: as many as a history can lose
 /// between two pieces.
 const LOOK_AHEAD: usize = 1 << 17;
+/// How many modules of kernels that were not compiled are named; the names are long.
+const MOST_UNDONE_NAMED: usize = 3;
 
 /// What was written to a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -779,16 +781,23 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    /// Names what the program asked and nobody could know.
     /// Writes which modules of kernels were not compiled.
     fn undone_modules(&mut self) -> Result<(), CollectError> {
         if self.undone_modules.is_empty() {
             return Ok(());
         }
+        let (named, others) = self
+            .undone_modules
+            .split_at(self.undone_modules.len().min(MOST_UNDONE_NAMED));
+        let others = match others.len() {
+            0 => String::new(),
+            count => format!(" and {count} more"),
+        };
         self.gap(&format!(
-            "what FlashInfer's compiled code allocates itself ({}): it needs nvcc, which is not on this machine, so it \
-             was not compiled and did nothing; what FlashInfer allocates in Python is counted",
-            self.undone_modules.join(", ")
+            "what modules of kernels allocate themselves that a package compiles with nvcc ({}{others}): nvcc is not \
+             on this machine, so they were not compiled and did nothing; what the package allocates in Python is \
+             counted",
+            named.join(", ")
         ))
     }
 

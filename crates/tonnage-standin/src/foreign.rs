@@ -57,8 +57,8 @@ const PACKAGES: [(&str, &str, bool); 8] = [
 ];
 
 /// Libraries that belong to CUDA or torch. Their own static runtimes are never what a program computes with here:
-/// the stand-in takes the calls that would use them.
-const OURS: [&str; 13] = [
+/// the stand-in takes the calls that would use them; of CuTe's, the hook does.
+const OURS: [&str; 14] = [
     "libtorch",
     "libc10",
     "libcublas",
@@ -69,6 +69,7 @@ const OURS: [&str; 13] = [
     "libcusparse",
     "libcupti",
     "libcufile",
+    "libcute_dsl_runtime",
     "libnccl",
     "libnv",
     "libtonnage_standin",
@@ -128,10 +129,15 @@ fn package(path: &str) -> Option<(&'static str, bool)> {
     found.map(|(_, name, divides)| (*name, *divides))
 }
 
+/// Whether a library is CUDA Python's of the driver, which looks up every function by its name and has no runtime.
+fn looks_up_all(path: &str) -> bool {
+    path.contains("/cuda/bindings/") && file_name(path).contains("driver.")
+}
+
 /// Whether calls from these libraries, the innermost first, are those of somebody who cannot be followed.
 fn judge(callers: &[String], how: How) -> Option<Foreign> {
     let first = callers.first()?;
-    if OURS.iter().any(|ours| file_name(first).starts_with(ours)) {
+    if OURS.iter().any(|ours| file_name(first).starts_with(ours)) || looks_up_all(first) {
         return None;
     }
     let known = callers.iter().find_map(|path| Some((path, package(path)?)));
@@ -252,6 +258,8 @@ mod tests {
         assert_eq!(judged(&[cudnn, torch], How::Runtime), None);
         assert_eq!(judged(&[torch], How::Memory), None);
         assert_eq!(judged(&[], How::Runtime), None);
+        let bindings = "/x/site-packages/cuda/bindings/_internal/driver.cpython-312-x86_64-linux-gnu.so";
+        assert_eq!(judged(&[bindings], How::Runtime), None);
     }
 
     #[test]

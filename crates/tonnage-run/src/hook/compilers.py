@@ -7,10 +7,15 @@ says nothing, and compiling takes minutes. Here the first candidate that compile
 is taken; where Inductor chooses between a library and kernels of its own, the
 library. Which one a GPU would take is unknown by nature, and the verdict says so.
 
-FlashInfer compiles its kernels with nvcc when they are first used. Where there is
-no nvcc, a GPU's machine would have one, and so would have taken these kernels: a
-module whose functions do nothing takes their place. FlashInfer allocates results
-and work space in Python, before it calls them; the verdict names the modules.
+FlashInfer and SGLang compile kernels with nvcc when they are first used, and so
+does whoever loads sources with TVM's FFI. Where there is no nvcc, a GPU's machine
+would have one, and so would have taken these kernels: a module whose functions do
+nothing takes their place. Results and work space are allocated in Python, before
+such a function is called; the verdict names the modules.
+
+CuTe's kernels in Python, of CUTLASS, are launched by a library that has a CUDA
+runtime of its own, which fails here. They allocate nothing, so they are neither
+compiled nor launched.
 """
 
 import functools
@@ -19,8 +24,10 @@ import shutil
 
 
 class Compilers:
-    def __init__(self, note):
+    def __init__(self, note, forget):
         self.note = note
+        # Told of each tensor that a kernel may have written, and that was not computed.
+        self.forget = forget
         # Whether a choice was made that goes by time on a GPU.
         self.chose = False
 
@@ -32,6 +39,11 @@ class Compilers:
             "torch._inductor.runtime.triton_heuristics": self._change_kernels,
             "torch._inductor.select_algorithm": self._change_algorithms,
             "flashinfer.jit.core": self._change_flashinfer,
+            "sglang.kernels.jit.utils.compile.loader": self._change_sglang,
+            "tvm_ffi.cpp.extension": self._change_tvm,
+            "deep_gemm.cuda_helpers": self._find_toolkit,
+            "deep_gemm": self._change_deep_gemm,
+            "cutlass.base_dsl.dsl": self._change_cute,
             "vllm.envs": self._change_vllm,
         }
 
@@ -113,22 +125,105 @@ class Compilers:
         if not has_nvcc():
             os.environ.setdefault("VLLM_HAS_FLASHINFER_CUBIN", "1")
 
+    def _change_cute(self, module):
+        # FlashInfer would keep what was compiled, and there is nothing to keep.
+        os.environ["FLASHINFER_CUTE_DSL_DISABLE_CACHE"] = "1"
+        language = module.BaseDSL
+        prepare = language._preprocess_and_replace_code
+
+        def prepare_nothing(function):
+            # The function gets its attributes, as `compile` wants them; its source is not rewritten.
+            initialize = getattr(language, "_lazy_initialize_dsl", None)
+            if initialize is None:
+                prepare(function)
+            else:
+                initialize(function)
+
+        def compile_nothing(this, function, *arguments, compile_only=False, **options):
+            if compile_only:
+                return _Nothing(function.__name__, self.forget)
+            _forget_all(self.forget, arguments, options)
+            return None
+
+        language._preprocess_and_replace_code = staticmethod(prepare_nothing)
+        language._func = compile_nothing
+
     def _change_flashinfer(self, module):
-        if has_nvcc():
+        self._load_or_do_nothing(module.JitSpec, "build_and_load", lambda spec, *_, **__: spec.name)
+
+    def _change_sglang(self, module):
+        def name_of(*names, cuda_files=None, **_):
+            return "_".join(map(str, names)) if cuda_files else None
+
+        self._load_or_do_nothing(module, "load_jit", name_of)
+
+    def _find_toolkit(self, module):
+        """DeepGEMM cannot be imported without a CUDA toolkit, also where none of its kernels is used."""
+        find = getattr(module, "find_cuda_home", None)
+        if find is None or has_nvcc():
             return
-        spec = module.JitSpec
-        load = spec.build_and_load
+
+        @functools.wraps(find)
+        def find_or_assume():
+            try:
+                return find()
+            except Exception:
+                return "/usr/local/cuda"
+
+        module.find_cuda_home = find_or_assume
+
+    def _change_deep_gemm(self, module):
+        """Its operators, settings among them, look for nvcc when one is first called."""
+        operators = getattr(module, "_C", None)
+        if operators is None or has_nvcc():
+            return
+
+        def or_nothing(operator):
+            def call(*arguments, **options):
+                try:
+                    return operator(*arguments, **options)
+                except RuntimeError:
+                    self.note(undone_modules=["deep_gemm"])
+                    _forget_all(self.forget, arguments, options)
+
+            return call
+
+        class Operators:
+            def __getattr__(self, name):
+                return or_nothing(getattr(operators, name))
+
+        module._C = Operators()
+        for name, value in list(vars(module).items()):
+            if type(value).__name__ in ("OpOverload", "builtin_function_or_method"):
+                setattr(module, name, or_nothing(value))
+
+    def _change_tvm(self, module):
+        def name_of(name="a module", cuda_sources=None, cuda_files=None, **_):
+            return str(name) if cuda_sources or cuda_files else None
+
+        for name in ("load_inline", "load"):
+            self._load_or_do_nothing(module, name, name_of)
+
+    def _load_or_do_nothing(self, place, name, name_of):
+        """Puts a function in the place of one that compiles a module and loads it. `name_of` gets what that one gets,
+        and gives no name where nvcc is not needed."""
+        load = getattr(place, name, None)
+        if load is None or has_nvcc():
+            return
 
         @functools.wraps(load)
-        def load_or_do_nothing(this, *arguments, **options):
+        def load_or_do_nothing(*arguments, **options):
             try:
-                return load(this, *arguments, **options)
+                return load(*arguments, **options)
             except Exception:
                 # Nothing was compiled before, and nothing can be.
-                self.note(undone_modules=[this.name])
-                return _Nothing(this.name)
+                module = name_of(*arguments, **options)
+                if module is None:
+                    raise
+                self.note(undone_modules=[module])
+                return _Nothing(module, self.forget)
 
-        spec.build_and_load = load_or_do_nothing
+        setattr(place, name, load_or_do_nothing)
 
 
 def has_nvcc():
@@ -139,20 +234,26 @@ def has_nvcc():
     return shutil.which("nvcc") is not None
 
 
-class _Nothing:
-    """A module of kernels that were not compiled: each of its functions does nothing."""
+def _forget_all(forget, arguments, options):
+    for one in (*arguments, *options.values()):
+        if hasattr(one, "untyped_storage"):
+            forget(one)
 
-    def __init__(self, name):
+
+class _Nothing:
+    """A kernel, or a module of kernels, that was not compiled: each of its functions does nothing."""
+
+    def __init__(self, name, forget):
         self._name = name
+        self._forget = forget
+
+    def __call__(self, *arguments, **options):
+        _forget_all(self._forget, arguments, options)
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._do_nothing
+        return self
 
     def __getitem__(self, name):
-        return self._do_nothing
-
-    @staticmethod
-    def _do_nothing(*arguments, **options):
-        return None
+        return self

@@ -23,6 +23,7 @@ import dis
 import functools
 import gc
 import importlib
+import itertools
 import sys
 import threading
 import weakref
@@ -146,6 +147,11 @@ def _is_cache(name, owner=""):
         return False
     inside = f"{path}.{owner}".lower()
     return not _KEYS_AND_VALUES.isdisjoint(last.lower().split("_")) or "attn" in inside or "attention" in inside
+
+
+def _is_cache_class(kind):
+    """Whether objects of a class keep keys and values, by its name or that of one it is made from: SGLang's pools."""
+    return any("kvcache" in name or "kvpool" in name for name in (one.__name__.lower() for one in kind.__mro__))
 
 
 class _Calls:
@@ -293,6 +299,7 @@ class Owners:
     def ask_all(self):
         """Asks everything there is, known or not."""
         modules, inside = [], set()
+        caches = {}
         for thing in gc.get_objects():
             # Not `isinstance`, which would run code of objects that only pretend.
             kind = type(thing)
@@ -301,6 +308,10 @@ class Owners:
             elif issubclass(kind, self.torch.nn.Module) and "_modules" in vars(thing):
                 modules.append(thing)
                 inside.update(map(id, thing.children()))
+            elif kind not in caches:
+                caches[kind] = [thing] if _is_cache_class(kind) else None
+            elif caches[kind]:
+                caches[kind].append(thing)
         for module in modules:
             if id(module) not in inside:
                 self._meet(module)
@@ -308,6 +319,10 @@ class Owners:
         for root in list(self.roots):
             self.ask_module(root)
             self._ask_caches(root)
+        for thing in itertools.chain.from_iterable(filter(None, caches.values())):
+            for name, value in list(getattr(thing, "__dict__", {}).items()):
+                if not _KEYS_AND_VALUES.isdisjoint(name.lower().split("_")):
+                    self._own_cache(f"{type(thing).__name__}.{name}", value)
         for optimizer in list(self.optimizers):
             self.ask_optimizer(optimizer)
         self._judge_models()

@@ -111,7 +111,8 @@ class _Recorder:
             self.gpu.sample()
 
     def _change_compilers(self):
-        self.compilers = _load("compilers")["Compilers"](self.note)
+        forget = self.values.forget if self.values is not None else lambda tensor: None
+        self.compilers = _load("compilers")["Compilers"](self.note, forget)
         changes = self.compilers.modules()
         if self.values is not None:
             ttir = types.SimpleNamespace(**_load("ttir"))
