@@ -258,7 +258,8 @@ mod tests {
         assert_eq!(judged(&[cudnn, torch], How::Runtime), None);
         assert_eq!(judged(&[torch], How::Memory), None);
         assert_eq!(judged(&[], How::Runtime), None);
-        let bindings = "/x/site-packages/cuda/bindings/_internal/driver.cpython-312-x86_64-linux-gnu.so";
+        let bindings =
+            "/x/site-packages/cuda/bindings/_internal/driver.cpython-312-x86_64-linux-gnu.so";
         assert_eq!(judged(&[bindings], How::Runtime), None);
     }
 

@@ -337,6 +337,7 @@ class Holders:
         self.sources = {}
         self.states = {}
         self.busy = False
+        self.before_census = lambda: None
         self.taken = 0
         self.taken_at_failures = 0
         self.looks = 0
@@ -391,6 +392,7 @@ class Holders:
         census = None
         try:
             with self.torch._C.DisableTorchFunction():
+                self.before_census()
                 census = _Census(self, not backward)
                 census.ask()
                 walked = not backward

@@ -170,6 +170,9 @@ class Owners:
         # Before torch 2.3 there is no such function, and `bool()` is false.
         self.is_compiling = getattr(torch.compiler, "is_compiling", bool)
         self.holders = holders
+        if holders is not None:
+            # A server that is killed is not asked at its end.
+            holders.before_census = self.ask_pools
         self.values = values
         self.tell = library.tonnage_note
         self.tell.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
@@ -299,7 +302,6 @@ class Owners:
     def ask_all(self):
         """Asks everything there is, known or not."""
         modules, inside = [], set()
-        caches = {}
         for thing in gc.get_objects():
             # Not `isinstance`, which would run code of objects that only pretend.
             kind = type(thing)
@@ -308,10 +310,6 @@ class Owners:
             elif issubclass(kind, self.torch.nn.Module) and "_modules" in vars(thing):
                 modules.append(thing)
                 inside.update(map(id, thing.children()))
-            elif kind not in caches:
-                caches[kind] = [thing] if _is_cache_class(kind) else None
-            elif caches[kind]:
-                caches[kind].append(thing)
         for module in modules:
             if id(module) not in inside:
                 self._meet(module)
@@ -319,13 +317,20 @@ class Owners:
         for root in list(self.roots):
             self.ask_module(root)
             self._ask_caches(root)
-        for thing in itertools.chain.from_iterable(filter(None, caches.values())):
-            for name, value in list(getattr(thing, "__dict__", {}).items()):
-                if not _KEYS_AND_VALUES.isdisjoint(name.lower().split("_")):
-                    self._own_cache(f"{type(thing).__name__}.{name}", value)
+        self.ask_pools()
         for optimizer in list(self.optimizers):
             self.ask_optimizer(optimizer)
         self._judge_models()
+
+    def ask_pools(self):
+        """Asks objects that keep keys and values outside of any model."""
+        objects = gc.get_objects()
+        kinds = list(map(type, objects))
+        pools = {kind for kind in set(kinds) if _is_cache_class(kind)}
+        for thing in itertools.compress(objects, map(pools.__contains__, kinds)):
+            for name, value in list(getattr(thing, "__dict__", {}).items()):
+                if not _KEYS_AND_VALUES.isdisjoint(name.lower().split("_")):
+                    self._own_cache(f"{type(thing).__name__}.{name}", value)
 
     def _meet(self, root):
         if root in self.roots:
