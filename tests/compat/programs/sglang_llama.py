@@ -40,7 +40,8 @@ def generate(arguments):
     )
     for prompt in (list(range(1, 6)), list(range(100))):
         answer = engine.generate(input_ids=prompt, sampling_params=SAMPLING)
-        print(f"{len(prompt)} tokens in, {len(answer['output_ids'])} out: {answer['meta_info']['finish_reason']['type']}")
+        reason = answer["meta_info"]["finish_reason"]["type"]
+        print(f"{len(prompt)} tokens in, {len(answer['output_ids'])} out: {reason}")
     engine.shutdown()
 
 
