@@ -65,3 +65,39 @@ def test_a_program_may_compile_ahead_of_time(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(path)])
     assert "compiled: True" in run.err, run.err
     assert "data pointer of FakeTensor" not in run.err
+
+
+IN_PLACE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale(x_ptr, rows_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    x, out = x_ptr + at, out_ptr + at
+    for start in range(0, n, BLOCK):
+        row = tl.load(rows_ptr + start // BLOCK)
+        tl.store(out + row * BLOCK, tl.load(x) * 2.0)
+        x += BLOCK
+
+
+x, rows, out = torch.ones(256, device="cuda"), torch.arange(4, device="cuda"), torch.zeros(256, device="cuda")
+scale[(1,)](x, rows, out, 256, BLOCK=64)
+if x.sum().item() == 256 and rows.sum().item() == 6:
+    print("what it read is known")
+if out.sum().item() == 0:
+    print("nothing was computed")
+"""
+
+
+def test_what_a_kernel_wrote_that_was_not_computed_is_unknown(tonnage, tmp_path):
+    path = tmp_path / "in_place.py"
+    path.write_text(IN_PLACE)
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 0, run.err
+    assert "what it read is known" in run.err
+    unknown = run.verdict["unknown_values"]
+    assert unknown["decisions"] == 1, unknown
+    assert unknown["first_read"]["line"] == IN_PLACE.splitlines().index("if out.sum().item() == 0:") + 1, unknown

@@ -8,6 +8,7 @@ of the host. A kernel that cannot be computed is left undone, as all others.
 """
 
 import ctypes
+import functools
 
 _UNKNOWN, _DRAWN, _KNOWN = range(3)
 # Pieces of memory that are asked about one by one.
@@ -167,6 +168,9 @@ class Kernels:
         self.library = library
         self.values = values
         self.kernels = {}
+        # Where those that were not computed may write, by function; and whether the last launch was computed.
+        self.written = {}
+        self.computed = False
         self.memory = None
         library.tonnage_kernel_launched.argtypes = [ctypes.c_void_p]
         library.tonnage_kernel_launched.restype = None
@@ -178,7 +182,43 @@ class Kernels:
 
     def modules(self):
         """What to do when these modules have been imported."""
-        return {"triton.compiler.compiler": self._change_triton}
+        return {"triton.compiler.compiler": self._change_triton, "triton.runtime.jit": self._watch_launches}
+
+    def _watch_launches(self, module):
+        """What a kernel writes that was not computed is no longer known. The driver gets addresses only; here are the
+        tensors."""
+        kind = module.JITFunction
+        run = kind.__dict__.get("run")
+        if run is None:
+            # Triton of torch 2.1 makes one for each kernel.
+            return
+
+        @functools.wraps(run)
+        def run_and_forget(this, *arguments, **options):
+            self.computed = False
+            kernel = run(this, *arguments, **options)
+            if not self.computed and not options.get("warmup"):
+                self._forget(kernel, this.arg_names, arguments, options)
+            return kernel
+
+        kind.run = run_and_forget
+
+    def _forget(self, kernel, names, arguments, options):
+        try:
+            given = dict(zip(names, arguments)) | options
+            tensors = [given[name] for name in names if hasattr(given.get(name), "untyped_storage")]
+            if not tensors:
+                return
+            places = self.written.get(kernel.function)
+            if places is None:
+                places = self.written[kernel.function] = ttir.written_pointers(kernel.asm["ttir"])
+            count, written = places
+            for at, tensor in enumerate(tensors):
+                if count != len(tensors) or at in written:
+                    self.values.forget(tensor)
+        except Exception:
+            # Nothing that goes wrong here may reach the script.
+            pass
 
     def _change_triton(self, module):
         import numpy
@@ -228,5 +268,6 @@ class Kernels:
         memory.wrote_known = False
         try:
             kernel.run(arguments, grid, memory)
+            self.computed = True
         except Exception:
             memory.give_up()

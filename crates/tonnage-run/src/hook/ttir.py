@@ -793,6 +793,49 @@ class _Writer:
         self.put("return")
 
 
+_WRITES = re.compile(r"\b(?:tt|tts|ttng)\.(?:store|atomic_rmw|atomic_cas|\w*descriptor_(?:store|reduce|scatter))\b")
+_NAME = re.compile(r"%[\w$.-]+")
+_DEFINED = re.compile(r"(%[\w$.-]+)(?::\d+)? = (\S+) (.*)")
+
+
+def written_pointers(text):
+    """How many pointers a kernel gets, and the places of those that it may write to among them.
+
+    A pointer that is written to is followed back to the arguments that it was made from; what cannot be followed may be
+    any of them."""
+    text = _without_locations(text)
+    function = re.search(r"tt\.func public @\S+?\((.*?)\)(?: attributes| ->| \{)", text)
+    if function is None:
+        raise Refused("its text")
+    arguments = [part.partition(":") for part in _split(function[1])]
+    pointers = [name.strip() for name, _, kind in arguments if "!tt.ptr" in kind or "tensordesc" in kind]
+    made_from, starts, lost = {}, [], "tt.call" in text
+    for line in text[function.end() :].splitlines():
+        line = line.split(" : ")[0]
+        if writes := _WRITES.search(line):
+            starts += _NAME.findall(line[writes.end() :])[:1]
+        for name, first in re.findall(r"(%[\w$.-]+) = (%[\w$.-]+)", line):
+            # What a loop carries on: it begins with this.
+            made_from.setdefault(name, []).append(first)
+        if defined := _DEFINED.match(line.strip()):
+            name, operation, operands = defined.groups()
+            operands = _NAME.findall(operands)
+            if operation == "tt.addptr":
+                operands = operands[:1]
+            elif operation == "tt.load":
+                operands = None
+            made_from[name] = operands
+    seen = set()
+    while starts:
+        name = starts.pop()
+        if name not in seen and name not in pointers:
+            before = made_from.get(name)
+            lost |= not before
+            starts += before or ()
+        seen.add(name)
+    return len(pointers), {at for at, name in enumerate(pointers) if lost or name in seen}
+
+
 class Kernel:
     """A kernel that can be computed; `Refused` if it cannot be or need not be."""
 
