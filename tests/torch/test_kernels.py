@@ -100,4 +100,4 @@ def test_what_a_kernel_wrote_that_was_not_computed_is_unknown(tonnage, tmp_path)
     assert "what it read is known" in run.err
     unknown = run.verdict["unknown_values"]
     assert unknown["decisions"] == 1, unknown
-    assert unknown["first_read"]["line"] == IN_PLACE.splitlines().index("if out.sum().item() == 0:") + 1, unknown
+    assert unknown["first_decision"]["line"] == IN_PLACE.splitlines().index("if out.sum().item() == 0:") + 1, unknown
