@@ -3,8 +3,9 @@
 
     python vllm_log.py MODEL SETTINGS
 
-SETTINGS is a JSON object of arguments of `vllm.LLM`; with `served`, what is left out is as `vllm serve` has it. Sizes
-are those of public config.json; of Gemma 4, those that transformers' conversion of its weights has.
+SETTINGS is a JSON object of arguments of `vllm.LLM`; with `served`, what is left out is as `vllm serve` has it, with
+`ray`, Ray is told how many GPUs there are. Sizes are those of public config.json; of Gemma 4, those that transformers'
+conversion of its weights has.
 """
 
 import inspect
@@ -354,6 +355,11 @@ def main():
     else:
         # A version that does not start without one.
         tokenizer(MODELS[model]["vocab_size"]).save_pretrained("model")
+    if settings.pop("ray", False):
+        import ray
+
+        # Ray 2.8 counts the folders of /proc/driver/nvidia/gpus, which a machine without a GPU does not have.
+        ray.init(num_gpus=settings["tensor_parallel_size"])
     if settings.pop("served", False):
         settings = as_served(settings)
         print(f"as served: {settings}", file=sys.stderr)
