@@ -101,3 +101,33 @@ def test_what_a_kernel_wrote_that_was_not_computed_is_unknown(tonnage, tmp_path)
     unknown = run.verdict["unknown_values"]
     assert unknown["decisions"] == 1, unknown
     assert unknown["first_decision"]["line"] == IN_PLACE.splitlines().index("if out.sum().item() == 0:") + 1, unknown
+
+
+COMPILED = """
+import torch
+
+
+@torch.compile
+def count(steps, limits):
+    steps += 1
+    return limits * 2
+
+
+steps, limits = torch.zeros((), dtype=torch.int64, device="cuda"), torch.ones((), device="cuda")
+count(steps, limits)
+if limits.item() == 1:
+    print("what it read is known")
+if steps.item() == 0:
+    print("nothing was computed")
+"""
+
+
+def test_what_compiled_code_changes_in_place_is_unknown(tonnage, tmp_path):
+    path = tmp_path / "compiled.py"
+    path.write_text(COMPILED)
+    run = tonnage(None, command=[PYTHON, str(path)])
+    assert run.code == 0, run.err
+    assert "what it read is known" in run.err
+    unknown = run.verdict["unknown_values"]
+    assert unknown["decisions"] == 1, unknown
+    assert unknown["first_decision"]["line"] == COMPILED.splitlines().index("if steps.item() == 0:") + 1, unknown

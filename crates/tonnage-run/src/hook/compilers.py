@@ -103,8 +103,26 @@ class Compilers:
             return compile_all(this, *arguments, **options)
 
         setattr(tuner, name, compile_one)
+        self._watch_launches(tuner)
         if hasattr(tuner, "coordinate_descent_tuning"):
             tuner.coordinate_descent_tuning = lambda this, launcher, *_, **__: launcher
+
+    def _watch_launches(self, tuner):
+        """What Inductor's kernels change in place is not computed, and no operator of torch tells of it."""
+        run = getattr(tuner, "run", None)
+        if run is None:
+            return
+
+        @functools.wraps(run)
+        def run_and_forget(this, *arguments, **options):
+            result = run(this, *arguments, **options)
+            changed = getattr(this, "mutated_arg_names", None)
+            if changed:
+                given = dict(zip(this.fn.arg_names, arguments)) | options
+                _forget_all(self.forget, (given.get(name) for name in changed), {})
+            return result
+
+        tuner.run = run_and_forget
 
     def _change_algorithms(self, module):
         cache = module.AlgorithmSelectorCache
