@@ -216,6 +216,8 @@ LOGS = [
         {"tokens": 20865 * 16},
         f"[PR 2031]({PULL}2031)",
         options=("--gpus", "4"),
+        cause="there the memory of activations waited until the GPU had reduced them, because torch called"
+        f" `record_stream`, as vLLM found five days later ([PR 2151]({PULL}2151)); here the GPU is never behind",
     ),
     Log(
         "vllm pr-10511",
@@ -329,6 +331,7 @@ LOGS = [
         {"weights": 7.51, "other": 0.39, "activation": 2.53, "kv": 3.76, "tokens": 3852 * 16},
         f"[issue 11251]({ISSUE}11251)",
         options=("--capacity", "15.77GiB", "--gpus", "2"),
+        cause="the difference is 0.04 GiB beside PyTorch, which are not counted",
     ),
     Log(
         "vllm a5000 eager",
