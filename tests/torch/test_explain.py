@@ -234,6 +234,71 @@ def test_a_teacher_that_no_optimizer_trains_needs_no_gradients(tonnage, tmp_path
     assert not [found for found in frozen["findings"] if found["code"] == "TN219"]
 
 
+def peaks_of(tonnage, tmp_path, *scripts):
+    """What is said of each script, and its peak."""
+    found = []
+    for text in scripts:
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        run = tonnage(None, command=[PYTHON, str(script)])
+        assert run.code == 0, run.err
+        told = json.loads(explain(run.recording, "--json")[1])
+        found.append((told, run.verdict["devices"][0]["peak_allocated"]))
+    return found
+
+
+def test_a_function_that_calls_the_teacher_and_the_student(tonnage, tmp_path):
+    helper = "def call(net, x):\n    return net(x).log_softmax(-1)[:, :256].sum(-1)\n\n\nteacher = Net()"
+    script = TEACHER.replace("teacher = Net()", helper).replace("LINES", "result = call(student, x)\n    TARGET")
+    scripts = [
+        script.replace("TARGET", line)
+        for line in ("target = call(teacher, x)", "with torch.no_grad(): target = call(teacher, x)")
+    ]
+    (told, _), (_, peak) = peaks_of(tonnage, tmp_path, *scripts)
+    found = told["findings"][0]
+    assert found["code"] == "TN219"
+    assert scripts[0].splitlines()[found["place"]["line"] - 1].strip() == "target = call(teacher, x)"
+    fix = told["fixes"][0]
+    assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
+
+
+ADAPTERS = """
+import torch
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = torch.nn.Linear(2048, 2048)
+        self.down = torch.nn.Linear(2048, 8)
+        self.up = torch.nn.Linear(8, 2048)
+
+    def forward(self, x):
+        return torch.relu(self.base(x) + self.up(self.down(x)))
+
+
+model = torch.nn.Sequential(*[Adapted() for _ in range(6)]).cuda()
+FREEZE
+optimizer = torch.optim.AdamW([one for name, one in model.named_parameters() if "base" not in name])
+for _ in range(3):
+    model(torch.randn(64, 2048, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_gradients_of_parameters_that_no_optimizer_has(tonnage, tmp_path):
+    freeze = "for layer in model: layer.base.requires_grad_(False)"
+    scripts = [ADAPTERS.replace("FREEZE", line) for line in ("", freeze)]
+    (told, _), (frozen, peak) = peaks_of(tonnage, tmp_path, *scripts)
+    found = told["findings"][0]
+    assert found["code"] == "TN219" and found["bytes"] == 6 * (2048 + 1) * 2048 * 4, found
+    fix = next(fix for fix in told["fixes"] if fix["code"] == "TN219")
+    assert "requires_grad_(False)" in fix["advice"] and "at most" in fix["shown"]
+    assert fix["peak_after_least"] <= peak <= fix["peak_after"], (fix, peak)
+    assert not [found for found in frozen["findings"] if found["code"] == "TN219"]
+
+
 def test_a_model_that_gradients_go_through_is_no_teacher(tonnage, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(TEACHER.replace("LINES", "target = x; result = teacher(student(x))"))

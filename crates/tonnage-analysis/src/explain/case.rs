@@ -216,23 +216,25 @@ impl<'a> Case<'a> {
 
     /// The user's line that called the model in whose forward pass a block was made; else that of the block.
     pub(super) fn call_site(&self, block: &Holding) -> Option<Place> {
-        let stack = block.stack?;
+        let callers = block.stack.map(|stack| self.callers(stack));
+        let caller = callers.and_then(|callers| callers.into_iter().next());
+        caller.or_else(|| self.site(block))
+    }
+
+    /// The user's lines on the way to the call of the model in whose forward pass a stack is, the innermost first.
+    pub(super) fn callers(&self, stack: StackId) -> Vec<Place> {
         let frames: Vec<_> = self.stacks().frames(stack).collect();
         let outermost = frames
             .iter()
             .rposition(|frame| frame.file.ends_with(MODULE_FILE));
-        let Some(outermost) = outermost else {
-            return self.site(block);
-        };
-        let caller = frames[outermost..]
-            .iter()
-            .find(|frame| is_users(frame.file));
-        let place = caller.map(|frame| Place {
+        let outside = outermost.map_or(&[][..], |outermost| &frames[outermost..]);
+        let users = outside.iter().filter(|frame| is_users(frame.file));
+        let place = users.map(|frame| Place {
             file: frame.file.to_owned(),
             line: frame.line,
             function: frame.function.to_owned(),
         });
-        place.or_else(|| self.site(block))
+        place.collect()
     }
 
     pub(super) fn has_function(&self, stack: Option<StackId>, names: &[&str]) -> bool {
@@ -300,8 +302,7 @@ impl<'a> Case<'a> {
     }
 
     /// When a block that the backward pass of its own pass needs is taken back, if nothing else keeps it. At the
-    /// earliest when that pass begins, at the latest with those that were made next to it, or else the later the
-    /// earlier it was made.
+    /// earliest when that pass begins, at the latest with what was made before it.
     pub(super) fn taken_back(&self, index: u32, block: &Holding, bound: Bound) -> Option<u32> {
         let pass = self.pass(block.born)?;
         let (from, to) = pass.back?;
@@ -312,20 +313,12 @@ impl<'a> Case<'a> {
         if !pass.used {
             return None;
         }
-        let blocks = &self.track.blocks;
-        let near = blocks[index as usize + 1..].iter();
-        let near = near.take_while(|other| other.born < from);
+        // What was made before it is needed after it.
+        let before = self.track.blocks[..index as usize].iter().rev();
+        let before = before.take_while(|other| other.born >= pass.from);
         let same = |other: &&Holding| !is_kept(other) && other.died > from && other.died <= to;
-        let mut near = near.filter(same);
-        if let Some(other) = near.next() {
-            return Some(other.died);
-        }
-        let first = blocks.partition_point(|other| other.born < pass.from);
-        let last = blocks.partition_point(|other| other.born < from);
-        let number = (last - first).max(1) as u64;
-        let after = (last as u64).saturating_sub(u64::from(index));
-        let part = u64::from(to - from) * after / number;
-        Some(from.saturating_add(part as u32).max(from + 1))
+        let mut before = before.filter(same);
+        Some(before.next().map_or(to, |other| other.died))
     }
 
     /// The row at which the first of the passes ends that wait for the backward pass of `row`.

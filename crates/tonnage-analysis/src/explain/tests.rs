@@ -867,6 +867,38 @@ fn tn219_a_model_that_no_optimizer_trains_and_one_that_is_trained_later() {
 }
 
 #[test]
+fn tn201_what_a_hook_keeps_is_needed_by_the_backward_pass_as_well() {
+    let mut script = Script::new(1000);
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        let (mut before, mut after) = (0, 0);
+        script.phase("forward", |script| {
+            before = script.alloc(10, &[line(5)]);
+            kept.push(script.alloc(10, &[line(7)]));
+            after = script.alloc(1, &[line(8)]);
+        });
+        script.phase("backward", |script| {
+            script.free(after);
+            // It may be needed until here, and what was made before it is needed longer.
+            let gradient = script.alloc(30, &[]);
+            if kept.len() == 5 {
+                let answers: Vec<_> = kept
+                    .iter()
+                    .map(|&at| (at, "kept", "list /home/me/train.py:12"))
+                    .collect();
+                script.census("peak", &answers);
+            }
+            script.free(gradient);
+            script.free(before);
+        });
+    }
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN201", Some(12), 50));
+    assert_eq!(promised(&explanation, "TN201"), Some((90, 50)));
+    assert_eq!(explanation.fixes[0].peak_after_least / MIB, 40);
+}
+
+#[test]
 fn tn212_what_the_program_collects_stays_without_gradients() {
     let mut script = Script::new(1000);
     let blocks = passes(&mut script, 5, Some("grad_in_eval"));

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN219: a model that no optimizer trains is called with gradients on, as a teacher whose outputs are a target.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::case::{Bound, Case, Live, SHARE, at, is_kept};
+use tonnage_trace::StackId;
+
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
 use super::{Finding, Found, repeats};
 use crate::format::bytes;
-use crate::holdings::{Category, Holding, Known, ModelState, Phase, Sort};
+use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Phase, Place, Sort};
 
 /// Graphs for gradients that no optimizer uses.
 pub const UNTRAINED: Code = code(
@@ -16,16 +18,23 @@ pub const UNTRAINED: Code = code(
     "gradients that no optimizer uses",
     "A model that is not trained, such as a teacher or a reference, is called with gradients on, and its parameters
 require them. Every layer keeps its inputs for the backward pass, and if the loss depends on its outputs, a gradient is
-made for each of its parameters, which nothing uses and `zero_grad()` of the optimizer does not clear.
+made for each of its parameters, which nothing uses and `zero_grad()` of the optimizer does not clear. The same holds for
+the weights beside adapters, and for a network that a loss is computed with, if they are not frozen.
 
-Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another; and
-nothing that the model is given requires gradients, so they end there.
-What helps: call it under `with torch.no_grad():`, or `requires_grad_(False)` on it before. The peak without what it keeps
-is computed within bounds: a result goes when the next one is made, or, at the latest, when the repeated block is done
+Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another, and
+nothing that the model is given requires gradients, so they end there. Or there are gradients of parameters that no
+optimizer has.
+What helps: call the model under `with torch.no_grad():`, or `requires_grad_(False)` on it before. The peak without what it
+keeps is computed within bounds: a result goes when the next one is made, or, at the latest, when the repeated block is done
 that made it, or was given it.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    of_passes(case).or_else(|| of_parameters(case))
+}
+
+/// What a model keeps, all of which is in vain.
+fn of_passes(case: &Case<'_>) -> Option<Found> {
     let blocks: Vec<Live<'_>> = case
         .unexplained()
         .filter(|live| goes(case, Some(live.index), live.block))
@@ -36,7 +45,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let passes = blocks.iter().filter(|live| is_of_pass(case, live.block));
     let largest = passes.max_by_key(|live| (live.block.bytes, live.index))?;
-    let place = case.call_site(largest.block);
+    let place = called_at(case, largest.block);
     let line = at(place.as_ref());
     let headline = format!(
         "the call at {line} keeps {} for gradients of a model that no optimizer trains",
@@ -51,13 +60,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     proposal.paste = Some("with torch.no_grad():".to_owned());
     let taken_back = taken_back(case);
     let fix = bounded(case, proposal, |bound, index, block| {
-        // What the engine makes on its way to the model and through it.
-        if bound == Bound::Least && block.phase == Phase::Backward && !is_kept(block) {
-            let way = taken_back.partition_point(|&(_, to)| to < block.born);
-            let way = taken_back.get(way);
-            if way.is_some_and(|&(from, _)| from <= block.born) {
-                return sized(block, 0);
-            }
+        if bound == Bound::Least && may_go(case, &taken_back, index, block) {
+            return until(block, case.next_birth(index, block).saturating_add(1));
         }
         if !goes(case, index, block) {
             return unchanged(block);
@@ -82,6 +86,107 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         claims: blocks.iter().map(|live| live.index).collect(),
         mistake: true,
     })
+}
+
+/// Gradients of parameters that no optimizer has, of a model that gradients have to go through.
+fn of_parameters(case: &Case<'_>) -> Option<Found> {
+    let of = |live: &Live<'_>| is_unused_gradient(case, live.held, live.block);
+    let blocks: Vec<Live<'_>> = case.unexplained().filter(of).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, SHARE) {
+        return None;
+    }
+    let held = most_named(&blocks)?;
+    let named = blocks.iter().find_map(|live| live.block.name);
+    let example = named.map_or_else(String::new, |name| {
+        format!(", such as `{}`", case.stacks().text(name))
+    });
+    let headline = format!(
+        "{} of gradients in {}, of parameters that no optimizer has",
+        bytes(sum),
+        held.said()
+    );
+    let sentence = format!("{headline}{example} ({})", at(held.place.as_ref()));
+    let advice = format!(
+        "turn gradients off for these parameters of {} before the first pass: `requires_grad_(False)`",
+        held.said()
+    );
+    let proposal = Proposal::new(UNTRAINED.code, advice, "of gradients that nothing uses");
+    let fix = bounded(case, proposal, |bound, index, block| {
+        let held = index.and_then(|index| case.holder(index));
+        if is_unused_gradient(case, held, block) {
+            return sized(block, 0);
+        }
+        // What is kept for these gradients alone is not known: at the least, nothing else is kept.
+        let kept = block.phase == Phase::Forward && block.category == Category::Activations;
+        if bound == Bound::Least && kept && !is_kept(block) {
+            return until(block, case.next_birth(index, block).saturating_add(1));
+        }
+        unchanged(block)
+    });
+    let fix = fix.map(|mut fix| {
+        fix.shown = format!(
+            "{} - at least {} of gradients that nothing uses = at most {}",
+            bytes(fix.peak_before),
+            bytes(fix.peak_before - fix.peak_after),
+            bytes(fix.peak_after)
+        );
+        fix
+    });
+    Some(Found {
+        finding: Finding {
+            code: UNTRAINED,
+            headline: Some(headline),
+            sentence,
+            bytes: sum,
+            place: held.place.clone(),
+            known: Known::Exact,
+            held_by: Some(held.clone()),
+        },
+        fixes: fix.into_iter().collect(),
+        claims: blocks.iter().map(|live| live.index).collect(),
+        mistake: true,
+    })
+}
+
+/// The user's line that calls the model of a block and no model that is trained: both may be called by one function.
+fn called_at(case: &Case<'_>, block: &Holding) -> Option<Place> {
+    let trained: BTreeSet<StackId> = case
+        .track
+        .blocks
+        .iter()
+        .filter(|other| other.phase == Phase::Forward && !case.is_untrained(other.born))
+        .filter_map(|other| other.stack)
+        .collect();
+    let trained: BTreeSet<Place> = trained
+        .into_iter()
+        .flat_map(|stack| case.callers(stack))
+        .collect();
+    let mut callers = block
+        .stack
+        .map_or_else(Vec::new, |stack| case.callers(stack));
+    callers.retain(|place| !trained.contains(place));
+    let own = callers.into_iter().next();
+    own.or_else(|| case.call_site(block))
+}
+
+/// Whether a block may go too: what is computed from the outputs, and what backward passes make on their way.
+fn may_go(case: &Case<'_>, taken_back: &[(u32, u32)], index: Option<u32>, block: &Holding) -> bool {
+    let of_pass = block.phase == Phase::Forward && case.is_untrained(block.born);
+    if of_pass && block.category == Category::KvCache {
+        return block.known != Known::Exact;
+    }
+    if is_kept(block) {
+        return false;
+    }
+    let held = index.and_then(|index| case.holder(index));
+    let in_graph = held.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
+    if of_pass && in_graph && block.born >= case.pass_end(block.born) {
+        return true;
+    }
+    let way = taken_back.partition_point(|&(_, to)| to < block.born);
+    let way = taken_back.get(way);
+    block.phase == Phase::Backward && way.is_some_and(|&(from, _)| from <= block.born)
 }
 
 /// The rows between which backward passes have such a model before them: from their beginning to the last that they
@@ -126,12 +231,21 @@ fn is_of_pass(case: &Case<'_>, block: &Holding) -> bool {
 fn goes(case: &Case<'_>, index: Option<u32>, block: &Holding) -> bool {
     let held = index.and_then(|index| case.holder(index));
     if block.category == Category::Gradients {
-        let of_it = held.filter(|held| held.sort == Sort::Grad);
-        return of_it.and_then(|held| case.model_of(held)) == Some(ModelState::Untrained);
+        return is_unused_gradient(case, held, block);
     }
     // What the program refers to itself, such as the outputs, stays.
     let in_graph = held.is_none_or(|held| matches!(held.sort, Sort::Graph | Sort::Nothing));
     is_of_pass(case, block) && in_graph && !is_output(case, index, block)
+}
+
+/// Whether it is the gradient of a parameter that no optimizer has.
+fn is_unused_gradient(case: &Case<'_>, held: Option<&HeldBy>, block: &Holding) -> bool {
+    let named = block
+        .name
+        .is_some_and(|name| case.track.unstepped.contains(&name));
+    let model = held.filter(|held| held.sort == Sort::Grad);
+    let model = model.and_then(|held| case.model_of(held));
+    block.category == Category::Gradients && (named || model == Some(ModelState::Untrained))
 }
 
 /// Whether it is the last that the model made in its pass and left behind.

@@ -329,6 +329,8 @@ pub struct Holdings {
     pub own_graphs: Vec<(u32, TextId)>,
     /// Those of these models of which no optimizer has a parameter, although one has parameters of another model.
     pub untrained: HashSet<TextId>,
+    /// Names of parameters that have gradients and that no optimizer has, of models of which one has others.
+    pub unstepped: HashSet<TextId>,
     /// When Python was asked who holds what, in order.
     pub censuses: Vec<Census>,
     /// What it said, in order.

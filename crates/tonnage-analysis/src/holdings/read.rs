@@ -542,6 +542,12 @@ impl Builder {
             ("trained_model", _) => {
                 self.out.untrained.remove(&name);
             }
+            ("unstepped", _) => {
+                self.out.unstepped.insert(name);
+            }
+            ("stepped", _) => {
+                self.out.unstepped.remove(&name);
+            }
             ("model", _) => {
                 if let Some(model) = Model::parse(stacks.text(name)) {
                     self.out.models.retain(|known| known.name != model.name);

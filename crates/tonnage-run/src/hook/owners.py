@@ -186,6 +186,8 @@ class Owners:
         # own parameters. The number of each, and whether an optimizer has any of those, as was told last.
         self.own_graphs = weakref.WeakKeyDictionary()
         self.trained = {}
+        # Names of parameters with gradients that no optimizer uses, and what was known when that was told.
+        self.unstepped = set()
         self.judged = None
         # Modules that keep tensors called a cache among their plain attributes.
         self.cache_keepers = weakref.WeakKeyDictionary()
@@ -418,22 +420,44 @@ class Owners:
             self._note(_MOMENT, f"own_graph\t{number}")
 
     def _judge_models(self):
-        """Says which models no optimizer has a parameter of, although one has parameters of another model."""
+        """Says which models no optimizer has a parameter of, although one has parameters of another model; and which
+        parameters have gradients that none uses."""
         # An optimizer is known to us from its first step on; others may be there already.
-        seen = (len(self.own_graphs), len(self.roots), len(self.optimizers))
-        if not self.own_graphs or self.judged == seen:
-            return
-        self.optimizers.update(one for one in gc.get_objects() if issubclass(type(one), self.torch.optim.Optimizer))
-        self.judged = (*seen[:2], len(self.optimizers))
+        if self.judged != self._known_models():
+            known = (one for one in gc.get_objects() if issubclass(type(one), self.torch.optim.Optimizer))
+            self.optimizers.update(known)
+            self.judged = self._known_models()
+            self._tell_models(self._stepped())
+
+    def _known_models(self):
         groups = (group for one in self.optimizers for group in getattr(one, "param_groups", ()))
-        stepped = {id(parameter) for group in groups for parameter in group["params"]}
-        if not any(id(parameter) in stepped for root in list(self.roots) for parameter in root.parameters()):
-            return  # it works on copies
+        return (len(self.own_graphs), len(self.roots), len(self.optimizers), sum(len(one["params"]) for one in groups))
+
+    def _stepped(self):
+        groups = (group for one in self.optimizers for group in getattr(one, "param_groups", ()))
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
+    def _tell_models(self, stepped):
+        named = [[(name, one) for name, one in root.named_parameters()] for root in list(self.roots)]
+        trained = {_plain(name) for parameters in named for name, one in parameters if id(one) in stepped}
+        if not trained:
+            return  # optimizers work on copies
         for model, number in list(self.own_graphs.items()):
-            trained = any(id(parameter) in stepped for parameter in model.parameters())
-            if self.trained[number] != trained:
-                self.trained[number] = trained
-                self._note(_MOMENT, f"{'trained' if trained else 'untrained'}_model\t{number}")
+            told = any(id(parameter) in stepped for parameter in model.parameters())
+            if self.trained[number] != told:
+                self.trained[number] = told
+                self._note(_MOMENT, f"{'trained' if told else 'untrained'}_model\t{number}")
+        unused = set()
+        for parameters in named:
+            if any(id(one) in stepped for _, one in parameters):
+                unused.update(
+                    _plain(name) for name, one in parameters if id(one) not in stepped and one.grad is not None
+                )
+        for name in sorted(unused - trained - self.unstepped):
+            self._note(_MOMENT, f"unstepped\t{name}")
+        for name in sorted(self.unstepped & trained):
+            self._note(_MOMENT, f"stepped\t{name}")
+        self.unstepped = (self.unstepped | unused) - trained
 
     def _turns_gradients_off(self, module):
         """Whether the forward function is decorated with `torch.no_grad()` or `torch.inference_mode()`."""
