@@ -351,6 +351,40 @@ def test_a_list_of_exceptions_keeps_what_their_tracebacks_keep(tonnage, tmp_path
     assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
 
 
+# Under autocast the next block keeps a smaller copy of what it is given, and checkpointing the whole.
+RESIDUAL = MODEL.replace("self.norm = torch.nn.BatchNorm1d(2048)", "self.norm = torch.nn.Identity()").replace(
+    "self.down(torch.relu(self.norm(self.up(x))))", "self.down(torch.relu(self.norm(self.up(x)))).float()"
+)
+
+
+def test_checkpointing_keeps_an_output_that_only_passes(tonnage, tmp_path):
+    steps = STEPS.replace("    model(", "    with torch.autocast('cuda', dtype=torch.bfloat16): y = model(")
+    steps = steps.replace(").square()", ")\n    y.square()")
+    calls = ("block(x)", "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)")
+    (told, _), (_, peak) = peaks_of(tonnage, tmp_path, *[RESIDUAL.replace("CALL", call) + steps for call in calls])
+    fix = next(fix for fix in told["fixes"] if fix["advice"].startswith("checkpoint each of `stage*.blocks.*`: "))
+    assert fix["peak_after_least"] * 0.95 <= peak <= fix["peak_after"] * 1.05, (fix, peak)
+
+
+LOSSES = """
+measure = torch.nn.MSELoss()
+for _ in range(3):
+    loss = 0
+    for _ in range(4):
+        x = torch.randn(8192, 512, device="cuda")
+        loss = loss + measure(model(x), x)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_loss_is_no_forward_pass_of_its_own(tonnage, tmp_path):
+    ((told, _),) = peaks_of(tonnage, tmp_path, MODEL.replace("CALL", "block(x)") + LOSSES)
+    assert told["findings"][0]["headline"].endswith("of 4 forward passes at once"), told["findings"]
+    assert any("`backward()` for each micro-batch" in fix["advice"] for fix in told["fixes"])
+
+
 TRAINER = """
 import numpy
 import torch

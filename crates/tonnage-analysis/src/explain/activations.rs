@@ -30,8 +30,11 @@ as a loss is: two encoders whose outputs meet in one loss leave none.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    let is_activation =
-        |live: &Live<'_>| live.block.category == Category::Activations && !is_kept(live.block);
+    let is_activation = |live: &Live<'_>| {
+        live.block.category == Category::Activations
+            && !is_kept(live.block)
+            && !is_collected(case, live)
+    };
     let blocks: Vec<Live<'_>> = case.unexplained().filter(is_activation).collect();
     let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
     if !case.is_large(sum, LARGE_SHARE) {
@@ -97,6 +100,14 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         claims: blocks.iter().map(|live| live.index).collect(),
         mistake: false,
     })
+}
+
+/// Whether the program made it after a pass and has it in a container, as batches that are loaded ahead: no backward pass
+/// takes it back.
+fn is_collected(case: &Case<'_>, live: &Live<'_>) -> bool {
+    live.held.is_some_and(|held| held.sort.is_container())
+        && live.block.born >= case.pass_end(live.block.born)
+        && !graphs::is_used_later(case, live.block)
 }
 
 /// The passes of which results are kept for a backward pass, if several are, and what holds them together.

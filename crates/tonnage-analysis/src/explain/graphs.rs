@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
-use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept};
+use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, failed_otherwise, pipeline};
@@ -31,6 +31,8 @@ What helps: for statistics, add numbers: `total += loss.detach()` or `.item()`. 
 graphs is computed from the recording.",
 );
 
+/// So many other containers are named.
+const OTHERS: usize = 3;
 /// Bytes up to which a tensor is a number rather than a state.
 const NUMBER: u64 = 4096;
 
@@ -239,14 +241,16 @@ fn fix(
         }
     });
     fix.map(|mut fix| {
-        if let Some(other) = also_keeps(case, held) {
+        let others = also_keep(case, held);
+        if !others.is_empty() {
             // Without its graph the named one alone may free nothing, so nothing is promised.
             fix.outcome = FixOutcome::Unknown;
             fix.room = None;
+            let hold = if others.len() == 1 { "holds" } else { "hold" };
+            let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
             let _ = write!(
                 fix.advice,
-                "; {} holds results of the same passes, and their graphs unless they are detached",
-                other.said()
+                "; {others} {hold} results of the same passes, and their graphs unless they are detached"
             );
         }
         fix
@@ -304,8 +308,8 @@ pub(super) fn without_graph(
     Some(until(block, row))
 }
 
-/// A container with results of several passes, whose graphs nobody asked about: a block has one holder.
-fn also_keeps<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Option<&'a HeldBy> {
+/// Containers with results of several passes, whose graphs nobody asked about: a block has one holder.
+fn also_keep<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Vec<&'a HeldBy> {
     let keeper = held.map(|held| held.name.as_str());
     let mut passes: BTreeMap<&HeldBy, BTreeSet<usize>> = BTreeMap::new();
     for live in case.alive() {
@@ -320,7 +324,7 @@ fn also_keeps<'a>(case: &'a Case<'_>, held: Option<&HeldBy>) -> Option<&'a HeldB
         }
     }
     let several = passes.into_iter().filter(|(_, born)| born.len() >= PASSES);
-    several.map(|(held, _)| held).next()
+    several.map(|(held, _)| held).collect()
 }
 
 /// Whether what carries the graphs is a state rather than a number: its own tensor is large.

@@ -8,7 +8,8 @@
 //! the compiler has laid out the layers as one, and chose what it keeps.
 //!
 //! What a unit would keep under checkpointing is its output, which is the input of
-//! the next one; the rest is computed again in the backward pass.
+//! the next one; the rest is computed again in the backward pass. An output that only
+//! passes, because the next unit keeps a copy of another type, would be kept then.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,6 +28,8 @@ const DEPTHS: usize = 3;
 /// One unit in one pass.
 pub(super) struct Unit {
     pub(super) pass: usize,
+    /// `layers.3`; none where it is a round of a loop.
+    path: Option<String>,
     /// What it keeps for the backward pass, by index among the blocks, in the order of births.
     blocks: Vec<u32>,
     /// The one of them that the next unit reads.
@@ -44,6 +47,8 @@ pub(super) struct Repeats {
     pub(super) units: Vec<Unit>,
     /// The unit of each block.
     member: HashMap<u32, usize>,
+    /// The unit that each block is the output of, if no unit keeps it: it goes while the next one works.
+    passing: HashMap<u32, usize>,
 }
 
 /// A block that the backward pass needs, as far as its lifetime tells.
@@ -106,6 +111,7 @@ pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Opti
             families,
             units,
             member: HashMap::new(),
+            passing: HashMap::new(),
         };
         repeats.settle(case);
         repeats
@@ -116,7 +122,8 @@ pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Opti
         .map(settled)
         .min_by_key(|repeats| {
             let (inner, most, _) = repeats.at_moment(case);
-            Reverse(inner - most)
+            let added = repeats.added_at_moment(case);
+            Reverse((inner - most).saturating_sub(added))
         })
         .or_else(|| {
             let units = is_one_module(case, &kept).then(|| by_stack(case, &kept))??;
@@ -162,13 +169,16 @@ fn by_module(case: &Case<'_>, kept: &[u32], depth: usize) -> Option<(Vec<String>
         .collect();
     names.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
-    let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
-    (!names.is_empty()).then(|| (names, units.map(unit_from).collect()))
+    let units = found
+        .into_iter()
+        .map(|((pass, path), blocks)| unit_from(pass, Some(path), blocks));
+    (!names.is_empty()).then(|| (names, units.collect()))
 }
 
-fn unit_from((pass, blocks): (usize, Vec<u32>)) -> Unit {
+fn unit_from(pass: usize, path: Option<String>, blocks: Vec<u32>) -> Unit {
     Unit {
         pass,
+        path,
         blocks,
         output: None,
         end: 0,
@@ -216,8 +226,12 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
     if found.is_empty() {
         return None;
     }
-    let units = found.into_iter().map(|((pass, _), blocks)| (pass, blocks));
-    Some(units.map(unit_from).collect())
+    let units = found.into_iter();
+    Some(
+        units
+            .map(|((pass, _), blocks)| unit_from(pass, None, blocks))
+            .collect(),
+    )
 }
 
 impl Repeats {
@@ -247,6 +261,7 @@ impl Repeats {
                 self.member.insert(index, number);
             }
         }
+        self.find_passing(case);
         // The backward pass of a unit begins when that of the next one is over.
         for number in 0..self.units.len() {
             let Some(next) = self.units.get(number + 1) else {
@@ -261,6 +276,41 @@ impl Repeats {
             let over = over.filter(before).max();
             if let Some(over) = over {
                 self.units[number].back = over;
+            }
+        }
+    }
+
+    /// Finds outputs that no unit keeps: the last that a unit made and that is there when the next one begins.
+    fn find_passing(&mut self, case: &Case<'_>) {
+        let blocks = &case.track.blocks;
+        for number in 0..self.units.len().saturating_sub(1) {
+            let (unit, next) = (&self.units[number], &self.units[number + 1]);
+            let (Some(path), Some(&first), Some(&begin)) =
+                (&unit.path, unit.blocks.first(), next.blocks.first())
+            else {
+                continue;
+            };
+            let born = block(case, begin).born;
+            let within = |other: &Holding| {
+                let module = other.module.map(|id| case.stacks().text(id));
+                let rest = module.and_then(|module| module.strip_prefix(path.as_str()));
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let range = first as usize..(begin as usize).min(blocks.len());
+            let made = (first..).zip(blocks.get(range).unwrap_or_default());
+            let stays = |(_, other): &(u32, &Holding)| {
+                other.phase == Phase::Forward
+                    && !is_kept(other)
+                    && other.died > born
+                    && within(other)
+            };
+            let last = made.filter(stays).map(|(index, _)| index).last();
+            if let Some(index) =
+                last.filter(|index| unit.pass == next.pass && !self.member.contains_key(index))
+                && !is_in_backward(case, block(case, index).died)
+            {
+                self.units[number].output = None;
+                self.passing.insert(index, number);
             }
         }
     }
@@ -298,11 +348,29 @@ impl Repeats {
             }
         }
         let sum = inner.values().sum();
+        outputs += self.added_at_moment(case);
         (sum, inner.into_values().max().unwrap_or(0), outputs)
+    }
+
+    /// Bytes of outputs that are not alive at the moment and would be.
+    fn added_at_moment(&self, case: &Case<'_>) -> u64 {
+        let added = |(&index, &unit): (&u32, &usize)| {
+            let block = block(case, index);
+            let there = block.died <= case.row && case.row < self.units[unit].back;
+            there.then_some(block.bytes)
+        };
+        self.passing.iter().filter_map(added).sum()
     }
 
     /// The lifetimes of a block if every unit were checkpointed.
     pub(super) fn checkpointed(&self, index: Option<u32>, block: &Holding) -> Lifetimes {
+        if let Some(&unit) = index.and_then(|index| self.passing.get(&index)) {
+            return vec![(
+                block.born,
+                block.died.max(self.units[unit].back),
+                block.bytes,
+            )];
+        }
         let Some(unit) = self.inner(index) else {
             return unchanged(block);
         };

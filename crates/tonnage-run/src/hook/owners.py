@@ -195,6 +195,8 @@ class Owners:
         self.backwards = 0
         self.steps = 0
         self.passes = 0
+        # The phase that began last, if it is not the pass of a module that learns nothing.
+        self.last_phase = None
         # Whether a real GPU waits while torch is asked: then it is asked after the first passes and some later ones.
         self.sparing = False
         # Called with the number of steps that are done.
@@ -408,7 +410,13 @@ class Owners:
         if self.backwards:
             return
         gradients = self.torch.is_grad_enabled() and not self._turns_gradients_off(module)
+        learns = next(module.parameters(), None) is not None
+        # A loss, or what else has nothing to learn, belongs to the pass before it.
+        if gradients and not learns and self.last_phase == "forward":
+            self.local.phase = None
+            return
         phase = self.local.phase = "forward" if gradients else "eval"
+        self.last_phase = phase if learns else None
         self._note(_START, f"phase\t{phase}")
         if not gradients or not any(one.requires_grad for one in module.parameters()):
             return
@@ -536,6 +544,7 @@ class Owners:
         self.local.stepping = getattr(self.local, "stepping", 0) + 1
         if self.values is not None and not self._steps_by_values(optimizer) and self.values.pause():
             self.local.paused = True
+        self.last_phase = "step"
         self._note(_START, "phase\tstep")
 
     def _steps_by_values(self, optimizer):
@@ -578,6 +587,7 @@ class Owners:
             if inner:
                 self._ask_holders()
             self._note(_START, f"phase\t{phase}")
+            self.last_phase = phase
             self.backwards += inner
             paused, handles = False, ()
             if inner and self.values is not None:
