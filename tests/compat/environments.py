@@ -25,6 +25,7 @@ PACKAGES = {
 OWN = {
     "vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
     "sglang-0.5.23": (["sglang==0.5.23"], []),
+    "transformers-5.23.0": (["torch==2.15.0", "transformers[serving]==5.23.0"], []),
 }
 # Earlier versions of vLLM, whose logs are published, with everything as it was on a day: they set few upper limits.
 THEN = {

@@ -623,6 +623,19 @@ ROWS.append(
         **VLLM,
     )
 )
+SERVING = {"program": "transformers_serve.py", "environment": "transformers-5.23.0"}
+ROWS += [
+    Row(
+        f"transformers_serve{name}",
+        HF,
+        "Llama, 8 layers",
+        f"`transformers serve`{setting}, one completion, SIGTERM",
+        arguments=arguments,
+        prints=r"(?s)^answered: length\n.*^server ended\n.*^done",
+        **SERVING,
+    )
+    for name, setting, arguments in (("", "", ()), ("_batching", " with continuous batching", ("--batching",)))
+]
 SGLANG = {"program": "sglang_llama.py", "torch": "2.14.1", "environment": "sglang-0.5.23", "seconds": 3000}
 ROWS += [
     Row("sglang", ("sglang",), LLAMA_8B, "Engine, CUDA graphs, A100", gpu="a100-80gb", prints=SERVED, **SGLANG),
