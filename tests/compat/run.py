@@ -205,7 +205,7 @@ def judge(row, tonnage, python):
 def shorten(text):
     """Without folders of this machine."""
     return re.sub(
-        r"(/[\w.@+-]+)+/",
+        r"(?<![\w.@+-])(/[\w.@+-]+)+/",
         lambda found: found.group(0).rsplit("site-packages/", 1)[1] if "site-packages/" in found.group(0) else "",
         text,
     )
