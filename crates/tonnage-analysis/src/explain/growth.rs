@@ -212,7 +212,10 @@ fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
 
 /// Whether the holder replaces what it holds by something larger, rather than holding more things.
 fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
-    let of = |block: &&Holding| pile.lines.contains(&line(block)) && block.born <= case.row;
+    // What a backward pass makes has no line of its own.
+    let of = |block: &&Holding| {
+        block.stack.is_some() && pile.lines.contains(&line(block)) && block.born <= case.row
+    };
     let made = case.track.blocks.iter().filter(of);
     let large = pile.bytes / pile.blocks.len().max(1) as u64 / 8;
     made.filter(|block| block.bytes > large).count() > 2 * pile.blocks.len()
@@ -319,6 +322,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     let lines: HashSet<Line> = growing
         .iter()
         .flat_map(|pile| pile.lines.iter().copied())
+        .filter(|(stack, _)| stack.is_some())
         .collect();
     let place = at(finding.place.as_ref());
     let code = finding.code.code;
@@ -402,6 +406,11 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             }
             let without = graphs::without_graph(case, &in_graphs, bound, Some(index), block);
             return without.unwrap_or_else(|| unchanged(block));
+        }
+        if block.stack.is_none() {
+            // Made by a backward pass: there until the names of this round are assigned anew.
+            let next = bound == Bound::Most;
+            return until(block, case.round_end(block.born, next));
         }
         let again = next.get(&index).copied().unwrap_or(Holding::ALIVE);
         // A variable keeps the last one until the next is made.

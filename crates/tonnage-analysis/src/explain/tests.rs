@@ -899,6 +899,37 @@ fn tn201_what_a_hook_keeps_is_needed_by_the_backward_pass_as_well() {
 }
 
 #[test]
+fn tn201_gradients_that_a_list_collects_have_no_line_and_are_not_replaced() {
+    let mut script = Script::new(1000);
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        let mut activation = 0;
+        script.phase("forward", |script| {
+            activation = script.alloc(10, &[line(5)]);
+        });
+        script.phase("backward", |script| {
+            for _ in 0..4 {
+                let gradient = script.alloc(10, &[]);
+                script.free(gradient);
+            }
+            kept.push(script.alloc(10, &[]));
+            script.free(activation);
+        });
+    }
+    let answers: Vec<_> = kept
+        .iter()
+        .map(|&at| (at, "logs", "list /home/me/train.py:12"))
+        .collect();
+    script.census("end", &answers);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation).0, "TN201");
+    let fix = &explanation.fixes[0];
+    assert!(fix.advice.contains("on the host"), "{}", fix.advice);
+    assert!(!fix.changes_result);
+    assert_eq!(promised(&explanation, "TN201"), Some((60, 30)));
+}
+
+#[test]
 fn tn212_what_the_program_collects_stays_without_gradients() {
     let mut script = Script::new(1000);
     let blocks = passes(&mut script, 5, Some("grad_in_eval"));
