@@ -392,6 +392,27 @@ LOGS = [
         note="with transformers 5.5, which the model needs",
     ),
     Log(
+        "vllm issue-21348",
+        "vllm-0.9.2",
+        "2.7.0",
+        "h100-80gb",
+        "Qwen3 235B A22B (fp8) on 4 GPUs, all defaults",
+        "qwen3-235b-a22b-fp8",
+        # Graphs are captured after the cache was sized: one instead of 67.
+        {
+            "served": True,
+            "tensor_parallel_size": 4,
+            "disable_custom_all_reduce": True,
+            "compilation_config": {"cudagraph_capture_sizes": [1]},
+        },
+        {"kv": 8.11, "tokens": 178880},
+        f"[issue 21348]({ISSUE}21348)",
+        options=("--gpus", "4"),
+        note="the issue does not name a version; without LMCache, which was beside it there; the first request ends"
+        " with an error in the dry run",
+        cause="the issue has no terms, and why they differ is not known",
+    ),
+    Log(
         "vllm pr-12126",
         "vllm-0.7.0",
         "2.5.1",

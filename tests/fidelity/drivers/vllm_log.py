@@ -114,6 +114,30 @@ MODELS = {
     },
     "qwen3-4b": QWEN3
     | {"hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32, "num_hidden_layers": 36},
+    "qwen3-235b-a22b-fp8": QWEN3
+    | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "hidden_size": 4096,
+        "intermediate_size": 12288,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": 1536,
+        "norm_topk_prob": True,
+        "num_attention_heads": 64,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 94,
+        "num_key_value_heads": 4,
+        "quantization_config": {
+            "activation_scheme": "dynamic",
+            "fmt": "e4m3",
+            "quant_method": "fp8",
+            "weight_block_size": [128, 128],
+        },
+        "tie_word_embeddings": False,
+    },
     "gpt-oss-20b": {
         "architectures": ["GptOssForCausalLM"],
         "model_type": "gpt_oss",
@@ -322,7 +346,9 @@ def as_served(settings):
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
-    arguments = EngineArgs(model="model", load_format="dummy", **settings)
+    # The class LLM makes an object of it first.
+    plain = {name: value for name, value in settings.items() if name != "compilation_config"}
+    arguments = EngineArgs(model="model", load_format="dummy", **plain)
     scheduler = arguments.create_engine_config(UsageContext.OPENAI_API_SERVER).scheduler_config
     names = ("max_num_batched_tokens", "max_num_seqs")
     return {name: getattr(scheduler, name) for name in names} | settings
@@ -350,11 +376,12 @@ def main():
 
     if model.startswith("gemma-4"):
         write_gemma4_processor()
-    elif "skip_tokenizer_init" in EngineArgs.__dataclass_fields__:
-        settings["skip_tokenizer_init"] = True
     else:
-        # A version that does not start without one.
-        tokenizer(MODELS[model]["vocab_size"]).save_pretrained("model")
+        if "skip_tokenizer_init" in EngineArgs.__dataclass_fields__:
+            settings["skip_tokenizer_init"] = True
+        if "vocab_size" in MODELS[model]:
+            # Versions that do not know the option, and 0.9.2, do not start without one.
+            tokenizer(MODELS[model]["vocab_size"]).save_pretrained("model")
     if settings.pop("ray", False):
         import ray
 
