@@ -385,6 +385,31 @@ def test_a_loss_is_no_forward_pass_of_its_own(tonnage, tmp_path):
     assert any("`backward()` for each micro-batch" in fix["advice"] for fix in told["fixes"])
 
 
+NOTEBOOK = """
+import nbclient
+import nbformat
+
+cells = ["import torch; kept = []", CELL]
+book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
+"""
+CELL = """for _ in range(10):
+    kept.append(torch.zeros(4 << 20, device="cuda"))
+"""
+
+
+def test_lines_of_a_notebook_are_named_by_their_cell(tonnage, tmp_path):
+    pytest.importorskip("nbclient")
+    script = tmp_path / "script.py"
+    script.write_text(NOTEBOOK.replace("CELL", repr(CELL)))
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    told = json.loads(explain(run.recording, "--json")[1])
+    found = told["findings"][0]
+    assert found["code"] == "TN201" and "`kept`" in found["headline"]
+    assert (found["place"]["file"], found["place"]["line"]) == ("In[2]", 2)
+
+
 TRAINER = """
 import numpy
 import torch

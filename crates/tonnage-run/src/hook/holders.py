@@ -443,6 +443,10 @@ class Holders:
         name = label.name
         key = name
         files = [scope.file]
+        if scope.file == "<stdin>":
+            # Cells of a notebook, the last first.
+            cells = [file for file in list(linecache.cache) if type(file) is str and file.startswith("In[")]
+            files = sorted(cells, key=lambda file: int(file[3:-1]), reverse=True) or files
         if "." in name:
             key = "." + name.rpartition(".")[2]
             file = self.file_of(_members(label.keeper).get("__module__")) if label.keeper is not None else None

@@ -570,6 +570,30 @@ class _JaxFinder(importlib.abc.MetaPathFinder):
         raise ModuleNotFoundError("tonnage: a dry run cannot follow JAX on a GPU; it computes on the CPU", name=name)
 
 
+def _name_cells(module):
+    """Has a kernel of Jupyter call its cells `In[3]`, as notebooks do, and not by a path that does not exist."""
+    compiler = module.XCachingCompiler
+    named = compiler.get_code_name
+
+    def get_code_name(self, raw_code, code, number):
+        if "IPYKERNEL_CELL_NAME" in os.environ or type(number) is not int:
+            return named(self, raw_code, code, number)
+        shell = sys.modules["IPython"].get_ipython()
+        if shell is not None and _after_cell not in shell.events.callbacks["post_run_cell"]:
+            shell.events.register("post_run_cell", _after_cell)
+        return f"In[{number}]"
+
+    compiler.get_code_name = get_code_name
+
+
+def _after_cell(_=None):
+    """A kernel is killed if it does not end within seconds, so nothing is left for the end."""
+    if _recorder is not None and _recorder.started and not _recorder.shared:
+        _recorder.drain()
+        if _recorder.holders is not None and _recorder.holders.due():
+            _recorder.take_census("peak")
+
+
 def _at_exit():
     if _imports is not None:
         _imports.write()
@@ -694,6 +718,7 @@ def _serve():
 _SHARED["is_library"] = _load("libraries")["is_library"]
 _settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
 _imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
+sys.meta_path.insert(0, _AfterImport("ipykernel.compiler", _name_cells))
 sys.meta_path.insert(0, _AfterImport("torch", _torch_imported, _imports and _imports.before_torch))
 # On a real GPU every library works, and signals are the script's own business.
 if not _settings.get("record"):
