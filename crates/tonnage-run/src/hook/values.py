@@ -43,6 +43,7 @@ import functools
 import os
 import sys
 import threading
+import types
 import warnings
 
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
@@ -1172,7 +1173,42 @@ class Values:
 
     def modules(self):
         """What to do when these modules have been imported."""
-        return {"torch.testing._comparison": self._watch_comparisons}
+        return {
+            "torch.testing._comparison": self._watch_comparisons,
+            "torch._dynamo.eval_frame": self._leave_before_compiled,
+        }
+
+    def _leave_before_compiled(self, module):
+        """In torch 2.6 the guards of compiled code see that a mode is on, which was off when it was compiled: it would
+        be compiled anew at each call, and run eagerly after eight of them. So the mode is left there. Later versions
+        tell modes of this kind apart."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        context = getattr(module, "_TorchDynamoContext", None)
+        if context is None or hasattr(TorchDispatchMode, "_should_skip_dynamo"):
+            return
+        enter = context.__call__
+
+        @functools.wraps(enter)
+        def enter_and_leave(this, function):
+            compiled = enter(this, function)
+            if not isinstance(compiled, types.FunctionType):
+                # A module, whose call comes by here, too.
+                return compiled
+
+            @functools.wraps(compiled)
+            def call(*arguments, **options):
+                paused = self.pause()
+                try:
+                    return compiled(*arguments, **options)
+                finally:
+                    if paused:
+                        self.resume()
+
+            self._skip_compiler(call)
+            return call
+
+        context.__call__ = enter_and_leave
 
     def _solve(self, operator, args, kwargs):
         """Solvers read back whether they failed; that of eigenvalues first whether its input is finite."""
