@@ -347,6 +347,11 @@ JOBS += [
         (8, 4, {4: 82.4}, ("--training.batch_size", 2)), TITAN),
     Job("torchtitan 128", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
         (128, 4, {4: 67.0}, ("--training.batch_size", 2)), TITAN),
+    *(
+        Job(f"torchtitan {ranks} compiled", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
+            (ranks, 4, {4: real}, ("--training.batch_size", 2, "--training.compile")), TITAN)
+        for ranks, real in ((8, 77.0), (128, 62.0))
+    ),
     Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),
