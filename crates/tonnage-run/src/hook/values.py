@@ -414,6 +414,24 @@ class Values:
         threading.Thread._bootstrap_inner = bootstrap_inner
         self._watch_sharing(self.torch.UntypedStorage)
         self._watch_warnings()
+        if not hasattr(dispatch.TorchDispatchMode, "supports_higher_order_operators"):
+            self._leave_before_higher_order()
+
+    def _leave_before_higher_order(self):
+        """In torch 2.6 an operator that calls functions refuses to be called where a mode is on that it does not know."""
+        kind = self.torch._ops.HigherOrderOperator
+        original = kind.__call__
+
+        @functools.wraps(original)
+        def call(operator, *arguments, **options):
+            paused = self.pause()
+            try:
+                return original(operator, *arguments, **options)
+            finally:
+                if paused:
+                    self.resume()
+
+        kind.__call__ = call
 
     def _watch_warnings(self):
         """Warnings of torch's C++ code name the innermost frame of Python, which is ours. They are issued again for the
