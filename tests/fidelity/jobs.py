@@ -164,11 +164,16 @@ def wedsonlin_sharded(context, mode):
 
 
 # Many GPUs, of which rank 0 is run: what torchtitan logs after each step is what PyTorch reserved.
+FLOAT8 = (
+    "--float8.enable_float8_linear",
+    "--float8.enable_fsdp_float8_all_gather",
+    "--float8.precompute_float8_dynamic_scale_for_fsdp",
+)
 
 
-def torchtitan(context, ranks, steps, real, options):
+def torchtitan(context, size, ranks, steps, real, options):
     """`real` has the published figures by the step from which on they hold."""
-    config = next(context.source.glob("**/train_configs/llama3_8b.toml"))
+    config = next(context.source.glob(f"**/train_configs/llama3_{size.lower()}.toml"))
     text = context.run(
         *(context.drivers / "torchtitan_run.py", context.source, "--job.config_file", config),
         *("--training.steps", steps, "--metrics.log_freq", 1, "--profiling.profile_freq", 1000),
@@ -180,7 +185,8 @@ def torchtitan(context, ranks, steps, real, options):
     )
     logged = {int(step): float(size) for step, size in re.findall(r"step: +(\d+) .*memory: +([\d.]+)GiB", text)}
     assert len(logged) == steps, logged
-    what = f"Llama 3.1 8B, rank 0 of {ranks}{', compiled' if '--training.compile' in options else ''}"
+    what = f"Llama 3.1 {size}, rank 0 of {ranks}{', compiled' if '--training.compile' in options else ''}"
+    what += ", Float8" if FLOAT8[0] in options else ""
     return [figure(f"{what}, step {step}: reserved", "GiB", size, logged[step]) for step, size in real.items()]
 
 
@@ -335,6 +341,7 @@ for tokens, autocast in ((1024, "true"), (512, "true"), (256, "false"), (128, "f
 for tokens, autocast in ((1024, "false"), (512, "true"), (256, "false"), (128, "false")):
     JOBS.append(Job(f"wedsonlin inference {tokens}", "wedsonlin", "2.11.0", "a100-80gb", wedsonlin_snapshot,
                     (tokens, "forward-only", autocast)))  # fmt: skip
+AO = " Options of Float8 are not published; torchao 0.8.0."
 TITAN = (
     "The published runs had a nightly build of 2024-12-23. Data and tokenizer are those of drivers/torchtitan_run.py."
 )
@@ -344,14 +351,16 @@ JOBS += [
     Job("wedsonlin sharded optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("sharded",)),
     Job("wedsonlin baseline optimizer", "wedsonlin", "2.11.0", "h100-80gb", wedsonlin_sharded, ("baseline",)),
     Job("torchtitan 8", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
-        (8, 4, {4: 82.4}, ("--training.batch_size", 2)), TITAN),
+        ("8B", 8, 4, {4: 82.4}, ("--training.batch_size", 2)), TITAN),
     Job("torchtitan 128", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
-        (128, 4, {4: 67.0}, ("--training.batch_size", 2)), TITAN),
+        ("8B", 128, 4, {4: 67.0}, ("--training.batch_size", 2)), TITAN),
     *(
         Job(f"torchtitan {ranks} compiled", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
-            (ranks, 4, {4: real}, ("--training.batch_size", 2, "--training.compile")), TITAN)
+            ("8B", ranks, 4, {4: real}, ("--training.batch_size", 2, "--training.compile")), TITAN)
         for ranks, real in ((8, 77.0), (128, 62.0))
     ),
+    Job("torchtitan 70B 256", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
+        ("70B", 256, 3, {3: 71.9}, ("--training.batch_size", 16, "--training.compile", *FLOAT8)), TITAN + AO),
     Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),

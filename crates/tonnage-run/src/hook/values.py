@@ -418,7 +418,7 @@ class Values:
             self._leave_before_higher_order()
 
     def _leave_before_higher_order(self):
-        """In torch 2.6 an operator that calls functions refuses to be called where a mode is on that it does not know."""
+        """In torch 2.6 an operator that calls functions refuses where a mode is on that it does not know."""
         kind = self.torch._ops.HigherOrderOperator
         original = kind.__call__
 
