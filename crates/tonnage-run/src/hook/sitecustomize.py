@@ -91,6 +91,15 @@ class _Recorder:
         memory = torch.cuda.memory
         self.set_history = memory._record_memory_history
         memory._record_memory_history = self._history_asked_for_by_script
+        # Python may call these amid code that torch.compile watches.
+        for function in (
+            self._drain_from_main_thread,
+            self._census_from_main_thread,
+            self._unless_inside_operator,
+            self._between_two_steps,
+            self._out_of_memory,
+        ):
+            _skip_compiler(torch, function)
         torch.cuda._lazy_call(self.start)
 
     def change(self, names):
@@ -469,6 +478,16 @@ class _Recorder:
 _SHARED = {}
 
 
+def _skip_compiler(torch, function):
+    """Keeps torch.compile from compiling one of our own functions, and what it calls."""
+    frames = torch._C._dynamo.eval_frame
+    try:
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    except AttributeError:
+        frames.skip_code(function.__code__)
+
+
 def _load(name, given=()):
     """What one of our files defines. It runs under a name of its own, so that no stack shows a file of this run."""
     scope = {"__name__": f"tonnage_{name}", **_SHARED, **dict(given)}
@@ -716,6 +735,7 @@ def _serve():
 
 
 _SHARED["is_library"] = _load("libraries")["is_library"]
+_SHARED["skip_compiler"] = _skip_compiler
 _settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
 _imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
 sys.meta_path.insert(0, _AfterImport("ipykernel.compiler", _name_cells))

@@ -402,7 +402,7 @@ class Values:
         entered = self.entered
         self.push, self.pop = push, pop
         self.mode = Mode()
-        self._skip_compiler(Mode.__torch_dispatch__)
+        skip_compiler(self.torch, Mode.__torch_dispatch__)
         self.push(self.mode)
         bootstrap = threading.Thread._bootstrap_inner
 
@@ -492,15 +492,6 @@ class Values:
             plain = kind.__torch_dispatch__ is self.torch._C._disabled_torch_dispatch_impl
             found = self.subclasses[kind] = not plain
         return found
-
-    def _skip_compiler(self, function):
-        """Keeps torch.compile from compiling our own functions."""
-        frames = self.torch._C._dynamo.eval_frame
-        try:
-            skip = frames._FrameAction.SKIP
-            frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
-        except AttributeError:
-            frames.skip_code(function.__code__)
 
     def start(self):
         """Called by torch when CUDA is first used."""
@@ -1223,7 +1214,7 @@ class Values:
                     if paused:
                         self.resume()
 
-            self._skip_compiler(call)
+            skip_compiler(self.torch, call)
             return call
 
         context.__call__ = enter_and_leave
