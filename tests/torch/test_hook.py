@@ -21,41 +21,6 @@ def test_what_is_compiled_is_the_same_as_without_us(tonnage):
     assert {"weights", "gradients"} <= owners
 
 
-PAUSED = """
-import time
-
-import torch
-from torch._dynamo.utils import counters
-
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-
-    def forward(self, x):
-        x = self.first(x)
-        # Not compiled, and long enough for the history to be asked for meanwhile.
-        time.sleep(3)
-        return self.second(x)
-
-
-device = "cuda" if torch.cuda.is_available() else "cpu"
-torch.compile(Net(), backend="eager").to(device)(torch.ones(2, 8, device=device))
-print("frames", dict(counters["frames"]))
-"""
-
-
-def test_what_runs_in_a_pause_of_compiled_code_is_not_compiled(tonnage, tmp_path):
-    script = tmp_path / "paused.py"
-    script.write_text(PAUSED)
-    alone = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, timeout=300, env=environment())
-    assert alone.returncode == 0, alone.stderr
-    run = tonnage(None, command=[PYTHON, str(script)])
-    assert run.code == 0, run.err
-    assert [line for line in run.err.splitlines() if line.startswith("frames ")] == alone.stdout.splitlines()
-
-
 def test_each_pass_and_step_begins_and_ends(tonnage):
     run = tonnage("phases.py")
     assert run.code == 0, run.err

@@ -587,33 +587,3 @@ def test_a_script_that_records_before_it_uses_cuda_gets_its_history_and_so_do_we
     assert device["reserved_known"]
     stacks = [row["stack"] for row in run.table().to_pylist() if row["kind"] == "alloc"]
     assert len(stacks) == 3 and None not in stacks
-
-
-QUIET = """
-import asyncio
-import os
-import signal
-
-import torch
-
-
-async def serve():
-    kept = torch.zeros(1 << 20, device="cuda")
-    await asyncio.sleep(0.2)
-    # Short waits, as the loop of a server has them.
-    for _ in range(40):
-        await asyncio.sleep(0.1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-asyncio.run(serve())
-"""
-
-
-def test_a_server_that_waits_and_is_ended_by_a_signal_has_its_lines(tonnage, tmp_path):
-    script = tmp_path / "quiet.py"
-    script.write_text(QUIET)
-    run = tonnage(None, command=[PYTHON, str(script)])
-    (device,) = run.verdict["devices"]
-    assert device["reserved_known"], run.out
-    assert device["holders"][0]["place"]["line"] == QUIET.splitlines().index("async def serve():") + 2

@@ -10,9 +10,8 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tonnage_capture::blocks::{Block, NoteKind};
 
@@ -40,8 +39,6 @@ const EVENTS_PER_DRAIN: u64 = 8192;
 /// ... or after this time, looked at every few events.
 const NANOSECONDS_PER_DRAIN: u64 = 1_000_000_000;
 const EVENTS_PER_LOOK: u64 = 64;
-/// How often it is looked whether a program has gone quiet with events that were not drained.
-const LOOK_FOR_QUIET: Duration = Duration::from_millis(500);
 
 /// What a function of Python's answers: that it has done what was wanted, or is to be called again.
 const DONE: i32 = 0;
@@ -387,37 +384,6 @@ pub(crate) extern "C" fn tonnage_set_drain(callback: Option<Callback>) {
         Ordering::Relaxed,
     );
     DRAINED_AT_TIME.store(recorder::now(), Ordering::Relaxed);
-    if callback.is_some() {
-        drain_when_idle();
-    }
-}
-
-/// Starts a thread that asks for the history when a program has gone quiet: a server waits for requests, and is then
-/// ended by a signal that leaves no time.
-fn drain_when_idle() {
-    /// The process that has one: a fork has none of its parent's threads.
-    static STARTED_IN: AtomicU32 = AtomicU32::new(0);
-    let process = std::process::id();
-    if STARTED_IN.swap(process, Ordering::Relaxed) == process {
-        return;
-    }
-    let watch = || {
-        let mut seen = 0;
-        loop {
-            std::thread::sleep(LOOK_FOR_QUIET);
-            let (events, now) = (EVENTS.load(Ordering::Relaxed), recorder::now());
-            let waited = now.saturating_sub(DRAINED_AT_TIME.load(Ordering::Relaxed));
-            let is_quiet = events == seen && waited >= NANOSECONDS_PER_DRAIN;
-            if is_quiet && events != DRAINED_AT_EVENT.load(Ordering::Relaxed) {
-                ask_for_drain(events, now);
-            }
-            seen = events;
-        }
-    };
-    // Without it the history is drained as events come.
-    let _ = std::thread::Builder::new()
-        .name("tonnage-quiet".to_owned())
-        .spawn(watch);
 }
 
 /// How many events torch's allocator has reported in this process.

@@ -1182,19 +1182,19 @@ class Values:
 
     def modules(self):
         """What to do when these modules have been imported."""
-        return {
-            "torch.testing._comparison": self._watch_comparisons,
-            "torch._dynamo.eval_frame": self._leave_before_compiled,
-        }
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        changes = {"torch.testing._comparison": self._watch_comparisons}
+        if not hasattr(TorchDispatchMode, "_should_skip_dynamo"):
+            changes["torch._dynamo.eval_frame"] = self._leave_before_compiled
+        return changes
 
     def _leave_before_compiled(self, module):
         """In torch 2.6 the guards of compiled code see that a mode is on, which was off when it was compiled: it would
         be compiled anew at each call, and run eagerly after eight of them. So the mode is left there. Later versions
         tell modes of this kind apart."""
-        from torch.utils._python_dispatch import TorchDispatchMode
-
         context = getattr(module, "_TorchDynamoContext", None)
-        if context is None or hasattr(TorchDispatchMode, "_should_skip_dynamo"):
+        if context is None:
             return
         enter = context.__call__
 
