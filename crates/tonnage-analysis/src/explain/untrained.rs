@@ -7,7 +7,7 @@ use tonnage_trace::StackId;
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
-use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
+use super::fixes::{Lifetimes, Proposal, bounded, computed, sized, unchanged, until};
 use super::{Finding, Found, repeats};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Phase, Place, Sort};
@@ -112,19 +112,16 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
         held.said()
     );
     let proposal = Proposal::new(UNTRAINED.code, advice, "of gradients that nothing uses");
-    let fix = bounded(case, proposal, |bound, index, block| {
+    let fix = computed(case, proposal, |index, block| {
         let held = index.and_then(|index| case.holder(index));
         if is_unused_gradient(case, held, block) {
             return sized(block, 0);
         }
-        // What is kept for these gradients alone is not known: at the least, nothing else is kept.
-        let kept = block.phase == Phase::Forward && block.category == Category::Activations;
-        if bound == Bound::Least && kept && !is_kept(block) {
-            return until(block, case.next_birth(index, block).saturating_add(1));
-        }
         unchanged(block)
     });
     let fix = fix.map(|mut fix| {
+        // What is kept for these gradients alone, and what is added to them, is not known: it goes, too.
+        fix.peak_after_least = 0;
         fix.shown = format!(
             "{} - at least {} of gradients that nothing uses = at most {}",
             bytes(fix.peak_before),
