@@ -7,7 +7,7 @@ use tonnage_trace::StackId;
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
-use super::fixes::{Lifetimes, Proposal, bounded, computed, sized, unchanged, until};
+use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
 use super::{Finding, Found, repeats};
 use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Phase, Place, Sort};
@@ -112,16 +112,24 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
         held.said()
     );
     let proposal = Proposal::new(UNTRAINED.code, advice, "of gradients that nothing uses");
-    let fix = computed(case, proposal, |index, block| {
+    let fix = bounded(case, proposal, |bound, index, block| {
         let held = index.and_then(|index| case.holder(index));
         if is_unused_gradient(case, held, block) {
+            return sized(block, 0);
+        }
+        // What is kept for these gradients alone, or added to them, is not known: at the least, nothing else is kept.
+        let of_pass = matches!(block.phase, Phase::Forward | Phase::Backward);
+        let passing = match block.category {
+            Category::Activations | Category::Temporaries | Category::Other => !is_kept(block),
+            Category::Gradients => block.name.is_none(),
+            _ => false,
+        };
+        if bound == Bound::Least && of_pass && passing {
             return sized(block, 0);
         }
         unchanged(block)
     });
     let fix = fix.map(|mut fix| {
-        // What is kept for these gradients alone, and what is added to them, is not known: it goes, too.
-        fix.peak_after_least = 0;
         fix.shown = format!(
             "{} - at least {} of gradients that nothing uses = at most {}",
             bytes(fix.peak_before),
