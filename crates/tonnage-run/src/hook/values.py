@@ -420,18 +420,21 @@ class Values:
     def _leave_before_higher_order(self):
         """In torch 2.6 an operator that calls functions refuses where a mode is on that it does not know."""
         kind = self.torch._ops.HigherOrderOperator
-        original = kind.__call__
+        kind.__call__ = self._without_mode(kind.__call__)
 
-        @functools.wraps(original)
-        def call(operator, *arguments, **options):
+    def _without_mode(self, function):
+        """A function that leaves the mode while it runs."""
+
+        @functools.wraps(function)
+        def call(*arguments, **options):
             paused = self.pause()
             try:
-                return original(operator, *arguments, **options)
+                return function(*arguments, **options)
             finally:
                 if paused:
                     self.resume()
 
-        kind.__call__ = call
+        return call
 
     def _watch_warnings(self):
         """Warnings of torch's C++ code name the innermost frame of Python, which is ours. They are issued again for the
@@ -1205,15 +1208,7 @@ class Values:
                 # A module, whose call comes by here, too.
                 return compiled
 
-            @functools.wraps(compiled)
-            def call(*arguments, **options):
-                paused = self.pause()
-                try:
-                    return compiled(*arguments, **options)
-                finally:
-                    if paused:
-                        self.resume()
-
+            call = self._without_mode(compiled)
             skip_compiler(self.torch, call)
             return call
 
