@@ -21,6 +21,28 @@ def test_what_is_compiled_is_the_same_as_without_us(tonnage):
     assert {"weights", "gradients"} <= owners
 
 
+READS = """
+import torch
+
+
+@torch.compile(backend="eager")
+def read(x):
+    return x.cpu().numpy().sum()
+
+
+print(*(int(read(torch.ones(count, device="cuda"))) for count in (3, 4)))
+"""
+
+
+def test_compiled_code_reads_a_tensor(tonnage, tmp_path):
+    # It calls our `numpy()`, which must not be compiled in turn: that would not end.
+    script = tmp_path / "script.py"
+    script.write_text(READS)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "3 4" in run.err.splitlines()
+
+
 def test_each_pass_and_step_begins_and_ends(tonnage):
     run = tonnage("phases.py")
     assert run.code == 0, run.err

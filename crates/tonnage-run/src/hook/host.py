@@ -282,6 +282,8 @@ class Host:
                     self.fill_in([tensor])
                 return read(tensor, *arguments, **options)
 
+            # Compiled code calls it for `numpy()`. Compiled itself, it would call compiled code again, and so on.
+            skip_compiler(torch, fill_in_first)
             setattr(owner, name, fill_in_first)
 
         for name in ("numpy", "__array__", "tolist", "share_memory_", "__dlpack__"):
