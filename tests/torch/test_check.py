@@ -82,3 +82,24 @@ def test_a_script_that_fails_is_no_yes(example):
     done = check(example)
     assert done.returncode == 2
     assert done.stdout.startswith("failed  train on a100-40gb\n")
+    assert "  the script ended with exit code 3\n" in done.stdout
+
+
+def test_a_budget_that_cannot_be_run_leaves_the_others_their_answers(example):
+    config = example / "tonnage.toml"
+    config.write_text(config.read_text() + '\n[[budget]]\nname = "typo"\nrun = "pyhton train.py"\ngpu = "t4"\n')
+    done = check(example, "--json")
+    assert done.returncode == 2, done.stderr
+    train, typo = json.loads(done.stdout)["budgets"]
+    assert (train["answer"], typo["answer"]) == ("holds", "failed")
+    assert "cannot find the command pyhton" in typo["trouble"]
+
+
+def test_growth_of_too_few_steps_is_not_taken_for_none(example):
+    config = example / "tonnage.toml"
+    text = config.read_text()
+    assert "growth" in text
+    plant(example, "range(3)", "range(2)")
+    done = check(example)
+    assert done.returncode == 2, done.stdout
+    assert "growth per step has a limit and is not known" in done.stdout

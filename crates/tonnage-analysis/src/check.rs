@@ -147,7 +147,7 @@ pub enum Answer {
     Over,
     /// Does not fit on the GPU at all.
     DoesNotFit,
-    /// The command failed for another reason.
+    /// The command failed for another reason, or a figure that has a limit is not known.
     Failed,
 }
 
@@ -168,15 +168,19 @@ pub struct Checked {
     pub gpu: String,
     /// The answer.
     pub answer: Answer,
-    /// The figures; none if the command failed.
+    /// The figures that are known; none if the command failed.
     pub figures: Vec<Figure>,
     /// What changed since the figures were accepted.
     pub diff: Option<Diff>,
     /// Whether another torch made the accepted figures: theirs and this one.
     pub torch_changed: Option<(String, String)>,
-    /// Why the command failed, if it did.
+    /// Why it failed, if it did.
     pub trouble: Option<String>,
 }
+
+/// Said of a limit that nothing can be held against.
+const UNKNOWN_GROWTH: &str =
+    "growth per step has a limit and is not known: it takes a run with three steps of an optimizer";
 
 /// Holds what was measured against the limits and what was accepted.
 pub fn judge(
@@ -191,7 +195,11 @@ pub fn judge(
         accepted,
         limit,
     };
-    let figures = vec![
+    let growth = measured.growth_per_step.map(|measured| {
+        let accepted = accepted.and_then(|summary| summary.growth_per_step);
+        figure("growth per step", measured, accepted, limits.growth)
+    });
+    let figures: Vec<Figure> = [
         figure(
             "peak allocated",
             measured.peak_allocated,
@@ -204,15 +212,15 @@ pub fn judge(
             accepted.map(|summary| summary.peak_reserved),
             limits.reserved,
         ),
-        figure(
-            "growth per step",
-            measured.growth_per_step,
-            accepted.map(|summary| summary.growth_per_step),
-            limits.growth,
-        ),
-    ];
+    ]
+    .into_iter()
+    .chain(growth)
+    .collect();
+    let is_unknown = limits.growth.is_some() && measured.growth_per_step.is_none();
     let answer = if figures.iter().any(Figure::is_over) {
         Answer::Over
+    } else if is_unknown {
+        Answer::Failed
     } else if figures.iter().any(Figure::has_grown) {
         Answer::Grew
     } else if accepted.is_none() {
@@ -230,7 +238,7 @@ pub fn judge(
         figures,
         diff: accepted.map(|accepted| Diff::of(accepted, measured)),
         torch_changed,
-        trouble: None,
+        trouble: (answer == Answer::Failed).then(|| UNKNOWN_GROWTH.to_owned()),
     }
 }
 
@@ -276,6 +284,27 @@ mod tests {
         assert_eq!(judged(101, Some(101), Some(100)), Answer::Over);
         assert_eq!(judged(100, Some(100), Some(100)), Answer::Holds);
         assert!(!Answer::Grew.passes() && Answer::New.passes());
+    }
+
+    #[test]
+    fn a_growth_that_is_not_known_keeps_to_no_limit() {
+        let limits = Limits {
+            growth: Some(0),
+            ..Limits::default()
+        };
+        let judged = |limits, growth_per_step| {
+            let measured = Summary {
+                growth_per_step,
+                ..summary(1)
+            };
+            let checked = judge(&budget(), limits, &measured, Some(&summary(1)));
+            (checked.answer, checked.figures.len(), checked.trouble)
+        };
+        assert_eq!(judged(limits, Some(0)), (Answer::Holds, 3, None));
+        assert_eq!(judged(limits, Some(1)).0, Answer::Over);
+        let unknown = (Answer::Failed, 2, Some(UNKNOWN_GROWTH.to_owned()));
+        assert_eq!(judged(limits, None), unknown);
+        assert_eq!(judged(Limits::default(), None), (Answer::Holds, 2, None));
     }
 
     #[test]

@@ -30,8 +30,9 @@ pub struct Summary {
     pub peak_allocated: u64,
     /// Most that PyTorch held from the driver.
     pub peak_reserved: u64,
-    /// Bytes that stay behind with each step, from the second on.
-    pub growth_per_step: u64,
+    /// Bytes that stay behind with each step, from the second on. Not known of fewer than three steps of an optimizer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth_per_step: Option<u64>,
     /// Bytes of blocks at the peak, by category.
     #[serde(default)]
     pub categories: Sums,
@@ -115,15 +116,15 @@ fn ranks(recording: &Recording) -> BTreeMap<u32, u64> {
     ranks
 }
 
-/// Bytes that stay behind with each step, on average from the end of the second step on; nothing
+/// Bytes that stay behind with each step, on average from the end of the second step on; not known
 /// with fewer than three, because the first makes the optimizer's state.
-fn growth(track: &Holdings) -> u64 {
+fn growth(track: &Holdings) -> Option<u64> {
     let [_, second, .., last] = track.steps.as_slice() else {
-        return 0;
+        return None;
     };
     let steps = track.steps.len() as u64 - 2;
     let grown = track.allocated_at(*last);
-    grown.saturating_sub(track.allocated_at(*second)) / steps
+    Some(grown.saturating_sub(track.allocated_at(*second)) / steps)
 }
 
 /// One thing that differs.
@@ -156,7 +157,7 @@ pub struct Diff {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
-    /// The peaks and the growth, equal or not.
+    /// The peaks, and the growth where both tell it, equal or not.
     pub totals: Vec<Change>,
     /// By category, the largest difference first.
     pub categories: Vec<Change>,
@@ -198,6 +199,7 @@ impl Diff {
                 .map(|(key, lines)| (key.clone(), sum(lines)))
                 .collect()
         };
+        let growth = before.growth_per_step.zip(after.growth_per_step);
         let mut lines = changes(&sums(before), &sums(after));
         for change in &mut lines {
             let of =
@@ -206,19 +208,17 @@ impl Diff {
         }
         Self {
             schema_version: SCHEMA_VERSION,
-            totals: vec![
+            totals: [
                 total(
                     "peak allocated",
                     before.peak_allocated,
                     after.peak_allocated,
                 ),
                 total("peak reserved", before.peak_reserved, after.peak_reserved),
-                total(
-                    "growth per step",
-                    before.growth_per_step,
-                    after.growth_per_step,
-                ),
-            ],
+            ]
+            .into_iter()
+            .chain(growth.map(|(before, after)| total("growth per step", before, after)))
+            .collect(),
             categories: changes(&before.categories, &after.categories),
             phases: changes(&before.phases, &after.phases),
             lines,

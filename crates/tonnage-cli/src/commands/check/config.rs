@@ -87,8 +87,16 @@ pub(super) fn read_config(path: &Path) -> Result<Config> {
 }
 
 pub(super) fn read_lock(path: &Path) -> Result<Lock> {
-    let Ok(text) = fs::read_to_string(path) else {
-        return Ok(Lock::default());
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Lock::default()),
+        // Without the accepted figures, growth would pass.
+        Err(error) => {
+            return Err(hinted(
+                format!("cannot read {}: {error}", path.display()),
+                "restore it, or delete it and accept the figures with --update",
+            ));
+        }
     };
     let lock: Lock = toml::from_str(&text).map_err(|error| {
         hinted(
@@ -199,6 +207,15 @@ mod tests {
             ..budget()
         };
         assert_eq!(words(&quoted).unwrap(), ["torchrun", "my job.py"]);
+    }
+
+    #[test]
+    fn figures_that_cannot_be_read_are_not_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(LOCK);
+        assert_eq!(read_lock(&path).unwrap(), Lock::default());
+        fs::write(&path, b"version = 1\n# \xff\n").unwrap();
+        assert!(read_lock(&path).is_err());
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn content(command: Option<&[String]>, gpu: &str) -> Result<String> {
 
 [[budget]]
 name = {}
-# What to run. Two or three steps suffice.
+# What to run. Three steps suffice; with fewer, growth is not known.
 run = {}
 # The GPU that it must fit on; `tonnage gpus` lists them.
 gpu = {}

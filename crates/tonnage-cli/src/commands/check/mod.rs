@@ -9,6 +9,8 @@ mod config;
 mod init;
 mod render;
 
+use std::error::Error as _;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -19,9 +21,9 @@ use tonnage_analysis::check::{
 };
 use tonnage_analysis::diff::Summary;
 use tonnage_analysis::holdings;
-use tonnage_analysis::verdict::Outcome;
+use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_gpus::Catalogue;
-use tonnage_run::{Job, Options, dry_run};
+use tonnage_run::{Job, Options, RunError, dry_run};
 
 use self::config::{
     LOCK, capacity, find_config, limits, read_config, read_lock, words, write_lock,
@@ -30,6 +32,7 @@ use self::config::{
 pub(crate) use self::render::All;
 use self::render::render;
 use super::recording::plain;
+use super::run::render::ended;
 use super::run::{Screen, job_of};
 use crate::Surroundings;
 use crate::arguments::{CheckFormat, CheckOptions};
@@ -51,6 +54,7 @@ pub(crate) fn run(
     let folder = path.parent().unwrap_or(Path::new("")).to_owned();
     let lock_path = folder.join(LOCK);
     let mut lock = read_lock(&lock_path)?;
+    let accepted_before = lock.clone();
     for name in &options.names {
         if !config.budgets.iter().any(|budget| &budget.name == name) {
             let known: Vec<&str> = config.budgets.iter().map(|b| b.name.as_str()).collect();
@@ -62,8 +66,14 @@ pub(crate) fn run(
     }
     let wanted =
         |budget: &&Budget| options.names.is_empty() || options.names.contains(&budget.name);
-    let mut all = Vec::new();
+    // Before anything runs: what is wrong in the last budget is found out now.
+    let mut described = Vec::new();
     for budget in config.budgets.iter().filter(wanted) {
+        let (job, machine) = describe(budget, surroundings)?;
+        described.push((budget, limits(budget)?, job, machine));
+    }
+    let mut all = Vec::new();
+    for (budget, limits, job, machine) in described {
         if surroundings.stop.load(Ordering::Relaxed) {
             break;
         }
@@ -72,8 +82,20 @@ pub(crate) fn run(
             plain(&budget.name),
             budget.gpu
         ));
-        let limits = limits(budget)?;
-        let (mut checked, measured) = check(budget, limits, &lock, &folder, options, surroundings)?;
+        let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
+        let mut screen = Screen::new(!options.no_progress, surroundings);
+        let (mut checked, measured) = match dry_run(&job, &machine, recording.path(), &mut screen) {
+            Ok(run) => check(
+                budget,
+                limits,
+                &lock,
+                &folder,
+                &run.verdict,
+                recording.path(),
+            )?,
+            // The others are checked all the same.
+            Err(error) => (failed(budget, Held::Failed, explained(&error)), None),
+        };
         if let Some(measured) = measured.filter(|_| options.update) {
             lock.budget.insert(budget.name.clone(), measured);
             if checked.answer == Held::New {
@@ -87,8 +109,12 @@ pub(crate) fn run(
         // A budget that is gone leaves nothing behind.
         lock.budget
             .retain(|name, _| config.budgets.iter().any(|budget| &budget.name == name));
-        write_lock(&lock_path, &lock)?;
-        print_err(&format!("wrote {}", lock_path.display()));
+        if lock == accepted_before {
+            print_err(&format!("{} stays as it is", lock_path.display()));
+        } else {
+            write_lock(&lock_path, &lock)?;
+            print_err(&format!("wrote {}", lock_path.display()));
+        }
     }
     let format = if options.json {
         CheckFormat::Json
@@ -118,7 +144,7 @@ pub(crate) fn run(
 }
 
 /// A budget's job and machine, as a dry run takes them.
-fn described(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Options)> {
+fn describe(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Options)> {
     // stdout is for the answer alone.
     let job = job_of(&words(budget)?, true, surroundings);
     let catalogue = Catalogue::embedded();
@@ -135,20 +161,9 @@ fn described(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Optio
     Ok((job, options))
 }
 
-fn check(
-    budget: &Budget,
-    limits: Limits,
-    lock: &Lock,
-    folder: &Path,
-    options: &CheckOptions,
-    surroundings: &Surroundings,
-) -> Result<(Checked, Option<Summary>)> {
-    let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-    let (job, machine) = described(budget, surroundings)?;
-    let mut screen = Screen::new(!options.no_progress, surroundings);
-    let run = dry_run(&job, &machine, recording.path(), &mut screen)?;
-    let verdict = run.verdict;
-    let failed = |answer, trouble: String| Checked {
+/// A budget that could not be held against anything, and why.
+fn failed(budget: &Budget, answer: Held, trouble: String) -> Checked {
+    Checked {
         name: budget.name.clone(),
         gpu: budget.gpu.clone(),
         answer,
@@ -156,7 +171,32 @@ fn check(
         diff: None,
         torch_changed: None,
         trouble: Some(trouble),
-    };
+    }
+}
+
+/// Why a dry run could not be done, with what to do.
+fn explained(error: &RunError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    if let Some(hint) = error.hint() {
+        let _ = write!(text, "; {hint}");
+    }
+    text
+}
+
+fn check(
+    budget: &Budget,
+    limits: Limits,
+    lock: &Lock,
+    folder: &Path,
+    verdict: &Verdict,
+    recording: &Path,
+) -> Result<(Checked, Option<Summary>)> {
+    let failed = |answer, trouble: String| failed(budget, answer, trouble);
     let exception = verdict.exceptions.first().map(|exception| {
         let message = exception.message.lines().next().unwrap_or_default();
         format!("{}: {message}", exception.kind)
@@ -186,11 +226,12 @@ fn check(
                 )
             });
             let trouble = exception.or(waits);
-            let trouble = trouble.unwrap_or_else(|| verdict.ending.clone());
+            let trouble =
+                trouble.unwrap_or_else(|| format!("the script {}", ended(&verdict.ending)));
             return Ok((failed(Held::Failed, trouble), None));
         }
     }
-    let read = holdings::read(fs::File::open(recording.path())?)?;
+    let read = holdings::read(fs::File::open(recording)?)?;
     let base = fs::canonicalize(if folder == Path::new("") {
         Path::new(".")
     } else {

@@ -9,6 +9,7 @@ use std::path::Path;
 use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::check::{Answer as Held, Checked, Figure, SCHEMA_VERSION};
+use tonnage_analysis::diff::Change;
 use tonnage_analysis::format::bytes;
 
 use crate::arguments::CheckFormat;
@@ -225,16 +226,21 @@ fn reason(checked: &Checked) -> String {
         format!("{} {now}, {}", figure.name, held_against(figure))
     });
     let mut reason = figures.collect::<Vec<_>>().join("; ");
-    let first = checked.diff.as_ref().and_then(|diff| diff.lines.first());
-    if let Some(change) = first {
+    if let Some(change) = grown_most(checked) {
         let _ = write!(
             reason,
-            "; most of it {} at {}",
+            "; the largest part {} at {}",
             signed(change.delta()),
             named(change)
         );
     }
     reason
+}
+
+/// The line that needs most more than it did when the figures were accepted.
+fn grown_most(checked: &Checked) -> Option<&Change> {
+    let mut lines = checked.diff.as_ref()?.lines.iter();
+    lines.find(|change| change.delta() > 0)
 }
 
 fn junit(all: &[Checked]) -> String {
@@ -287,8 +293,7 @@ fn github(all: &[Checked], config: &Path) -> String {
         } else {
             reason(checked)
         };
-        let first = checked.diff.as_ref().and_then(|diff| {
-            let grown = diff.lines.iter().find(|change| change.delta() > 0)?;
+        let first = grown_most(checked).and_then(|grown| {
             let file = grown.what.split(' ').next()?;
             Some((file.to_owned(), grown.line?))
         });
@@ -332,6 +337,7 @@ mod tests {
             torch: "2.15.0".to_owned(),
             peak_allocated: peak,
             peak_reserved: peak + 2 * MIB,
+            growth_per_step: Some(0),
             lines: [(
                 "train.py forward in layers.* (activations)".to_owned(),
                 vec![(line, peak)],

@@ -330,7 +330,7 @@ fn short(need: Option<&Need>) -> String {
     )
 }
 
-fn ended(ending: &str) -> String {
+pub(crate) fn ended(ending: &str) -> String {
     match ending.split_once(' ') {
         Some(("exit", code)) => format!("ended with exit code {code}"),
         Some(("signal", number)) => format!("was ended by signal {number}"),
