@@ -86,6 +86,53 @@ def test_a_constant_of_the_script_has_another_value_and_the_file_stays(folder):
     assert by_hand["margin"]["smallest"] != fit["rows"][0]["largest"]["need"]
 
 
+CONFIGURED = """
+import json
+import sys
+import torch
+
+path = sys.argv[1]
+if path.endswith(".json"):
+    config = json.load(open(path))
+else:
+    import yaml
+    with open(path) as file:
+        config = yaml.safe_load(file)
+config["unused"] = 1
+for step in range(2):
+    x = torch.zeros(config["train"]["batch_size"], 256, 1024, device="cuda")
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.json", '{"model": {"width": true},\n "train": {"batch_size": 4}}\n'),
+        ("config.yaml", "model: {name: é}\ntrain: {name: é, batch_size: 4}\n"),
+    ],
+)
+def test_a_number_of_a_configuration_has_another_value_and_the_file_stays(tmp_path, file, text):
+    (tmp_path / "train.py").write_text(CONFIGURED)
+    (tmp_path / file).write_text(text)
+    words = ("--let", f"{file}:batch_size={{64..1024+64}}", "--", PYTHON, "train.py", file)
+    fit, code = tonnage(tmp_path, "fit", "--capacity", "1GiB", "--margin", "1MiB", *words)
+    (row,) = fit["rows"]
+    assert (code, row["bound"]) == (0, "proved")
+    # 1 MiB for each of the batch; the context of an H100 is 516 MiB, and the tensor is allocated anew while it lives.
+    batch = int(row["largest"]["values"][0][1])
+    assert 2 * batch <= 1024 - 516 - 1 < 2 * (batch + 64)
+    assert (tmp_path / file).read_text() == text
+
+
+def test_a_number_that_makes_no_difference_is_said(folder):
+    (folder / "train.py").write_text(CONFIGURED.replace('config["train"]["batch_size"]', "64"))
+    (folder / "config.json").write_text('{"train": {"batch_size": 4}}')
+    line = [TONNAGE, "fit", "--no-progress", *GPU, "--let", "unused={1..9}", "--", PYTHON, "train.py", "config.json"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=environment(), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "unused makes no difference: the job needs the same with every value that was tried" in done.stdout
+
+
 def test_what_cannot_be_forked_is_run_afresh_and_said(folder):
     words = ("--", "sh", "-c", f"exec {PYTHON} train.py {{batch=1,2}}")
     fit, code = tonnage(folder, "fit", *GPU, *words)

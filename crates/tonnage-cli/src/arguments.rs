@@ -433,8 +433,8 @@ pub(crate) struct FitOptions {
     #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
     pub(crate) env: Vec<(String, String)>,
     /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else the
-    /// one keyword or default of that name. batch_size@42 names a line, config.py:batch_size a file. The script is not
-    /// changed: only what Python reads of it. May be repeated.
+    /// one keyword, key, attribute or default of that name. batch_size@42 names a line, config.yaml:batch_size a file of
+    /// Python, YAML or JSON. No file is changed: only what Python reads of it. May be repeated.
     #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable)]
     pub(crate) constants: Vec<(String, String)>,
     /// What changes may do to the mathematics of the program, where nothing fits without one.

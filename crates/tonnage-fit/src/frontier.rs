@@ -83,7 +83,7 @@ pub enum Bound {
     NothingFits,
     /// The first one fails for another reason than memory.
     Failed,
-    /// The next one fails for another reason than memory.
+    /// The next one, and maybe others above it, fails for another reason than memory.
     NextFails,
     /// The search was interrupted.
     Interrupted,
@@ -252,12 +252,16 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
                 interrupted = true;
                 continue;
             };
-            let judgement = Judgement {
-                fits: trial.fits,
-                // The margin is part of what a variant takes.
-                need: trial.need.map(|need| need.saturating_add(trial.margin)),
-            };
-            rows[row].search.learn(index, judgement);
+            if tells_of_memory(&trial) {
+                let judgement = Judgement {
+                    fits: trial.fits,
+                    // The margin is part of what a variant takes.
+                    need: trial.need.map(|need| need.saturating_add(trial.margin)),
+                };
+                rows[row].search.learn(index, judgement);
+            } else {
+                rows[row].search.leave_out(index);
+            }
             rows[row].trials.insert(index, trial);
         }
         if interrupted || watcher.stopped() {
@@ -271,7 +275,7 @@ pub fn fit(request: &Request, watcher: &dyn Watcher) -> Result<Fit, FitError> {
             request,
             &template,
             &row.fixed,
-            row.search.best().unwrap_or(0),
+            row.search.best().or(row.search.refused()).unwrap_or(0),
         )),
         _ => None,
     };
@@ -518,12 +522,21 @@ fn named(
         .collect()
 }
 
+/// Whether the job ran as far as its memory let it; else it failed for another reason.
+fn tells_of_memory(trial: &Trial) -> bool {
+    matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit)
+}
+
 fn finished(row: Open, template: &Template, searched: Option<usize>) -> Row {
     let best = row.search.best();
     let above = best.map_or(0, |best| best + 1);
-    let next = row.trials.get(&above).filter(|trial| !trial.fits);
-    let failed =
-        next.is_some_and(|trial| !matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit));
+    let refused = row.search.refused();
+    // Where the search ended because too many values failed, the next one may not have been tried.
+    let next = match refused {
+        Some(refused) => row.trials.get(&refused),
+        None => row.trials.range(above..).map(|(_, trial)| trial).next(),
+    };
+    let failed = next.is_some_and(|trial| !tells_of_memory(trial));
     let bound = match (best, next) {
         _ if !row.done => Bound::Interrupted,
         (None, _) if failed => Bound::Failed,

@@ -5,8 +5,11 @@
 //! try is read off the line through two that were tried. Once few are open, it is tried together with its neighbour
 //! above: if one fits and the other does not, the search is over. Where the line misleads, because needs grow in steps or
 //! on a curve, values around the guess are tried, and then the interval is divided.
+//!
+//! A value with which the job fails for another reason says nothing of memory, and is left out. Most such values do not
+//! divide by what they must, so from then on the interval is divided at the value with most factors of two.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What was found out about one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,12 @@ pub struct Judgement {
     /// Bytes of a GPU that it needs, if that is known.
     pub need: Option<u64>,
 }
+
+/// How many values may fail for another reason than memory before the search ends.
+const MAX_FAILED: usize = 8;
+
+/// The same before any value told something of memory: the job may fail whatever the value is.
+const MAX_FAILED_AT_FIRST: usize = 2;
 
 /// Among so few open values a guess is tried together with its neighbour.
 const NEAR: usize = 8;
@@ -28,6 +37,8 @@ pub(crate) struct Search {
     /// Bytes that are there.
     limit: u64,
     tried: BTreeMap<usize, Judgement>,
+    /// The values with which the job fails for another reason than memory.
+    failed: BTreeSet<usize>,
     /// How many values were open before the last trials, once one was known that does not fit.
     open: Option<usize>,
     /// How often in a row the trials left more than half of them.
@@ -45,6 +56,21 @@ impl Search {
 
     pub(crate) fn learn(&mut self, index: usize, judgement: Judgement) {
         self.tried.insert(index, judgement);
+    }
+
+    /// A value tells nothing of memory.
+    pub(crate) fn leave_out(&mut self, index: usize) {
+        self.failed.insert(index);
+    }
+
+    /// The smallest value above the largest that fits with which the job runs out of memory, if all between them fail
+    /// for another reason.
+    pub(crate) fn refused(&self) -> Option<usize> {
+        let above = self.best().map_or(0, |best| best + 1);
+        let refused = self.smallest_that_does_not_fit()?;
+        (above..refused)
+            .all(|index| self.failed.contains(&index))
+            .then_some(refused)
     }
 
     /// The largest value that fits.
@@ -66,6 +92,9 @@ impl Search {
     /// The values to try next, at most `width` of them; none if the answer is known.
     pub(crate) fn next(&mut self, width: usize) -> Vec<usize> {
         let high = self.smallest_that_does_not_fit();
+        if !self.failed.is_empty() {
+            return self.next_of_those_that_work(high);
+        }
         let Some(low) = self.best() else {
             return if high == Some(0) { vec![] } else { vec![0] };
         };
@@ -99,6 +128,29 @@ impl Search {
         next.dedup();
         next.truncate(width.max(1));
         next
+    }
+
+    /// The open value with most factors of two, the middle one of those.
+    fn next_of_those_that_work(&self, high: Option<usize>) -> Vec<usize> {
+        let most = if self.tried.is_empty() {
+            MAX_FAILED_AT_FIRST
+        } else {
+            MAX_FAILED
+        };
+        if self.failed.len() >= most {
+            return vec![];
+        }
+        let first = self.best().map_or(0, |best| best + 1);
+        let open: Vec<usize> = (first..high.unwrap_or(self.sizes.len()))
+            .filter(|index| !self.failed.contains(index))
+            .collect();
+        let factors = |index: &usize| self.sizes[*index].trailing_zeros();
+        let most = open.iter().map(factors).max();
+        let best: Vec<usize> = open
+            .into_iter()
+            .filter(|index| Some(factors(index)) == most)
+            .collect();
+        best.get(best.len() / 2).copied().into_iter().collect()
     }
 
     /// A value well above the lowest one: small ones are ruled by what does not grow, and tell little of the slope.
@@ -230,6 +282,53 @@ mod tests {
             assert!(sizes.get(refused).is_none_or(|size| need(*size) > limit));
             assert!(trials <= 8, "{trials} trials for {limit}");
         }
+    }
+
+    /// Searches where only multiples of a number work; the answer, what is refused above it, and the trials.
+    fn search_multiples(
+        last: u64,
+        of: u64,
+        limit: u64,
+    ) -> (Option<usize>, Option<usize>, Vec<u64>) {
+        let sizes: Vec<u64> = (1..=last).collect();
+        let mut search = Search::new(sizes.clone(), limit);
+        let mut trials = Vec::new();
+        loop {
+            let next = search.next(2);
+            if next.is_empty() {
+                return (search.best(), search.refused(), trials);
+            }
+            for index in next {
+                let size = sizes[index];
+                trials.push(size);
+                if size.is_multiple_of(of) {
+                    let judgement = Judgement {
+                        fits: size <= limit,
+                        need: Some(size),
+                    };
+                    search.learn(index, judgement);
+                } else {
+                    search.leave_out(index);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_do_not_work_are_left_out() {
+        // 50 is the largest even number that fits, 52 the next one.
+        let (best, refused, trials) = search_multiples(256, 2, 51);
+        assert_eq!((best, refused), (Some(49), Some(51)), "{trials:?}");
+        // Where most values do not work, the largest is found and the values above it are not all tried.
+        let (best, _, trials) = search_multiples(512, 16, 100);
+        assert_eq!(best, Some(95), "{trials:?}");
+        assert!(trials.len() < 24, "{trials:?}");
+    }
+
+    #[test]
+    fn a_job_that_fails_with_every_value_is_tried_twice() {
+        let (best, refused, trials) = search_multiples(256, 1000, 100);
+        assert_eq!((best, refused, trials), (None, None, vec![1, 256]));
     }
 
     #[test]

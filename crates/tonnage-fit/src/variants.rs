@@ -418,7 +418,10 @@ impl<'a> Variants<'a> {
             begun.at.elapsed().as_secs_f64(),
         );
         if verdict.outcome == Outcome::Failed && verdict.exceptions.is_empty() {
-            trial.why = last_line(recording).or(trial.why);
+            trial.why = trial.why.map(|why| match last_line(recording) {
+                Some(line) => format!("{why}; the last line it wrote: {line}"),
+                None => why,
+            });
         }
         let _ = std::fs::remove_file(recording.with_extension("output"));
         // The first one is compared with a fork of it.
@@ -548,8 +551,16 @@ fn reason(verdict: &Verdict) -> Option<String> {
                 format!("{kind}: {message}")
             });
             let host = verdict.host_out_of_memory.clone();
-            Some(exception.or(host).unwrap_or_else(|| verdict.ending.clone()))
+            Some(exception.or(host).unwrap_or_else(|| ended(&verdict.ending)))
         }
+    }
+}
+
+fn ended(ending: &str) -> String {
+    match ending.split_once(' ') {
+        Some(("exit", code)) => format!("it ended with exit code {code}"),
+        Some(("signal", number)) => format!("it was ended by signal {number}"),
+        _ => "it ended in an unknown way".to_owned(),
     }
 }
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Reads other text for some source files: that of a variant, in which a constant has another value.
+"""Reads other text for some files: that of a variant, in which a constant has another value.
 
 The script that Python was started with is opened by C code, which the stand-in redirects; here is what Python itself
-loads: modules, and the script again in a process that was spawned. No file of the user is written.
+loads: modules, the script again in a process that was spawned, and what a program opens to read, such as its
+configuration. No file of the user is written.
 """
 
+import builtins
+import functools
 import importlib.machinery
 import io
 import os
@@ -13,7 +16,8 @@ import os
 def replace(sources):
     """`sources` has the file to read for each file that is replaced."""
     known = {os.path.realpath(path): copy for path, copy in sources.items()}
-    names = {os.path.basename(path) for path in known}
+    # A link may have another name than the file.
+    names = {os.path.basename(path) for path in (*sources, *known)}
 
     def copy_of(path):
         if not isinstance(path, (str, bytes, os.PathLike)):
@@ -40,3 +44,11 @@ def replace(sources):
             return self.source_to_code(file.read(), path)
 
     loader.get_code = get_other_code
+    opened = io.open
+
+    @functools.wraps(opened)
+    def open_other(file, mode="r", *arguments, **options):
+        copy = copy_of(file) if not set("wax+").intersection(mode) else None
+        return opened(copy or file, mode, *arguments, **options)
+
+    io.open = builtins.open = open_other

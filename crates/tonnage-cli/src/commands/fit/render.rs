@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The answer of a search in words: at most twenty lines.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -364,7 +365,7 @@ fn headline(fit: &Fit) -> String {
                 value(fit, largest)
             ),
             (Some(largest), Bound::NextFails) => format!(
-                "{GOOD}{searched} {} fits{GOOD:#} on {machine}; the next one fails for another reason than memory, larger ones were not tried",
+                "{GOOD}{searched} {} fits{GOOD:#} on {machine}; the next one fails for another reason than memory, larger ones may fit too",
                 value(fit, largest)
             ),
             (Some(largest), Bound::EndOfRange) => format!(
@@ -381,8 +382,14 @@ fn headline(fit: &Fit) -> String {
             }
             (None, _) => {
                 let first = row.next.as_ref().map_or("", |trial| value(fit, trial));
+                let is_first = row.trials.first() == row.next.as_ref();
+                let which = if is_first {
+                    "the first of the range"
+                } else {
+                    "the first that does not fail for another reason"
+                };
                 format!(
-                    "{BAD}not even {searched} {first}{BAD:#}, the first of the range: it {} on {machine}",
+                    "{BAD}not even {searched} {first}{BAD:#}, {which}: it {} on {machine}",
                     does_not_fit(row)
                 )
             }
@@ -565,6 +572,35 @@ fn table(text: &mut String, fit: &Fit) {
     }
 }
 
+/// The parameters whose values were seen to change nothing, maybe because the script does not read them.
+fn without_effect(fit: &Fit) -> Vec<&str> {
+    let ran = |trial: &&Trial| matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit);
+    let trials: Vec<&Trial> = fit
+        .rows
+        .iter()
+        .flat_map(|row| &row.trials)
+        .filter(ran)
+        .collect();
+    let is_without = |name: &&str| {
+        // Only what differs in this one alone tells of it.
+        let mut groups: BTreeMap<Vec<&str>, Vec<&Trial>> = BTreeMap::new();
+        for trial in &trials {
+            let others = trial.values.iter().filter(|(other, _)| other != name);
+            let others = others.map(|(_, value)| value.as_str()).collect();
+            groups.entry(others).or_default().push(trial);
+        }
+        let figures = |trial: &Trial| (trial.need, trial.peak_allocated);
+        let same = |group: &Vec<&Trial>| {
+            group[0].need.is_some() && group.iter().all(|it| figures(it) == figures(group[0]))
+        };
+        let mut groups = groups.values().filter(|group| group.len() > 1).peekable();
+        groups.peek().is_some() && groups.all(same)
+    };
+    let values = trials.first().map_or(&[][..], |trial| &trial.values);
+    let names = values.iter().map(|(name, _)| name.as_str());
+    names.filter(is_without).collect()
+}
+
 fn remarks(text: &mut String, fit: &Fit) {
     let answers = || {
         let largest = fit.rows.iter().filter_map(|row| row.largest.as_ref());
@@ -574,6 +610,24 @@ fn remarks(text: &mut String, fit: &Fit) {
         let _ = writeln!(
             text,
             "  {WARN}each run was stopped {stopped}: what comes later is not known{WARN:#}"
+        );
+    }
+    let left_out = fit.rows.iter().filter(|row| row.bound != Bound::Failed);
+    let left_out = left_out.flat_map(|row| &row.trials);
+    let left_out: Vec<&Trial> = left_out.filter(|trial| trial.why.is_some()).collect();
+    if let (Some(_), [first, ..]) = (&fit.searched, left_out.as_slice()) {
+        let values: Vec<&str> = left_out.iter().map(|trial| value(fit, trial)).collect();
+        let _ = writeln!(
+            text,
+            "  {WARN}left out: {}, which fails for another reason than memory ({}); steps leave such values out, {{8..512+8}}{WARN:#}",
+            values.join(", "),
+            first.why.as_deref().unwrap_or_default(),
+        );
+    }
+    for name in without_effect(fit) {
+        let _ = writeln!(
+            text,
+            "  {WARN}{name} makes no difference: the job needs the same with every value that was tried{WARN:#}"
         );
     }
     let mut unknown: Vec<&String> = answers().flat_map(|trial| &trial.unknown).collect();
