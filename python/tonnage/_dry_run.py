@@ -45,9 +45,8 @@ def dry_run(
     `world_size` only the `ranks` of a job of so many run, `[0]` by default, and the others are answered. A job
     that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
     Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` says
-    how much an unknown mask selects. `stop_after="3steps"` or `"90s"` ends the job early.
-    `capture=True` keeps what the job prints for `verdict.output`; by
-    default it is shown.
+    how much an unknown mask selects, `assume="lag=1024"` how many launches the GPU is behind. `stop_after="3steps"` or
+    `"90s"` ends the job early. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """

@@ -471,6 +471,53 @@ def test_a_cuda_runtime_of_its_own_beside_torch_is_named(tonnage, tmp_path):
     assert any("a CUDA runtime of its own" in gap for gap in result.verdict["unknown"])
 
 
+PREFETCH = """
+import torch
+
+side, model = torch.cuda.Stream(), torch.nn.Linear(4096, 4096).cuda()
+
+def fetch():
+    with torch.cuda.stream(side):
+        return torch.zeros(4096, 4096).pin_memory().cuda(non_blocking=True)
+
+batch = fetch()
+for step in range(10):
+    torch.cuda.current_stream().wait_stream(side)
+    batch.record_stream(torch.cuda.current_stream())
+    model(batch).sum().backward()
+    batch = fetch()
+    WAIT
+print("allocated", torch.cuda.max_memory_allocated())
+print("reserved", torch.cuda.max_memory_reserved())
+"""
+
+
+def test_a_gpu_that_is_behind_reserves_more_for_blocks_that_another_stream_uses(tonnage, tmp_path):
+    script = tmp_path / "prefetch.py"
+
+    def run(lag, wait=""):
+        script.write_text(PREFETCH.replace("WAIT", wait))
+        run = tonnage(None, command=[PYTHON, str(script)], options=("--assume", f"lag={lag}"))
+        assert run.verdict["lag"] == lag
+        [said] = [gap for gap in run.verdict["unknown"] if gap.startswith("how far the GPU is behind")]
+        assert run.verdict["margin"]["smallest"], "the replay reproduces it"
+        return printed(run.err, "allocated"), printed(run.err, "reserved"), said
+
+    at_once, late, waited = run(0), run(1 << 20), run(1 << 20, "torch.cuda.synchronize()")
+    assert "--assume lag=1024" in at_once[2]
+    assert "1,048,576 launches behind, as was assumed" in late[2]
+    assert at_once[0] == late[0] == waited[0]
+    # Ten batches of 64 MiB are fetched after the first, and each waits for the pass that used it.
+    assert late[1] - at_once[1] >= 8 * 64 * MIB
+    assert waited[1] == at_once[1]
+
+
+def test_one_stream_does_not_depend_on_how_far_the_gpu_is_behind(tonnage):
+    runs = [tonnage("transformer.py", options=("--assume", lag)) for lag in ("lag=0", "mask=100%,lag=1024")]
+    assert without_times(runs[0].table()).equals(without_times(runs[1].table()))
+    assert runs[1].verdict["lag"] is None
+
+
 def test_what_is_not_modelled_is_named(tonnage, tmp_path):
     script = tmp_path / "odd.py"
     script.write_text(

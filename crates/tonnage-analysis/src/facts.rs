@@ -44,6 +44,9 @@ pub const COSTS: &str = "process.costs";
 pub const COMMUNICATOR: &str = "process.communicator";
 /// How much the buffers of the communicators take that a process used, as JSON of [`NcclBuffers`].
 pub const NCCL_BUFFERS: &str = "process.nccl_buffers";
+/// That blocks were freed which another stream used, so that what PyTorch reserves depends on how far the GPU is behind
+/// the host: by how many launches its streams were taken to be behind at most.
+pub const FREES_WAIT: &str = "process.frees_wait";
 /// A change that was to be made to the program, and what became of it, as JSON; one fact for each.
 pub const CHANGE: &str = "process.change";
 /// When a process was stopped before its end, as was asked for.

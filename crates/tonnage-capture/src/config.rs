@@ -33,6 +33,9 @@ pub struct RunConfig {
     /// The devices refuse nothing, whatever they report of themselves: how much a job needs is found so.
     #[serde(default)]
     pub unlimited: bool,
+    /// How many launches a stream may be behind the host; 0 if work is done the moment it is asked for.
+    #[serde(default)]
+    pub lag: u64,
 }
 
 /// One device, as programs see it.

@@ -234,10 +234,12 @@ pub(crate) struct RunOptions {
     /// Whether small values are computed, so that what the script reads back is true.
     #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN")]
     pub(crate) values: Values,
-    /// What to assume where a size depends on values that nobody computed, e.g. mask=30%: an unknown mask selects
-    /// that part of its elements [default: mask=100%, the most there can be].
-    #[arg(long, value_name = "WHAT", value_parser = parse_assumption)]
-    pub(crate) assume: Option<u8>,
+    /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that nobody computed, the
+    /// mask selects that part of its elements [default: mask=100%, the most there can be]. lag=1024: each stream of the
+    /// GPU is up to so many launches behind the host, and memory that another stream uses is free again only then
+    /// [default: lag=0].
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = parse_assumption)]
+    pub(crate) assume: Vec<Assumption>,
     /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain NAME`
     /// says what a change does.
     #[arg(long = "change", value_name = "NAME")]
@@ -360,14 +362,29 @@ fn parse_ranks(text: &str) -> Result<Ranks, String> {
 }
 
 /// `mask=30%`.
-fn parse_assumption(text: &str) -> Result<u8, String> {
-    let percent = text
-        .strip_prefix("mask=")
-        .and_then(|part| part.strip_suffix('%'))
-        .and_then(|part| part.trim().parse::<u8>().ok())
-        .filter(|percent| *percent <= 100);
-    percent.ok_or_else(|| {
-        "write mask= and a percentage from 0 to 100, for example mask=30%".to_owned()
+/// What is assumed of what a dry run cannot know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Assumption {
+    /// The part of an unknown mask, in percent, that is true.
+    Mask(u8),
+    /// How many launches a stream is behind the host.
+    Lag(u64),
+}
+
+fn parse_assumption(text: &str) -> Result<Assumption, String> {
+    let mask = |part: &str| {
+        let percent = part.strip_suffix('%')?.trim().parse().ok()?;
+        (percent <= 100).then_some(Assumption::Mask(percent))
+    };
+    let assumed = match text.split_once('=') {
+        Some(("mask", part)) => mask(part),
+        Some(("lag", launches)) => launches.trim().parse().ok().map(Assumption::Lag),
+        _ => None,
+    };
+    assumed.ok_or_else(|| {
+        "write mask= and a percentage from 0 to 100, for example mask=30%, or lag= and a number of launches, for \
+         example lag=1024"
+            .to_owned()
     })
 }
 

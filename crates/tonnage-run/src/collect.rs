@@ -103,6 +103,9 @@ struct Note {
     #[serde(default)]
     ended: bool,
     made_up: Option<String>,
+    /// PyTorch's allocator asked whether another stream was done with a block that was freed: by how many launches
+    /// streams are behind.
+    frees_wait: Option<u64>,
     /// Which rank the process is, as torch.distributed says.
     rank: Option<u32>,
     /// How many ranks the first communicator of NCCL has.
@@ -754,6 +757,9 @@ impl<'a, W: Write> Process<'a, W> {
                 self.own_addresses =
                     reserved.address..reserved.address.saturating_add(reserved.size);
             }
+        }
+        if let Some(lag) = note.frees_wait {
+            self.fact(facts::FREES_WAIT, &lag.to_string())?;
         }
         if let Some(what) = note.made_up {
             self.made_up.push(what);

@@ -121,6 +121,8 @@ pub struct Options {
     pub values: bool,
     /// The part of a mask that nobody knows, in percent, that is taken to be true.
     pub assumed_mask: u8,
+    /// How many launches each stream of a GPU is behind the host at most; 0 if what is launched is done at once.
+    pub lag: u64,
     /// Changes that are made to the program inside its process, by their names, in this order:
     /// [`changes::all`](crate::changes::all) has them.
     pub changes: Vec<String>,
@@ -159,6 +161,7 @@ impl Options {
             stop_at_oom: false,
             values: true,
             assumed_mask: 100,
+            lag: 0,
             changes: Vec::new(),
             stop_after: None,
             allow_real_gpu: false,

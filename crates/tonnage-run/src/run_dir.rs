@@ -357,6 +357,7 @@ fn fill(
         cuda_version: torch.cuda,
         value_limit: VALUE_LIMIT,
         unlimited: attempt == Attempt::Unlimited,
+        lag: options.lag,
     };
     fs::write(folder.join(CONFIG_FILE), serde_json::to_vec(&config)?)?;
     fs::write(folder.join(LEDGER_FILE), ledger::fresh())?;

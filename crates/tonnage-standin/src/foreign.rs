@@ -43,6 +43,8 @@ static TOLD: Mutex<Vec<Foreign>> = Mutex::new(Vec::new());
 
 /// Frames of the stack that are looked at.
 const FRAMES: usize = 48;
+/// Frames among which there is one that is not ours.
+const INNERMOST: usize = 16;
 
 /// Packages by a part of the path of their libraries, and whether they divide the device themselves.
 const PACKAGES: [(&str, &str, bool); 8] = [
@@ -77,7 +79,7 @@ const OURS: [&str; 14] = [
 
 /// A CUDA runtime asks the driver for its undocumented tables: one that is not the stand-in's.
 pub(crate) fn runtime_started() {
-    let callers = calling_libraries();
+    let callers = calling_libraries::<FRAMES>();
     if let Some(foreign) = judge(&callers, How::Runtime) {
         tell(foreign);
     }
@@ -114,7 +116,7 @@ pub(crate) fn driver_memory_taken() {
 
 /// Somebody opened the context of a device, or took memory of it.
 pub(crate) fn device_used() {
-    let callers = calling_libraries();
+    let callers = calling_libraries::<FRAMES>();
     if let Some(foreign) = judge(&callers, How::Memory) {
         tell(foreign);
     }
@@ -208,14 +210,20 @@ pub(crate) fn file_of(address: *const c_void) -> Option<(usize, String)> {
     ))
 }
 
-/// The files on the stack other than this library, the innermost first, each once.
-fn calling_libraries() -> Vec<String> {
-    let mut frames = [std::ptr::null_mut::<c_void>(); FRAMES];
+/// Whether the function of this library that runs was called by a file of this name.
+pub(crate) fn is_called_by(name: &str) -> bool {
+    let callers = calling_libraries::<INNERMOST>();
+    callers.first().is_some_and(|path| path.ends_with(name))
+}
+
+/// The files on the stack other than this library, the innermost first, each once; among so many frames.
+fn calling_libraries<const MOST: usize>() -> Vec<String> {
+    let mut frames = [std::ptr::null_mut::<c_void>(); MOST];
     // SAFETY: the array has room for this many addresses.
-    let length = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as i32) };
-    let ours = file_of(calling_libraries as *const c_void).map(|(base, _)| base);
+    let length = unsafe { libc::backtrace(frames.as_mut_ptr(), MOST as i32) };
+    let ours = file_of(file_of as *const c_void).map(|(base, _)| base);
     let mut files: Vec<String> = Vec::new();
-    for frame in &frames[..usize::try_from(length).unwrap_or(0).min(FRAMES)] {
+    for frame in &frames[..usize::try_from(length).unwrap_or(0).min(MOST)] {
         if let Some((base, path)) = file_of(*frame)
             && Some(base) != ours
             && !files.contains(&path)
@@ -282,6 +290,10 @@ mod tests {
     #[test]
     fn callers_are_found_and_this_library_is_not_among_them() {
         // The test's own program is "this library" here, so only the C library is left.
-        assert!(calling_libraries().iter().all(|path| path.contains(".so")));
+        assert!(
+            calling_libraries::<FRAMES>()
+                .iter()
+                .all(|path| path.contains(".so"))
+        );
     }
 }

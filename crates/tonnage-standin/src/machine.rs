@@ -20,7 +20,7 @@ use tonnage_capture::{AddressOrderName, DeviceProfile, MACHINE_VARIABLE, RunConf
 
 use crate::ffi::Ptr;
 use crate::ledger::{Charge, DeviceLock, ledger};
-use crate::{foreign, fork, recorder, values};
+use crate::{foreign, fork, model, recorder, values};
 
 /// Status codes that the runtime and the driver share.
 pub(crate) mod code {
@@ -342,6 +342,7 @@ impl Machine {
             })
             .collect();
         values::set_limit(config.value_limit as usize);
+        model::set_lag(config.lag);
         Some(Self {
             config,
             own,

@@ -65,6 +65,7 @@ fn stage() -> MutexGuard<'static, std::path::PathBuf> {
             cuda_version: 13020,
             value_limit: 64 << 10,
             unlimited: false,
+            lag: 0,
         };
         let config = serde_json::to_vec(&config).unwrap();
         std::fs::write(folder.join(CONFIG_FILE), config).unwrap();

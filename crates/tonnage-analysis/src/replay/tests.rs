@@ -294,6 +294,22 @@ fn a_retry_is_told_from_an_empty_cache() {
 }
 
 #[test]
+fn a_free_that_still_waits_at_the_end_does_not_complete() {
+    let mut hand = Hand::dry_run(60);
+    let first = 0x1_0000_0000;
+    hand.put(Kind::SegmentAlloc, first, 40 * MIB);
+    hand.put(Kind::Alloc, first, 40 * MIB);
+    // It waited for another stream, which was done when the next request came: no row lies between.
+    hand.put(Kind::FreeRequested, first, 40 * MIB);
+    hand.put(Kind::FreeCompleted, first, 40 * MIB);
+    hand.put(Kind::Alloc, first, 40 * MIB);
+    hand.put(Kind::FreeRequested, first, 40 * MIB);
+    let report = hand.job().replay(&[Alloc::Recorded], false);
+    let comparison = &report.tracks[0].allocators[0].comparison;
+    assert!(comparison.as_ref().unwrap().exact(), "{comparison:?}");
+}
+
+#[test]
 fn frees_that_wait_complete_where_the_recording_says_or_at_a_retry() {
     let mut hand = Hand::new();
     hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);

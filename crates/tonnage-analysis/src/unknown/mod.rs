@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 
 use tonnage_trace::{Meta, meta};
 
+use crate::facts::FREES_WAIT;
+use crate::format::count;
 use crate::unmodelled::UnmodelledCalls;
 
 pub use foreign::{Foreign, ForeignUse};
@@ -43,6 +45,7 @@ const MOST: usize = 1 << 16;
 /// ```
 pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
     let mut sentences = calls.unknown_sizes();
+    sentences.extend(lag(facts).map(lag_said));
     sentences.extend(told(facts));
     let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
     sentences.extend(Foreign::all(facts).iter().map(what));
@@ -54,6 +57,25 @@ pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
 pub fn is_assumed(facts: &[Meta], calls: &UnmodelledCalls) -> bool {
     let by_value = UnknownValues::all(facts).is_some_and(|values| values.sizes > 0);
     by_value || !calls.unknown_sizes().is_empty()
+}
+
+/// By how many launches streams were taken to be behind the host, where what PyTorch reserves depends on it.
+pub fn lag(facts: &[Meta]) -> Option<u64> {
+    let told = facts.iter().filter(|fact| fact.name == FREES_WAIT);
+    told.filter_map(|fact| fact.text.parse().ok()).max()
+}
+
+fn lag_said(launches: u64) -> String {
+    let what = "how far the GPU is behind the host. PyTorch reuses a block that another stream used (record_stream) only \
+                when that stream is done with it";
+    if launches == 0 {
+        return format!(
+            "{what}: here at once, later on a GPU, which may then reserve more. `--assume lag=1024` runs the job with \
+             streams that are up to 1,024 launches behind"
+        );
+    }
+    let launches = count(launches);
+    format!("{what}: here streams are up to {launches} launches behind, as was assumed")
 }
 
 /// What the facts of a recording say is not known, each sentence once.

@@ -319,6 +319,9 @@ pub struct Verdict {
     pub unmodelled: Vec<Unmodelled>,
     /// Values that were read and that nobody computed; none if there were no such reads.
     pub unknown_values: Option<UnknownValues>,
+    /// By how many launches streams were taken to be behind the host at most, where what PyTorch reserves depends on it:
+    /// it asked whether another stream was done with a block that was freed.
+    pub lag: Option<u64>,
     /// Changes that were made to the program inside its process, as was asked for, or could not be made.
     pub changes: Vec<ProgramChange>,
     /// What the program had the GPU do, apart from memory, of all processes together.
@@ -506,6 +509,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
             })
             .collect(),
         unknown_values: UnknownValues::all(facts.all),
+        lag: unknown::lag(facts.all),
         changes: changes::find(&facts),
         costs: costs::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),

@@ -58,6 +58,7 @@ pub(crate) fn free(address: u64) -> i32 {
         // Freeing null is the idiom for opening a context.
         return status(use_current().map(|_| ()));
     }
+    super::stream::catch_up();
     status(use_current().and_then(|_| {
         let (machine, mut accounts) = accounts()?;
         if accounts.pool_block(address).is_some() {

@@ -28,6 +28,7 @@ pub(crate) mod cusparselt;
 mod device;
 pub(crate) mod images;
 mod kernel;
+mod lag;
 mod memory;
 pub(crate) mod nccl;
 mod nccl_buffers;
@@ -35,4 +36,4 @@ pub(crate) mod nvml;
 mod stream;
 
 pub(crate) use memory::pinned_range;
-pub(crate) use stream::capturing;
+pub(crate) use stream::{capturing, set_lag};

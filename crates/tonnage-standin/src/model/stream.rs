@@ -2,8 +2,8 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done, unless a test holds a stream back. What remains is
-//! identity (unique handles, which torch's trace shows) and capture: a stream
+//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag)).
+//! What remains is identity (unique handles, which torch's trace shows) and capture: a stream
 //! that captures pulls others in through events, and the end of the capture
 //! ends it for all of them.
 
@@ -11,8 +11,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::lag::{self, Lag};
 use crate::exchange;
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
+use crate::foreign;
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
 /// Time that is reported between two events. A kernel takes no time
@@ -52,52 +54,12 @@ struct Streams {
     captures: BTreeMap<u64, (Ptr, Ptr)>,
     next_capture: u64,
     objects: BTreeMap<Ptr, UserObject>,
-    /// What was recorded since a stream was first held back.
-    held: Held,
+    /// How far streams are behind the host, where they are.
+    lag: Lag,
 }
 
-/// Events that are not done at once: see [`tonnage_hold`].
-#[derive(Default)]
-struct Held {
-    streams: BTreeMap<Ptr, HeldStream>,
-    /// The stream an event was last recorded on, and its number there.
-    events: BTreeMap<Ptr, (Ptr, u64)>,
-}
-
-#[derive(Default)]
-struct HeldStream {
-    held: bool,
-    recorded: u64,
-    done: u64,
-}
-
-impl Held {
-    fn record(&mut self, event: Ptr, stream: Ptr) {
-        let on = self.streams.entry(stream).or_default();
-        on.recorded += 1;
-        if !on.held {
-            on.done = on.recorded;
-        }
-        self.events.insert(event, (stream, on.recorded));
-    }
-
-    fn is_done(&self, event: Ptr) -> bool {
-        let recorded = self.events.get(&event);
-        recorded.is_none_or(|(stream, number)| self.streams[stream].done >= *number)
-    }
-
-    /// Waiting for an event is waiting for all events before it on its stream.
-    fn wait(&mut self, event: Ptr) {
-        if let Some(&(stream, number)) = self.events.get(&event)
-            && let Some(on) = self.streams.get_mut(&stream)
-        {
-            on.done = on.done.max(number);
-        }
-    }
-}
-
-/// Set by the first [`tonnage_hold`]: before it, no event need be remembered.
-static HOLDING: AtomicBool = AtomicBool::new(false);
+/// Set where streams can be behind, by [`set_lag`] or [`tonnage_hold`]: before it, no event need be remembered.
+static BEHIND: AtomicBool = AtomicBool::new(false);
 
 static STREAMS: Mutex<Option<Streams>> = Mutex::new(None);
 /// How many captures run, so that the usual answer (none) needs no lock.
@@ -120,14 +82,40 @@ pub(crate) fn capturing() -> bool {
     CAPTURING.load(Ordering::Relaxed) != 0
 }
 
+/// A stream of the current device.
+fn key(stream: Ptr) -> lag::Key {
+    let device = if stream.is_null() { current() } else { 0 };
+    (device, stream)
+}
+
+fn is_behind() -> bool {
+    BEHIND.load(Ordering::Relaxed)
+}
+
+/// From now on streams are up to so many launches behind the host.
+pub(crate) fn set_lag(launches: u64) {
+    with(|streams| streams.lag = Lag::new(launches));
+    BEHIND.store(launches > 0, Ordering::Relaxed);
+}
+
+/// The host has waited for all streams, as CUDA does before memory goes back to the driver.
+pub(crate) fn catch_up() {
+    if is_behind() {
+        with(|streams| streams.lag.wait_for_all());
+    }
+}
+
 /// Notes work given to a stream; whether it was captured instead of done.
 pub(crate) fn note_work(stream: Ptr) -> bool {
-    if CAPTURING.load(Ordering::Relaxed) == 0 {
+    if CAPTURING.load(Ordering::Relaxed) == 0 && !is_behind() {
         return false;
     }
     with(|streams| {
         let capture = streams.capture_of(stream);
         let Some((graph, _)) = streams.captures.get(&capture).copied() else {
+            if is_behind() {
+                streams.lag.launch(key(stream));
+            }
             return false;
         };
         if let Some(graph) = streams.graphs.get_mut(&graph) {
@@ -164,22 +152,33 @@ pub(crate) fn destroy(stream: Ptr) -> i32 {
     code::SUCCESS
 }
 
-/// Whether a stream is idle: it always is.
+/// Whether a stream is idle: always, unless it is behind.
 ///
 /// Also where it has yet to meet other ranks, because torch's allocator asks the same of events, and what it does
 /// must not depend on how fast the other ranks are.
-pub(crate) fn done(_handle: Ptr) -> i32 {
+pub(crate) fn done(stream: Ptr) -> i32 {
+    if is_behind() && with(|streams| !streams.lag.is_idle(key(stream))) {
+        return code::NOT_READY;
+    }
+    is_there()
+}
+
+fn is_there() -> i32 {
     status(machine().map(|_| ()))
 }
 
-/// Waits for a stream: only other ranks can keep it busy.
+/// Waits for a stream: other ranks keep it busy, or it is behind.
 pub(crate) fn wait_for_stream(stream: Ptr) -> i32 {
     exchange::finish_stream(stream);
-    done(stream)
+    if is_behind() {
+        with(|streams| streams.lag.wait_for_stream(key(stream)));
+    }
+    is_there()
 }
 
 pub(crate) fn synchronize() -> i32 {
     exchange::finish_all();
+    catch_up();
     status(use_current().map(|_| ()))
 }
 
@@ -261,8 +260,8 @@ pub(crate) fn destroy_event(event: Ptr) -> i32 {
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| streams.events.remove(&event));
     }
-    if HOLDING.load(Ordering::Relaxed) {
-        with(|streams| streams.held.events.remove(&event));
+    if is_behind() {
+        with(|streams| streams.lag.forget(event));
     }
     code::SUCCESS
 }
@@ -275,8 +274,8 @@ pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
             streams.events.insert(event, capture);
         });
     }
-    if HOLDING.load(Ordering::Relaxed) {
-        with(|streams| streams.held.record(event, stream));
+    if is_behind() {
+        with(|streams| streams.lag.record(event, key(stream)));
     }
     code::SUCCESS
 }
@@ -297,23 +296,38 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
             }
         });
     }
+    if is_behind() {
+        with(|streams| streams.lag.follow(key(stream), event));
+    }
     code::SUCCESS
 }
 
-/// Whether an event is done: always, unless its stream is held back.
+/// PyTorch's allocator asks whether another stream is done with a block that was freed: what it reserves depends on how
+/// far the GPU is behind, which is told once.
+fn note_question() {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.load(Ordering::Relaxed) && foreign::is_called_by("/libc10_cuda.so") {
+        TOLD.store(true, Ordering::Relaxed);
+        let lag = machine().map_or(0, |machine| machine.config.lag);
+        crate::recorder::remark_note(format!("{{\"frees_wait\": {lag}}}").as_bytes());
+    }
+}
+
+/// Whether an event is done: always, unless its stream is behind.
 pub(crate) fn query_event(event: Ptr) -> i32 {
-    if HOLDING.load(Ordering::Relaxed) && with(|streams| !streams.held.is_done(event)) {
+    note_question();
+    if is_behind() && with(|streams| !streams.lag.is_done(event)) {
         return code::NOT_READY;
     }
-    done(event)
+    is_there()
 }
 
 pub(crate) fn wait_for_event(event: Ptr) -> i32 {
     exchange::finish_event(event);
-    if HOLDING.load(Ordering::Relaxed) {
-        with(|streams| streams.held.wait(event));
+    if is_behind() {
+        with(|streams| streams.lag.wait_for_event(event));
     }
-    done(event)
+    is_there()
 }
 
 /// Holds a stream back, or lets go of it: for tests of programs that ask
@@ -323,12 +337,8 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
 pub(crate) extern "C" fn tonnage_hold(stream: Ptr, hold: bool) {
     crate::ffi::guard((), || {
         with(|streams| {
-            HOLDING.store(true, Ordering::Relaxed);
-            let stream = streams.held.streams.entry(stream).or_default();
-            stream.held = hold;
-            if !hold {
-                stream.done = stream.recorded;
-            }
+            BEHIND.store(true, Ordering::Relaxed);
+            streams.lag.hold(key(stream), hold);
         });
     });
 }
@@ -517,7 +527,8 @@ pub(crate) fn instantiate_log(
     code::SUCCESS
 }
 
-pub(crate) fn launch_graph(_graph: Ptr, _stream: Ptr) -> i32 {
+pub(crate) fn launch_graph(_graph: Ptr, stream: Ptr) -> i32 {
+    note_work(stream);
     crate::recorder::report_launch();
     code::SUCCESS
 }

@@ -48,6 +48,8 @@ pub(crate) struct Builder {
     vacant: Vec<u32>,
     /// A free whose completion may be the next row.
     pub(super) last_free: Option<(u64, usize)>,
+    /// Whether any row said that a free completed.
+    pub(super) has_completions: bool,
     pub(super) burst: Option<Burst>,
     /// Where `PoolDone` stands, by pool.
     pub(super) done: BTreeMap<PoolId, usize>,
@@ -226,6 +228,7 @@ impl Builder {
 
     fn complete(&mut self, event: &Event, block: Option<Block>, row: u32) {
         self.out.events += 1;
+        self.has_completions = true;
         if self
             .last_free
             .take_if(|(addr, _)| *addr == event.address)

@@ -68,8 +68,9 @@ impl Builder {
 
     /// The requests, when every row was taken.
     pub(crate) fn finish(mut self, track: &Track) -> Requests {
+        // A free that does not wait completes in the same call, where a recording has completions at all.
         if let Some((_, op)) = self.last_free.take()
-            && self.out.ops.iter().any(|op| op.kind == OpKind::FreeNow)
+            && self.has_completions
         {
             self.out.ops[op].kind = OpKind::FreeLater;
         }

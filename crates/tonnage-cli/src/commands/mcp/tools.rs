@@ -79,7 +79,8 @@ pub(super) struct Run {
     stop_after: Option<String>,
     /// Change the program inside of its process, e.g. `["checkpoint-blocks"]`; fit finds out which help.
     changes: Option<Vec<String>>,
-    /// What an unknown mask is assumed to select, e.g. "mask=30%" [default: all].
+    /// What is assumed: "mask=30%", what an unknown mask selects [default: all]; "lag=1024", how many launches the GPU
+    /// is behind the host [default: none]; both with a comma between.
     assume: Option<String>,
     /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
     output: Option<PathBuf>,

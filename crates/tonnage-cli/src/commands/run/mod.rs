@@ -25,7 +25,7 @@ use tonnage_run::{
 };
 
 use crate::Surroundings;
-use crate::arguments::{AddressOrder, Ranks, RunOptions, Values};
+use crate::arguments::{AddressOrder, Assumption, Ranks, RunOptions, Values};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
@@ -217,7 +217,12 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
     };
     options.stop_at_oom = typed.stop_at_oom;
     options.values = typed.values == Values::On;
-    options.assumed_mask = typed.assume.unwrap_or(options.assumed_mask);
+    for assumed in &typed.assume {
+        match *assumed {
+            Assumption::Mask(percent) => options.assumed_mask = percent,
+            Assumption::Lag(launches) => options.lag = launches,
+        }
+    }
     options.changes.clone_from(&typed.changes);
     options.stop_after = typed.stop_after;
     options.allow_real_gpu = typed.allow_real_gpu;

@@ -619,7 +619,12 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
         } else {
             "cached by PyTorch"
         };
-        part("cached", peak.cached, exact, what);
+        // How soon blocks that another stream used were free again is assumed.
+        let known = match verdict.lag {
+            Some(_) if exact == "exact" => "assumed",
+            _ => exact,
+        };
+        part("cached", peak.cached, known, what);
     }
     let measured = verdict.is_measured();
     let context = if measured {
@@ -995,6 +1000,7 @@ mod tests {
             exceptions: Vec::new(),
             unmodelled: Vec::new(),
             unknown_values: None,
+            lag: None,
             changes: Vec::new(),
             costs: None,
             stopped: None,

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! How far streams are behind the host.
+//!
+//! Kernels do nothing, so a stream would be idle whenever somebody asks. A GPU is behind: what the host launched waits
+//! in a queue, and whoever asks an event whether it is done (PyTorch's allocator does before it reuses a block that
+//! another stream used) may hear that it is not. Here a stream is behind by so many launches at most, after which a
+//! host has to wait for the queue; and it has done everything that somebody waited for.
+
+use std::collections::BTreeMap;
+
+use crate::ffi::Ptr;
+
+/// A device and its stream: each device has a default stream, whose handle is null.
+pub(super) type Key = (usize, Ptr);
+
+/// How far each stream has come, by the number of its launches.
+type Progress = BTreeMap<Key, u64>;
+
+/// Whoever asks this often while nothing else is asked of the GPU waits for it by asking: then it has caught up.
+const ASKED: u32 = 100;
+
+#[derive(Default)]
+struct Stream {
+    /// How many launches the stream may be behind.
+    limit: u64,
+    given: u64,
+    done: u64,
+    /// What its next launch waits for on other streams.
+    after: Progress,
+}
+
+/// What streams have done, and when events will be.
+#[derive(Default)]
+pub(super) struct Lag {
+    /// How many launches a stream may be behind that was not held back.
+    limit: u64,
+    streams: BTreeMap<Key, Stream>,
+    /// Where an event was last recorded, and what is done when it is.
+    events: BTreeMap<Ptr, (Key, Progress)>,
+    asked: u32,
+}
+
+impl Lag {
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            ..Self::default()
+        }
+    }
+
+    fn stream(&mut self, key: Key) -> &mut Stream {
+        let limit = self.limit;
+        self.streams.entry(key).or_insert_with(|| Stream {
+            limit,
+            ..Stream::default()
+        })
+    }
+
+    /// Something is launched.
+    pub(super) fn launch(&mut self, key: Key) {
+        self.asked = 0;
+        self.stream(key).given += 1;
+    }
+
+    pub(super) fn record(&mut self, event: Ptr, key: Key) {
+        self.launch(key);
+        let stream = self.stream(key);
+        let mut when = stream.after.clone();
+        when.insert(key, stream.given);
+        self.events.insert(event, (key, when));
+    }
+
+    pub(super) fn forget(&mut self, event: Ptr) {
+        self.events.remove(&event);
+    }
+
+    /// What is launched on a stream from now on waits for an event.
+    pub(super) fn follow(&mut self, key: Key, event: Ptr) {
+        let Some((_, when)) = self.events.get(&event) else {
+            return;
+        };
+        let when = when.clone();
+        let done: Vec<bool> = when
+            .iter()
+            .map(|(other, launch)| self.has_done(*other, *launch))
+            .collect();
+        let after = &mut self.stream(key).after;
+        for ((other, launch), done) in when.into_iter().zip(done) {
+            if other != key && !done {
+                let known = after.entry(other).or_default();
+                *known = launch.max(*known);
+            }
+        }
+    }
+
+    fn has_done(&self, key: Key, launch: u64) -> bool {
+        self.streams.get(&key).is_none_or(|stream| {
+            stream.done >= launch || stream.given.saturating_sub(launch) >= stream.limit
+        })
+    }
+
+    fn finish(&mut self, when: &Progress) {
+        for (key, launch) in when {
+            let stream = self.stream(*key);
+            stream.done = stream.done.max(*launch);
+        }
+    }
+
+    /// Whether what is asked about is done; somebody who does nothing but ask waits for it.
+    fn answer(&mut self, key: Key, launch: u64, when: &Progress) -> bool {
+        self.asked += 1;
+        let waits = self.asked > ASKED && self.stream(key).limit != u64::MAX;
+        let done = waits || self.has_done(key, launch);
+        if done {
+            self.finish(when);
+        }
+        done
+    }
+
+    pub(super) fn is_done(&mut self, event: Ptr) -> bool {
+        let Some((key, when)) = self.events.get(&event).cloned() else {
+            return true;
+        };
+        self.answer(key, when[&key], &when)
+    }
+
+    pub(super) fn is_idle(&mut self, key: Key) -> bool {
+        let (given, when) = self.all_of(key);
+        self.answer(key, given, &when)
+    }
+
+    /// Waiting for an event is waiting for everything before it.
+    pub(super) fn wait_for_event(&mut self, event: Ptr) {
+        if let Some((_, when)) = self.events.get(&event).cloned() {
+            self.finish(&when);
+        }
+    }
+
+    pub(super) fn wait_for_stream(&mut self, key: Key) {
+        let (_, when) = self.all_of(key);
+        self.finish(&when);
+    }
+
+    pub(super) fn wait_for_all(&mut self) {
+        for stream in self.streams.values_mut() {
+            stream.done = stream.given;
+        }
+    }
+
+    /// Holds a stream back until somebody waits for it, or lets go of it.
+    pub(super) fn hold(&mut self, key: Key, hold: bool) {
+        let limit = if hold { u64::MAX } else { self.limit };
+        let stream = self.stream(key);
+        stream.limit = limit;
+        stream.done = stream.given;
+    }
+
+    fn all_of(&mut self, key: Key) -> (u64, Progress) {
+        let stream = self.stream(key);
+        let mut when = stream.after.clone();
+        when.insert(key, stream.given);
+        (stream.given, when)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAIN: Key = (0, Ptr::NULL);
+
+    #[test]
+    fn a_stream_is_behind_by_as_many_launches_as_its_queue_holds() {
+        let mut lag = Lag::new(3);
+        let event = Ptr(1);
+        assert!(lag.is_done(event), "never recorded");
+        lag.record(event, MAIN);
+        for _ in 0..2 {
+            lag.launch(MAIN);
+            assert!(!lag.is_done(event));
+        }
+        lag.launch(MAIN);
+        assert!(lag.is_done(event));
+        assert!(!lag.is_idle(MAIN));
+    }
+
+    #[test]
+    fn whoever_waits_for_a_stream_waits_for_what_it_waits_for() {
+        let side = (0, Ptr(9));
+        let (first, last, later) = (Ptr(1), Ptr(2), Ptr(3));
+        let mut lag = Lag::new(1024);
+        lag.record(first, side);
+        lag.follow(MAIN, first);
+        lag.record(last, MAIN);
+        lag.record(later, side);
+        assert!(!lag.is_done(first) && !lag.is_done(last));
+        lag.wait_for_event(last);
+        assert!(lag.is_done(first) && lag.is_done(last) && lag.is_idle(MAIN));
+        assert!(!lag.is_done(later), "nobody waited for it");
+        lag.wait_for_stream(side);
+        assert!(lag.is_done(later));
+    }
+
+    #[test]
+    fn a_program_that_only_asks_is_answered() {
+        let mut lag = Lag::new(1024);
+        lag.record(Ptr(1), MAIN);
+        let asked = (0..1000).take_while(|_| !lag.is_done(Ptr(1))).count();
+        assert_eq!(asked, ASKED as usize);
+        lag.hold(MAIN, true);
+        lag.record(Ptr(1), MAIN);
+        assert!((0..1000).all(|_| !lag.is_done(Ptr(1))), "a test holds it");
+        lag.wait_for_all();
+        assert!(lag.is_done(Ptr(1)));
+    }
+}
