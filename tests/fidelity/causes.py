@@ -76,5 +76,4 @@ CAUSES = [
         "peft lily/llama-3.2-3B-rank896-a2-b2-s2.0: lily, rank896-a2-b2-s2.0: most",
         "the length of the longest batch is not published; with 684 tokens instead of 682 it is +0.22 %",
     ),
-    ("torchtitan", "unknown; the published run had a nightly build of 2024-12-23, the dry run torch 2.6.0"),
 ]
