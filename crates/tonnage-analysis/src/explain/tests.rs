@@ -493,6 +493,21 @@ fn tn208_one_line_makes_most_of_the_peak() {
 }
 
 #[test]
+fn tn208_scratch_memory_of_cublas_is_not_halved_with_the_samples() {
+    let mut script = Script::new(1000);
+    script.alloc(20, &[line(1)]);
+    script.phase("eval", |script| {
+        let workspace = script.alloc(50, &[line(12)]);
+        script.own(workspace, "workspaces", "cuBLAS");
+        let product = script.alloc(50, &[line(12)]);
+        script.free(product);
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN208", Some(12), 50));
+    assert_eq!(promised(&explanation, "TN208"), Some((120, 95)));
+}
+
+#[test]
 fn tn209_two_blocks_of_one_name() {
     let mut script = Script::new(1000);
     for line_number in [3, 8] {
