@@ -193,6 +193,9 @@ class Owners:
         self.cache_keepers = weakref.WeakKeyDictionary()
         self.local = threading.local()
         self.backwards = 0
+        # Whether optimizers were called inside the backward pass that runs, which counts as one step; and whether the
+        # last thing that ran was such a pass.
+        self.stepped_in_backward = self.counted_in_backward = False
         self.steps = 0
         self.passes = 0
         # The phase that began last, if it is not the pass of a module that learns nothing.
@@ -406,6 +409,7 @@ class Owners:
         self._end_failed_step()
         self._meet(module)
         self.passes += 1
+        self.counted_in_backward = False
         # What is computed again in a backward pass belongs to that.
         if self.backwards:
             return
@@ -538,6 +542,10 @@ class Owners:
     def _before_step(self, optimizer, _arguments, _options):
         if self.is_compiling():
             return
+        if self.backwards:
+            # An optimizer of one parameter, called when its gradient is there: a part of the backward pass.
+            self.optimizers.add(optimizer)
+            return
         self._end_failed_step()
         self._ask_holders()
         self.optimizers.add(optimizer)
@@ -563,17 +571,29 @@ class Owners:
             self.values.note_unseen()
 
     def _after_step(self, optimizer, _arguments, _options):
-        if self.is_compiling() or not getattr(self.local, "stepping", 0):
+        stepping = getattr(self.local, "stepping", 0)
+        if self.is_compiling() or not (stepping or self.backwards):
             return
         if self._is_asked():
             self.ask_optimizer(optimizer)
-        self.local.stepping -= 1
+        if stepping:
+            self.local.stepping -= 1
         if self.values is not None:
             self._resume_after_step()
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     self.values.forget(parameter)
+        if not stepping:
+            self.stepped_in_backward = True
+            return
         self._note(_END, "phase\tstep")
+        if self.counted_in_backward:
+            # The program's own step after that, which finds no gradients.
+            self.counted_in_backward = False
+        else:
+            self._count_step()
+
+    def _count_step(self):
         self._note(_MOMENT, f"step\t{self.steps}")
         self.steps += 1
         self._judge_models()
@@ -585,6 +605,7 @@ class Owners:
             inner = phase == "backward"
             self._end_failed_step()
             if inner:
+                self.counted_in_backward = False
                 self._ask_holders()
             self._note(_START, f"phase\t{phase}")
             self.last_phase = phase
@@ -610,5 +631,8 @@ class Owners:
                         self.ask_module(root)
                         self._forget_gradients(root)
                 self._note(_END, f"phase\t{phase}")
+                if self.stepped_in_backward and not self.backwards:
+                    self.stepped_in_backward, self.counted_in_backward = False, True
+                    self._count_step()
 
         return told
