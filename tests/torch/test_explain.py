@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """`tonnage explain` with the real torch: its totals. Causes and proposals are judged in test_answers.py."""
 
+import ast
 import json
+import runpy
 import subprocess
+from pathlib import Path
 
 import pytest
 from conftest import PYTHON, TONNAGE, environment
@@ -533,3 +536,184 @@ def test_what_an_optimizer_keeps_in_lists_is_its_state(tonnage, tmp_path):
     totals = {part["category"]: part["bytes"] for part in told["categories"]}
     # A direction and a step of each iteration but the last, beside what it keeps of the last one.
     assert totals["optimizer_state"] >= 2 * 11 * (16 << 20), totals
+
+
+def line_of(script, text):
+    """The number of the line of a script with a text in it."""
+    return next(number for number, line in enumerate(script.splitlines(), 1) if text in line)
+
+
+def test_a_line_that_calls_the_teacher_and_the_student_names_the_teacher(tonnage, tmp_path):
+    script = TEACHER.replace("LINES", "result, target = student(x), teacher(x)")
+    moved = TEACHER.replace("LINES", "result = student(x)\n    with torch.no_grad():\n        target = teacher(x)")
+    (told, _), (after, peak) = peaks_of(tonnage, tmp_path, script, moved)
+    found, fix = told["findings"][0], told["fixes"][0]
+    place = f"{tmp_path / 'script.py'}:{line_of(script, 'student(x), teacher(x)')}"
+    assert found["code"] == fix["code"] == "TN219"
+    assert found["headline"].startswith(f"the call of `teacher` at {place} keeps "), found
+    assert fix["advice"] == (
+        f"move the call of `teacher` at {place} into `with torch.no_grad():`, or turn its gradients off before: "
+        "`teacher.requires_grad_(False)`"
+    )
+    assert fix["peak_after_least"] * 0.99 <= peak <= fix["peak_after"] * 1.01, (fix, peak)
+    assert not [found for found in after["findings"] if found["code"] == "TN219"]
+
+
+CHECKPOINTED = """
+for _ in range(3):
+    x = torch.randn(16384, 512, device="cuda", requires_grad=True)
+    CALL
+    y.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_the_whole_model(tonnage, tmp_path, reentrant):
+    checkpoint = "torch.utils.checkpoint.checkpoint"
+    whole = MODEL.replace("CALL", "block(x)") + CHECKPOINTED.replace(
+        "CALL", f"y = {checkpoint}(model, x, use_reentrant={reentrant})"
+    )
+    each = MODEL.replace("CALL", f"{checkpoint}(block, x, use_reentrant=False)") + CHECKPOINTED.replace(
+        "CALL", "y = model(x)"
+    )
+    none = MODEL.replace("CALL", "block(x)") + CHECKPOINTED.replace("CALL", "y = model(x)")
+    (told, before), (after, peak), (_, plain) = peaks_of(tonnage, tmp_path, whole, each, none)
+    found = told["findings"][0]
+    assert found["code"] == "TN220", told["findings"]
+    assert found["place"]["line"] == line_of(whole, "y = ")
+    assert "covers 6 repeated blocks `stage*.blocks.*`" in found["sentence"], found
+    assert found["sentence"].endswith("as much as without checkpointing") and before > plain * 0.9
+    assert not [one for one in told["findings"] if one["code"] == "TN208"]
+    fix = next(fix for fix in told["fixes"] if fix["code"] == "TN220")
+    assert fix["advice"].startswith("checkpoint each of `stage*.blocks.*` instead of all at once at ")
+    assert fix["peak_before"] == before
+    assert fix["peak_after_least"] * 0.95 <= peak <= fix["peak_after"] * 1.05, (fix, peak)
+    assert not [one for one in after["findings"] if one["code"] == "TN220"]
+
+
+LOGITS = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(256, 256)
+        self.head = torch.nn.Linear(256, 16384)
+
+    def forward(self, x, labels):
+        y = self.head(torch.relu(self.body(x)))
+        with torch.no_grad():
+            self.entropy = -(y.softmax(-1) * y.log_softmax(-1)).sum().item()
+        return -y.gather(1, labels[:, None]).mean(), y
+
+
+def train():
+    model = Net().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        x = torch.randn(8192, 256, device="cuda")
+        labels = torch.zeros(8192, dtype=torch.long, device="cuda")
+        loss, out = model(x, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        right = (out.argmax(-1) == labels).float().mean().item()
+        LAST
+
+
+train()
+"""
+
+
+def test_what_a_variable_keeps_of_the_round_before(tonnage, tmp_path):
+    scripts = [LOGITS.replace("LAST", last) for last in ("print(right)", "del out")]
+    (told, before), (after, peak) = peaks_of(tonnage, tmp_path, *scripts)
+    found = next(one for one in told["findings"] if one["code"] == "TN221")
+    fix = next(fix for fix in told["fixes"] if fix["code"] == "TN221")
+    read = line_of(scripts[0], "right = ")
+    assert found["bytes"] == 8192 * 16384 * 4
+    assert found["headline"] == "`out` in train() still keeps 512.00 MiB of the round before"
+    assert found["place"]["line"] == line_of(scripts[0], "loss, out = ")
+    assert fix["advice"] == f"`del out` after {tmp_path / 'script.py'}:{read}, which reads it last"
+    assert fix["paste"] == "del out" and fix["peak_before"] == before > peak
+    assert fix["peak_after_least"] <= peak <= fix["peak_after"], (fix, peak)
+    assert not [one for one in after["findings"] if one["code"] == "TN221"]
+
+
+@pytest.mark.parametrize(
+    "last, variables", [("probable = out.view(-1, 64)", "del out, probable"), ("model.last = out", None)]
+)
+def test_other_names_of_what_a_variable_keeps(tonnage, tmp_path, last, variables):
+    ((told, _),) = peaks_of(tonnage, tmp_path, LOGITS.replace("LAST", last))
+    found = [fix["paste"] for fix in told["fixes"] if fix["code"] == "TN221"]
+    assert found == ([variables] if variables else []), told["fixes"]
+
+
+LOOP = """
+for x in batches:
+    out, loss = model(x)
+    loss.backward()
+    print(out.sum())
+"""
+
+
+@pytest.mark.parametrize(
+    "text, name, lines",
+    [
+        (LOOP, "out", {3: 5}),
+        (LOOP, "loss", {3: 4}),
+        # Read after the loop, in the next round, or by a function.
+        (LOOP + "print(out)", "out", {}),
+        (LOOP.replace("model(x)", "model(x, out)"), "out", {}),
+        (LOOP.replace("    out,", "    if x: print(out)\n    out,"), "out", {}),
+        (LOOP + "def last(): return out", "out", {}),
+        (LOOP + "def last(out): return out", "out", {3: 5}),
+        # Assigned only now and then, or outside of loops.
+        (LOOP.replace("    out,", "    if x: out,"), "out", {}),
+        ("out = model(x)\nprint(out)", "out", {}),
+        ("for x in batches:\n    del out\n    out = model(x)", "out", {}),
+    ],
+)
+def test_the_line_that_reads_a_variable_last(text, name, lines):
+    hook = Path(__file__).parents[2] / "crates/tonnage-run/src/hook/holders.py"
+    assert runpy.run_path(str(hook))["_last_reads"](ast.parse(text), 0, name) == lines
+
+
+IN_BACKWARD = """
+import torch
+
+model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).cuda()
+optimizers = {p: torch.optim.AdamW([p], lr=1e-4) for p in model.parameters()}
+
+
+def step(p):
+    optimizers[p].step()
+    optimizers[p].zero_grad()
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step)
+OWN
+for _ in range(3):
+    model(torch.randn(64, 512, device="cuda")).square().mean().backward()
+    STEP
+"""
+
+
+@pytest.mark.parametrize("own, step", [("", ""), ("own = torch.optim.SGD(model.parameters(), lr=1)", "own.step()")])
+def test_optimizers_inside_the_backward_pass_are_one_step(tonnage, tmp_path, own, step):
+    script = tmp_path / "script.py"
+    script.write_text(IN_BACKWARD.replace("OWN", own).replace("STEP", step))
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    marks = [(row["kind"], row["name"], row["text"]) for row in run.table().to_pylist()]
+    assert [name for kind, name, text in marks if text == "step"] == ["0", "1", "2"]
+    phases = [name for kind, name, text in marks if text == "phase" and kind == "mark_start"]
+    assert phases == (["forward", "backward", "step"] if step else ["forward", "backward"]) * 3
+    # All three rounds are asked for, and not the first three parameters.
+    stopped = tonnage(None, command=[PYTHON, str(script)], options=["--stop-after", "2steps"])
+    backwards = [row for row in stopped.table().to_pylist() if row["text"] == "phase" and row["name"] == "backward"]
+    assert len(backwards) == 4, stopped.err

@@ -171,7 +171,7 @@ fn indexed(family: &str) -> String {
 }
 
 /// `` `layer3.*`, `layer2.*` and 2 more ``.
-fn names(families: &[String]) -> String {
+pub(super) fn names(families: &[String]) -> String {
     let names = families
         .iter()
         .take(NAMES)

@@ -89,8 +89,8 @@ pub(super) struct Case<'a> {
     /// Blocks that a finding has explained already.
     claimed: HashSet<u32>,
     passes: Vec<Pass>,
-    /// Passes, from 1, whose gradients would end in a model that no optimizer trains.
-    untrained: HashSet<usize>,
+    /// Passes, from 1, whose gradients would end in a model that no optimizer trains, with that model.
+    untrained: HashMap<usize, TextId>,
 }
 
 impl<'a> Case<'a> {
@@ -268,6 +268,11 @@ impl<'a> Case<'a> {
         self.passes.get(self.pass_of(row).checked_sub(1)?)
     }
 
+    /// The row at which the pass of `row` begins.
+    pub(super) fn pass_begin(&self, row: u32) -> u32 {
+        self.pass(row).map_or(row, |pass| pass.from)
+    }
+
     /// The row at which the pass after that of `row` begins.
     pub(super) fn next_pass(&self, row: u32) -> u32 {
         let first = || self.passes.first().map(|pass| pass.from);
@@ -380,7 +385,12 @@ impl<'a> Case<'a> {
 
     /// Whether the gradients of the pass of a row would end in a model that no optimizer trains.
     pub(super) fn is_untrained(&self, row: u32) -> bool {
-        self.untrained.contains(&self.pass_of(row))
+        self.untrained_model(row).is_some()
+    }
+
+    /// That model, of the pass of a row.
+    pub(super) fn untrained_model(&self, row: u32) -> Option<TextId> {
+        self.untrained.get(&self.pass_of(row)).copied()
     }
 
     /// Whether a pass before that of a row has a backward pass of its own.
@@ -502,10 +512,12 @@ fn marked(track: &Holdings, row: u32) -> usize {
     pass_of(track, row.saturating_add(2))
 }
 
-fn untrained(track: &Holdings) -> HashSet<usize> {
+fn untrained(track: &Holdings) -> HashMap<usize, TextId> {
     let of = |(_, model): &&(u32, TextId)| track.untrained.contains(model);
     let passes = track.own_graphs.iter().filter(of);
-    passes.map(|&(row, _)| marked(track, row)).collect()
+    passes
+        .map(|&(row, model)| (marked(track, row), model))
+        .collect()
 }
 
 fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {

@@ -15,6 +15,7 @@ pub use super::graphs::GRAPHS;
 pub use super::growth::{EVALUATION, LEAK};
 pub use super::imbalance::IMBALANCE;
 pub use super::kv_cache::KV_CACHE;
+pub use super::last_result::LAST_RESULT;
 pub use super::logits::LOSS_SPIKE;
 pub use super::long_sample::LONG_SAMPLE;
 pub use super::models::{SECOND_MODEL, TWO_COPIES, WEIGHTS};
@@ -22,6 +23,7 @@ pub use super::no_grad::NO_GRAD;
 pub use super::optimizer::{CHECKPOINTING, OPTIMIZER_STEP};
 pub use super::outside::OUTSIDE;
 pub use super::pipeline::OUTPUTS;
+pub use super::recomputed::RECOMPUTED;
 pub use super::spike::SPIKE;
 pub use super::state_copy::STATE_COPY;
 pub use super::untrained::UNTRAINED;
@@ -71,6 +73,8 @@ pub const ALL: &[Code] = &[
     WEIGHTS,
     OUTPUTS,
     UNTRAINED,
+    RECOMPUTED,
+    LAST_RESULT,
 ];
 
 /// The code with this name.

@@ -3,7 +3,8 @@
 //!
 //! * `codes` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
 //!   would help: `growth`, `trainer`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`,
-//!   `optimizer`, `untrained`, `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `spike`;
+//!   `optimizer`, `untrained`, `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `last_result`,
+//!   `recomputed`, `spike`;
 //! * `class` says why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a job;
 //! * `case` is what they look at: one process on one device, at one moment;
 //! * `need` is what the whole job needs, where it was run on a device without a limit;
@@ -27,6 +28,7 @@ mod graphs;
 mod growth;
 mod imbalance;
 mod kv_cache;
+mod last_result;
 mod logits;
 mod long_sample;
 mod models;
@@ -34,6 +36,7 @@ mod no_grad;
 mod optimizer;
 mod outside;
 mod pipeline;
+mod recomputed;
 mod repeats;
 mod setting;
 mod spike;
@@ -568,7 +571,7 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
     // What a search explains, those behind it do not look at again.
-    let searches: [Search; 19] = [
+    let searches: [Search; 21] = [
         untrained::find,
         no_grad::find,
         pipeline::find,
@@ -578,6 +581,7 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         state_copy::find,
         trainer::find,
         growth::find,
+        last_result::find,
         models::two_copies,
         models::second_model,
         kv_cache::find,
@@ -587,6 +591,7 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         optimizer::find,
         optimizer::checkpointing,
         activations::find,
+        recomputed::find,
         spike::find,
     ];
     let mut causes: Vec<Found> = Vec::new();

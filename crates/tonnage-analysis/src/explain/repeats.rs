@@ -330,6 +330,18 @@ impl Repeats {
         self.units.iter().filter(lives).count()
     }
 
+    /// Units of the pass of the moment.
+    pub(super) fn in_pass(&self, case: &Case<'_>) -> usize {
+        let pass = case.pass_of(case.row);
+        self.units.iter().filter(|unit| unit.pass == pass).count()
+    }
+
+    /// Whether a block is what one unit hands to the next.
+    pub(super) fn is_output(&self, index: Option<u32>) -> bool {
+        let unit = index.and_then(|index| self.member.get(&index));
+        unit.is_some_and(|&unit| self.units[unit].output == index)
+    }
+
     /// Bytes that are alive at the moment and would be computed again, the most in one unit, and what would stay.
     pub(super) fn at_moment(&self, case: &Case<'_>) -> (u64, u64, u64) {
         let mut inner: BTreeMap<usize, u64> = BTreeMap::new();

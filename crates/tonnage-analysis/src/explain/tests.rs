@@ -872,13 +872,89 @@ fn tn219_a_model_that_no_optimizer_trains_and_one_that_is_trained_later() {
         for mark in ["untrained_model"].into_iter().chain(later) {
             script.note(Kind::Mark, "Model", mark, 0);
         }
+        script.note(Kind::Mark, "Model = teacher (main)", "called_model", 0);
         script.explain()
     };
     let explanation = explained(None);
+    assert_eq!(
+        explanation.findings[0].sentence,
+        "the call of `teacher` in main() at /home/me/train.py:7 keeps 50.00 MiB for gradients, and no optimizer trains it"
+    );
+    assert!(explanation.fixes.iter().any(|fix| {
+        fix.advice
+            .ends_with("gradients off before: `teacher.requires_grad_(False)`")
+    }));
     // Without its output, which stays.
     assert_eq!(first(&explanation), ("TN219", Some(7), 50));
     assert_eq!(promised(&explanation, "TN219"), Some((60, 30)));
     assert_eq!(first(&explained(Some("trained_model"))).0, "TN213");
+}
+
+#[test]
+fn tn220_a_checkpoint_around_all_layers() {
+    let mut script = Script::new(1000);
+    script.phase("forward", |script| {
+        script.alloc(10, &[line(7), CHECKPOINT, line(20)]);
+    });
+    script.phase("backward", |script| {
+        let mut blocks = Vec::new();
+        for layer in 0..3 {
+            let module = format!("layers.{layer}");
+            script.note(Kind::MarkStart, &module, "module", 0);
+            for number in [7, 8] {
+                blocks.push(script.alloc(10, &[line(number), CHECKPOINT]));
+            }
+            script.note(Kind::MarkEnd, &module, "module", 0);
+        }
+        script.alloc(1, &[]);
+        for &block in blocks.iter().rev() {
+            script.free(block);
+        }
+    });
+    let explanation = script.explain();
+    assert_eq!(codes(&explanation), ["TN220"]);
+    assert_eq!(first(&explanation), ("TN220", Some(20), 60));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(sentence.contains("covers 3 repeated blocks `layers.*`"));
+    assert!(sentence.ends_with(", as much as without checkpointing"));
+    // The outputs of all layers, and one layer at a time.
+    assert_eq!(promised(&explanation, "TN220"), Some((71, 50)));
+}
+
+#[test]
+fn tn221_a_variable_that_nobody_reads_until_it_is_assigned_anew() {
+    let explained = |told: &[&str]| {
+        let mut script = Script::new(1000);
+        let mut before = None;
+        for _ in 0..2 {
+            script.alloc(1, &[line(4)]);
+            let mut out = 0;
+            script.phase("forward", |script| out = script.alloc(50, &[line(5)]));
+            if let Some(before) = before.replace(out) {
+                script.free(before);
+            }
+            let answer = (out, "out (main)", "variable /home/me/train.py:5");
+            script.census("peak", &[answer]);
+            for text in told {
+                script.note(Kind::Mark, text, "last_result", 0);
+            }
+            script.phase("backward", |_| ());
+        }
+        script.explain()
+    };
+    let told = "out (main) = out, prediction /home/me/train.py:9";
+    let explanation = explained(&[told]);
+    assert_eq!(first(&explanation), ("TN221", Some(5), 50));
+    let fix = &explanation.fixes[0];
+    assert_eq!(
+        fix.advice,
+        "`del out, prediction` after /home/me/train.py:9, which reads it last"
+    );
+    // From the next batch on it is gone.
+    assert_eq!(promised(&explanation, "TN221"), Some((102, 52)));
+    // It was taken back, because another name holds the same.
+    let taken_back = explained(&[told, "out (main) = "]);
+    assert!(!codes(&taken_back).contains(&"TN221"));
 }
 
 #[test]

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN219: a model that no optimizer trains is called with gradients on, as a teacher whose outputs are a target.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use tonnage_trace::StackId;
+use tonnage_trace::{StackId, TextId};
 
-use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, listed, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
 use super::{Finding, Found, repeats};
@@ -24,9 +25,9 @@ the weights beside adapters, and for a network that a loss is computed with, if 
 Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another, and
 nothing that the model is given requires gradients, so they end there. Or there are gradients of parameters that no
 optimizer has.
-What helps: call the model under `with torch.no_grad():`, or `requires_grad_(False)` on it before. The peak without what it
-keeps is computed within bounds: a result goes when the next one is made, or, at the latest, when the repeated block is done
-that made it, or was given it.",
+What helps: move the call of that model, and no other, into `with torch.no_grad():`, or `requires_grad_(False)` on it
+before. The peak without what it keeps is computed within bounds: a result goes when the next one is made, or, at the
+latest, when the repeated block is done that made it, or was given it.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -43,19 +44,11 @@ fn of_passes(case: &Case<'_>) -> Option<Found> {
     if !case.is_large(sum, SHARE) {
         return None;
     }
-    let passes = blocks.iter().filter(|live| is_of_pass(case, live.block));
-    let largest = passes.max_by_key(|live| (live.block.bytes, live.index))?;
-    let place = called_at(case, largest.block);
-    let line = at(place.as_ref());
-    let headline = format!(
-        "the call at {line} keeps {} for gradients of a model that no optimizer trains",
-        bytes(sum)
-    );
+    let calls = calls(case, &blocks);
+    let place = calls.first()?.place.clone();
+    let headline = headline(&calls, sum);
     let units = repeats::find_among(case, |block| is_of_pass(case, block));
-    let advice = format!(
-        "call the model at {line} under `with torch.no_grad():`, or turn its gradients off before: \
-         `requires_grad_(False)`"
-    );
+    let advice = advice(&calls);
     let mut proposal = Proposal::new(UNTRAINED.code, advice, "for gradients that nothing uses");
     proposal.paste = Some("with torch.no_grad():".to_owned());
     let taken_back = taken_back(case);
@@ -152,6 +145,103 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
         claims: blocks.iter().map(|live| live.index).collect(),
         mistake: true,
     })
+}
+
+/// A model, and the user's line that calls it.
+struct Call {
+    /// `` `teacher` in main() ``, or its class.
+    said: Option<String>,
+    /// `teacher`.
+    variable: Option<String>,
+    place: Option<Place>,
+}
+
+/// The models that keep some blocks, those with the most bytes first.
+fn calls(case: &Case<'_>, blocks: &[Live<'_>]) -> Vec<Call> {
+    let mut models: BTreeMap<TextId, (u64, &Holding)> = BTreeMap::new();
+    for live in blocks.iter().filter(|live| is_of_pass(case, live.block)) {
+        let block = live.block;
+        let Some(model) = case.untrained_model(block.born) else {
+            continue;
+        };
+        let (sum, largest) = models.entry(model).or_insert((0, block));
+        *sum += block.bytes;
+        if block.bytes >= largest.bytes {
+            *largest = block;
+        }
+    }
+    let mut models: Vec<_> = models.into_iter().collect();
+    models.sort_by_key(|&(_, (sum, _))| Reverse(sum));
+    let call = |(model, (_, largest)): (TextId, (u64, &Holding))| {
+        let model = case.stacks().text(model);
+        let held = case.track.called_models.get(model);
+        let class = model.split_once(' ').map(|(_, class)| class);
+        let of_class = || class.map(|class| format!("the {class} that no optimizer trains"));
+        Call {
+            said: held.map(HeldBy::said).or_else(of_class),
+            variable: held.map(|held| held.name.clone()),
+            place: called_at(case, largest),
+        }
+    };
+    models.into_iter().map(call).collect()
+}
+
+/// `` `teacher` at train.py:8 and `judge` at train.py:9 ``; of models at one line it is said once.
+fn said(calls: &[Call]) -> String {
+    let line = |call: &Call| at(call.place.as_ref());
+    let name = |call: &Call| {
+        let unnamed = || "a model that no optimizer trains".to_owned();
+        call.said.clone().unwrap_or_else(unnamed)
+    };
+    let first = calls.first().map(line).unwrap_or_default();
+    if calls.iter().all(|call| line(call) == first) {
+        return format!("{} at {first}", listed(calls.iter().map(name)));
+    }
+    listed(
+        calls
+            .iter()
+            .map(|call| format!("{} at {}", name(call), line(call))),
+    )
+}
+
+fn headline(calls: &[Call], sum: u64) -> String {
+    let (said, sum) = (said(calls), bytes(sum));
+    match calls {
+        [
+            Call {
+                said: None, place, ..
+            },
+        ] => format!(
+            "the call at {} keeps {sum} for gradients of a model that no optimizer trains",
+            at(place.as_ref())
+        ),
+        [Call { variable: None, .. }] => format!("the call of {said} keeps {sum} for gradients"),
+        [_] => format!("the call of {said} keeps {sum} for gradients, and no optimizer trains it"),
+        _ => format!("the calls of {said} keep {sum} for gradients, and no optimizer trains them"),
+    }
+}
+
+/// One line may call a model that is trained, too: the call itself has to move.
+fn advice(calls: &[Call]) -> String {
+    let several = calls.len() > 1;
+    let (call, its) = if several {
+        ("calls", "their")
+    } else {
+        ("call", "its")
+    };
+    let off = calls.iter().map(|call| {
+        let variable = call.variable.as_ref().filter(|name| !name.starts_with('<'));
+        variable.map_or_else(
+            || "`requires_grad_(False)`".to_owned(),
+            |name| format!("`{name}.requires_grad_(False)`"),
+        )
+    });
+    let off: BTreeSet<String> = off.collect();
+    format!(
+        "move the {call} of {} into `with torch.no_grad():`, or turn {its} gradients off before: {}",
+        said(calls),
+        listed(off)
+    )
 }
 
 /// The user's line that calls the model of a block and no model that is trained: both may be called by one function.

@@ -260,6 +260,48 @@ impl Model {
     }
 }
 
+/// A variable that a loop assigns in every round, and of which nobody reads what the round before has left there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LastResult {
+    /// Its name, as holders have it.
+    pub name: String,
+    /// The function whose local variable it is.
+    pub function: Option<String>,
+    /// The variables to delete: it, and others that hold the same.
+    pub variables: String,
+    /// The line that reads it last.
+    pub read_at: Place,
+}
+
+impl LastResult {
+    /// Reads `out (main) = out, logits /job/train.py:12`, or what takes that back: `out (main) = `.
+    pub(super) fn parse(text: &str) -> Option<(HeldBy, Option<Self>)> {
+        let (name, rest) = text.split_once(" = ")?;
+        let held = HeldBy::parse(name, "variable")?;
+        let read = rest.rsplit_once(':').and_then(|(rest, line)| {
+            // A path may have spaces in it; names have none after their commas.
+            let at = rest.find(" /").or_else(|| rest.rfind(' '))?;
+            Some(Self {
+                name: held.name.clone(),
+                function: held.function.clone(),
+                variables: rest[..at].to_owned(),
+                read_at: Place {
+                    file: rest[at + 1..].to_owned(),
+                    line: line.parse().ok()?,
+                    function: held.function.clone().unwrap_or("<module>".to_owned()),
+                },
+            })
+        });
+        Some((held, read))
+    }
+
+    /// Whether a holder is this variable.
+    pub fn is(&self, held: &HeldBy) -> bool {
+        self.name == held.name && self.function == held.function
+    }
+}
+
 impl Holdings {
     /// The holders that blocks have at a row, by the index of the block: what the census nearest to
     /// it said. What that did not say again it said before.

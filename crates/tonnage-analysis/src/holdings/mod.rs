@@ -29,7 +29,7 @@ use tonnage_trace::{Meta, StackId, StackTable, TextId};
 
 use crate::unmodelled::UnmodelledCalls;
 
-pub use held::{Census, HeldBy, HolderRow, Model, ModelState, Sort};
+pub use held::{Census, HeldBy, HolderRow, LastResult, Model, ModelState, Sort};
 pub use read::{HoldingsError, read, read_from};
 pub use sites::{Place, is_generated, is_users, named_from, own_folder, pattern, shortened, site};
 
@@ -327,6 +327,8 @@ pub struct Holdings {
     /// The rows at which a model was entered with gradients on, and nothing that it was given leads to another model;
     /// with a name for the model.
     pub own_graphs: Vec<(u32, TextId)>,
+    /// The variables and attributes that these models are, by their names, where Python said so.
+    pub called_models: BTreeMap<String, HeldBy>,
     /// Those of these models of which no optimizer has a parameter, although one has parameters of another model.
     pub untrained: HashSet<TextId>,
     /// Names of parameters that have gradients and that no optimizer has, of models of which one has others.
@@ -337,6 +339,8 @@ pub struct Holdings {
     pub holders: Vec<HolderRow>,
     /// What it said of models, the last word on each.
     pub models: Vec<Model>,
+    /// Variables that keep what is used by nobody until they are assigned anew.
+    pub last_results: Vec<LastResult>,
     /// The last request that could not be served.
     pub failure: Option<Failure>,
     /// How many could not.

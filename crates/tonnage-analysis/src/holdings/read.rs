@@ -13,7 +13,7 @@ use tonnage_trace::{
     Account, DeviceAccount, Event, Kind, Meta, ReadError, Reader, StackTable, TextId, meta,
 };
 
-use super::held::{Census, HolderRow, Model};
+use super::held::{Census, HeldBy, HolderRow, LastResult, Model};
 use super::sites::Hints;
 use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
@@ -536,6 +536,14 @@ impl Builder {
             ("census", _) => self.out.censuses.push(Census { row, reason: name }),
             ("grad_in_eval", _) => self.out.grad_in_eval.push(row),
             ("own_graph", _) => self.out.own_graphs.push((row, name)),
+            ("called_model", _) => {
+                let told = stacks.text(name).split_once(" = ");
+                if let Some((model, variable)) = told
+                    && let Some(held) = HeldBy::parse(variable, "module")
+                {
+                    self.out.called_models.insert(model.to_owned(), held);
+                }
+            }
             ("untrained_model", _) => {
                 self.out.untrained.insert(name);
             }
@@ -552,6 +560,12 @@ impl Builder {
                 if let Some(model) = Model::parse(stacks.text(name)) {
                     self.out.models.retain(|known| known.name != model.name);
                     self.out.models.push(model);
+                }
+            }
+            ("last_result", _) => {
+                if let Some((held, result)) = LastResult::parse(stacks.text(name)) {
+                    self.out.last_results.retain(|known| !known.is(&held));
+                    self.out.last_results.extend(result);
                 }
             }
             ("step", _) => {

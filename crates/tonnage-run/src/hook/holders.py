@@ -223,6 +223,8 @@ class _Source:
         self.assigns = collections.defaultdict(list)
         self.carries = collections.defaultdict(list)
         self.grows = collections.defaultdict(list)
+        self.tree = None
+        self.reads = {}
         lines = linecache.getlines(file)
         if not lines or len(lines) > _LINES:
             return
@@ -234,7 +236,15 @@ class _Source:
             return
         finally:
             warnings._showwarnmsg = show
+        self.tree = tree
         self._read(tree)
+
+    def last_reads(self, function, name):
+        known = self.reads.get((function, name))
+        if known is None:
+            known = _last_reads(self.tree, function, name) if self.tree is not None else {}
+            self.reads[function, name] = known
+        return known
 
     def _read(self, tree):
         # Each node with the line of the function it is in (0 at module level) and whether it is in a loop.
@@ -296,6 +306,110 @@ class _Source:
             self.carries[key].append((line, function, loop))
 
 
+def _loads(node, name):
+    """Whether a part of a program reads a name, or deletes it."""
+    parts = (one for one in ast.walk(node) if type(one) is ast.Name and one.id == name)
+    return any(type(one.ctx) is not ast.Store for one in parts)
+
+
+def _first_use(statements, name):
+    """What statements may do first with a name: `read`, `write`, or None. If one way reads it first, that counts."""
+    for statement in statements:
+        used = _use(statement, name)
+        if used is not None:
+            return used
+    return None
+
+
+def _use(node, name):
+    kind = type(node)
+    if kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+        return None  # looked at apart
+    if kind is ast.Assign or (kind is ast.AnnAssign and node.value is not None):
+        targets = node.targets if kind is ast.Assign else [node.target]
+        if _loads(node.value, name) or any(_loads(target, name) for target in targets):
+            return "read"
+        stored = (one for target in targets for one in ast.walk(target))
+        return "write" if any(type(one) is ast.Name and one.id == name for one in stored) else None
+    if kind in (ast.With, ast.AsyncWith):
+        return "read" if any(_loads(item, name) for item in node.items) else _first_use(node.body, name)
+    if kind is ast.If:
+        used = {_first_use(node.body, name), _first_use(node.orelse, name)}
+        if _loads(node.test, name) or "read" in used:
+            return "read"
+        return "write" if used == {"write"} else None
+    if kind in (ast.For, ast.AsyncFor, ast.While):
+        head = node.test if kind is ast.While else node.iter
+        # The body may be skipped, so what it writes may stay as it was.
+        read = _loads(head, name) or "read" in (_first_use(node.body, name), _first_use(node.orelse, name))
+        return "read" if read else None
+    return "read" if any(type(one) is ast.Name and one.id == name for one in ast.walk(node)) else None
+
+
+def _last_reads(tree, function, name):
+    """For each line that assigns a variable in a loop the line that reads it last: what it holds from there on is used
+    by nobody. Nothing if it is assigned elsewhere, or may be read in the next round or after the loop."""
+    if not function and _is_read_in_functions(tree, name):
+        return {}
+    # From each loop that assigns the name outwards: neither the next round nor what comes after it may read it first.
+    lines = {}
+    waiting = [(_body_of(tree, function) or [], ())]
+    while waiting:
+        statements, around = waiting.pop()
+        for at, statement in enumerate(statements):
+            kind = type(statement)
+            if kind in (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef):
+                if function and any(type(one) is ast.Name and one.id == name for one in ast.walk(statement)):
+                    return {}
+                continue
+            after = statements[at + 1 :]
+            loop = kind in (ast.For, ast.AsyncFor, ast.While)
+            outside = (*around, after)
+            if kind is ast.Assign and around and _use(statement, name) == "write":
+                if not any(type(one) is tuple for one in around):
+                    return {}
+                if any(_first_use(one[0] if type(one) is tuple else one, name) == "read" for one in around):
+                    return {}
+                loops = [one[0] for one in around if type(one) is tuple]
+                reads = [
+                    one.lineno
+                    for part in loops[-1]
+                    for one in ast.walk(part)
+                    if type(one) is ast.Name and one.id == name and type(one.ctx) is not ast.Store
+                ]
+                lines[statement.lineno] = max([statement.end_lineno, *reads])
+            for field in ("body", "orelse", "finalbody"):
+                inner = getattr(statement, field, None)
+                if inner:
+                    waiting.append((inner, (*outside, (inner,)) if loop and field == "body" else outside))
+            for handler in getattr(statement, "handlers", ()):
+                waiting.append((handler.body, outside))
+    return lines
+
+
+def _body_of(tree, function):
+    """The statements of a function, by the line that its code object tells, or of the file."""
+    if not function:
+        return tree.body
+    for node in ast.walk(tree):
+        if type(node) in (ast.FunctionDef, ast.AsyncFunctionDef):
+            if min([node.lineno, *(one.lineno for one in node.decorator_list)]) == function:
+                return node.body
+    return None
+
+
+def _is_read_in_functions(tree, name):
+    functions = (one for one in ast.walk(tree) if type(one) in (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for function in functions:
+        named = [one for one in ast.walk(function) if type(one) is ast.Name and one.id == name]
+        arguments = [one.arg for one in ast.walk(function.args) if type(one) is ast.arg]
+        shared = any(type(one) is ast.Global and name in one.names for one in ast.walk(function))
+        own = name in arguments or any(type(one.ctx) is ast.Store for one in named)
+        if shared or (named and not own):
+            return True
+    return False
+
+
 def _stores(code, name):
     """The lines at which a code object stores a name, without its source."""
     import dis
@@ -338,6 +452,10 @@ class Holders:
         self.states = {}
         self.busy = False
         self.before_census = lambda: None
+        # Gives names of models by their ids, of those whose variables are asked for; and what was said of each.
+        self.called_models = dict
+        self.last_results = {}
+        self.variables = {}
         self.taken = 0
         self.taken_at_failures = 0
         self.looks = 0
@@ -480,6 +598,19 @@ class Holders:
                 return (scope.file, max(above or stores), False)
         return (scope.file, scope.line, False)
 
+    def last_read(self, label):
+        """The line that reads a variable last before a loop assigns it anew; None if it may be read after that."""
+        scope = label.scope
+        if scope.library or scope.prefix or scope.kept is not None or not scope.file:
+            return None
+        if scope.code is not None and scope.code.co_name.startswith("<"):
+            return None
+        name = label.name.partition(".")[0]
+        function = scope.code.co_firstlineno if scope.code is not None else 0
+        reads = self.source(scope.file).last_reads(function, name)
+        above = [line for line in reads if scope.line is None or line <= scope.line]
+        return reads[max(above or reads)] if reads else None
+
 
 class _Census:
     """One asking. Everything it refers to is dropped by `clear`."""
@@ -500,9 +631,13 @@ class _Census:
         # The best label of each block and of each tensor.
         self.best = {}
         self.of_tensor = {}
+        # The labels of all variables that lead to each block.
+        self.leading = {}
         # Everything that was reached, with its label.
         self.labels = {}
         self.models = {}
+        # The variables and attributes that lead to models, also to parts of others.
+        self.variables = {}
         # The line of the script that is running.
         self.working = None
 
@@ -765,6 +900,7 @@ class _Census:
             self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
             self.hidden.append(tensor)
         if address:
+            self.leading.setdefault(address, {})[label.name.partition(".")[0], id(label.scope.code)] = label
             known = self.best.get(address)
             if known is None or order < known.order():
                 self.best[address] = label
@@ -851,6 +987,8 @@ class _Census:
 
     def _expand_model(self, model, label, deeper):
         root = label.model or label.name
+        if label.sort in ("variable", "attribute", "closure") and not label.scope.library:
+            self.variables.setdefault(id(model), label.full_name())
         self.models.setdefault(id(model), _Label("module", root, label.scope, root, label.keeper))
         members = dict(self._attributes(model))
         for part in ("_parameters", "_buffers"):
@@ -1148,6 +1286,26 @@ class _Census:
                 place = f"{file}:{line}" if file and line else ""
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"
             holders.tell(_HOLDER, text, address)
+        self._tell_last_results()
+
+    def _tell_last_results(self):
+        """Says which variables nobody reads before they are assigned anew, and the line that reads them last."""
+        found = {}
+        for address, label in self.best.items():
+            if label.sort in ("variable", "tuple", "dict", "list", "attribute"):
+                reads = {}
+                for (name, _), other in self.leading.get(address, {}).items():
+                    reads[name] = self.holders.last_read(other)
+                known = found.setdefault(label.full_name(), (label, {}))
+                known[1].update(reads)
+        said = self.holders.last_results
+        for full_name, (label, reads) in found.items():
+            text = ""
+            if reads and None not in reads.values():
+                text = f"{', '.join(sorted(reads))} {label.scope.file}:{max(reads.values())}"
+            if said.get(full_name, "") != text:
+                said[full_name] = text
+                self.holders.tell(_MOMENT, f"last_result\t{full_name} = {text}")
 
     def _tell_models(self, models, optimizers):
         """Says of each model whether anything trains it."""
@@ -1174,6 +1332,12 @@ class _Census:
             if said.get(name) != state:
                 said[name] = state
                 self.holders.tell(_MOMENT, f"model\t{_STATES[state]} {name}")
+        said = self.holders.variables
+        for number, name in self.holders.called_models().items():
+            variable = self.variables.get(number)
+            if variable is not None and said.get(name) != variable:
+                said[name] = variable
+                self.holders.tell(_MOMENT, f"called_model\t{name} = {variable}")
 
     def _parameters(self, models):
         for model in models:

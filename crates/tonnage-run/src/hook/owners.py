@@ -173,6 +173,7 @@ class Owners:
         if holders is not None:
             # A server that is killed is not asked at its end.
             holders.before_census = self.ask_pools
+            holders.called_models = self._called_models
         self.values = values
         self.tell = library.tonnage_note
         self.tell.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
@@ -183,7 +184,7 @@ class Owners:
         self.roots = weakref.WeakKeyDictionary()
         self.optimizers = weakref.WeakSet()
         # Models that were called with gradients on and got nothing that leads to another: what they keep is for their
-        # own parameters. The number of each, and whether an optimizer has any of those, as was told last.
+        # own parameters. The number and class of each, and whether an optimizer has any of those, as was told last.
         self.own_graphs = weakref.WeakKeyDictionary()
         self.trained = {}
         # Names of parameters with gradients that no optimizer uses, and what was known when that was told.
@@ -427,9 +428,9 @@ class Owners:
         if not module.training:
             self._note(_MOMENT, f"grad_in_eval\t{type(module).__name__}")
         if not _may_carry_gradients(given, self.torch):
-            number = self.own_graphs.setdefault(module, len(self.trained))
-            self.trained.setdefault(number)
-            self._note(_MOMENT, f"own_graph\t{number}")
+            name = self.own_graphs.setdefault(module, f"{len(self.trained)} {type(module).__name__}")
+            self.trained.setdefault(name)
+            self._note(_MOMENT, f"own_graph\t{name}")
 
     def _judge_models(self):
         """Says which models no optimizer has a parameter of, although one has parameters of another model; and which
@@ -440,6 +441,10 @@ class Owners:
             self.optimizers.update(known)
             self.judged = self._known_models()
             self._tell_models(self._stepped())
+
+    def _called_models(self):
+        """The name of each model that has graphs of its own, by its id: the censuses say what variable it is."""
+        return {id(model): name for model, name in self.own_graphs.items()}
 
     def _known_models(self):
         groups = (group for one in self.optimizers for group in getattr(one, "param_groups", ()))
@@ -454,11 +459,11 @@ class Owners:
         trained = {_plain(name) for parameters in named for name, one in parameters if id(one) in stepped}
         if not trained:
             return  # optimizers work on copies
-        for model, number in list(self.own_graphs.items()):
+        for model, name in list(self.own_graphs.items()):
             told = any(id(parameter) in stepped for parameter in model.parameters())
-            if self.trained[number] != told:
-                self.trained[number] = told
-                self._note(_MOMENT, f"{'trained' if told else 'untrained'}_model\t{number}")
+            if self.trained[name] != told:
+                self.trained[name] = told
+                self._note(_MOMENT, f"{'trained' if told else 'untrained'}_model\t{name}")
         unused = set()
         for parameters in named:
             if any(id(one) in stepped for _, one in parameters):
