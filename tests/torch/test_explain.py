@@ -569,11 +569,10 @@ for _ in range(3):
 """
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpoint_around_the_whole_model(tonnage, tmp_path, reentrant):
+def test_a_checkpoint_around_the_whole_model(tonnage, tmp_path):
     checkpoint = "torch.utils.checkpoint.checkpoint"
     whole = MODEL.replace("CALL", "block(x)") + CHECKPOINTED.replace(
-        "CALL", f"y = {checkpoint}(model, x, use_reentrant={reentrant})"
+        "CALL", f"y = {checkpoint}(model, x, use_reentrant=False)"
     )
     each = MODEL.replace("CALL", f"{checkpoint}(block, x, use_reentrant=False)") + CHECKPOINTED.replace(
         "CALL", "y = model(x)"

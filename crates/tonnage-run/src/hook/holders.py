@@ -455,6 +455,7 @@ class Holders:
         # Gives names of models by their ids, of those whose variables are asked for; and what was said of each.
         self.called_models = dict
         self.last_results = {}
+        self.names_at = {}
         self.variables = {}
         self.taken = 0
         self.taken_at_failures = 0
@@ -1293,7 +1294,8 @@ class _Census:
         found = {}
         for address, label in self.best.items():
             if label.sort in ("variable", "tuple", "dict", "list", "attribute"):
-                reads = {}
+                # Also the names that led there in an earlier census: one may be assigned anew before the other.
+                reads = self.holders.names_at.setdefault(address, {})
                 for (name, _), other in self.leading.get(address, {}).items():
                     reads[name] = self.holders.last_read(other)
                 known = found.setdefault(label.full_name(), (label, {}))
