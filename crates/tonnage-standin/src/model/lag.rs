@@ -21,8 +21,6 @@ const ASKED: u32 = 100;
 
 #[derive(Default)]
 struct Stream {
-    /// How many launches the stream may be behind.
-    limit: u64,
     given: u64,
     done: u64,
     /// What its next launch waits for on other streams.
@@ -32,7 +30,7 @@ struct Stream {
 /// What streams have done, and when events will be.
 #[derive(Default)]
 pub(super) struct Lag {
-    /// How many launches a stream may be behind that was not held back.
+    /// How many launches a stream may be behind.
     limit: u64,
     streams: BTreeMap<Key, Stream>,
     /// Where an event was last recorded, and what is done when it is.
@@ -49,11 +47,7 @@ impl Lag {
     }
 
     fn stream(&mut self, key: Key) -> &mut Stream {
-        let limit = self.limit;
-        self.streams.entry(key).or_insert_with(|| Stream {
-            limit,
-            ..Stream::default()
-        })
+        self.streams.entry(key).or_default()
     }
 
     /// Something is launched.
@@ -95,7 +89,7 @@ impl Lag {
 
     fn has_done(&self, key: Key, launch: u64) -> bool {
         self.streams.get(&key).is_none_or(|stream| {
-            stream.done >= launch || stream.given.saturating_sub(launch) >= stream.limit
+            stream.done >= launch || stream.given.saturating_sub(launch) >= self.limit
         })
     }
 
@@ -109,8 +103,7 @@ impl Lag {
     /// Whether what is asked about is done; somebody who does nothing but ask waits for it.
     fn answer(&mut self, key: Key, launch: u64, when: &Progress) -> bool {
         self.asked += 1;
-        let waits = self.asked > ASKED && self.stream(key).limit != u64::MAX;
-        let done = waits || self.has_done(key, launch);
+        let done = self.asked > ASKED || self.has_done(key, launch);
         if done {
             self.finish(when);
         }
@@ -145,14 +138,6 @@ impl Lag {
         for stream in self.streams.values_mut() {
             stream.done = stream.given;
         }
-    }
-
-    /// Holds a stream back until somebody waits for it, or lets go of it.
-    pub(super) fn hold(&mut self, key: Key, hold: bool) {
-        let limit = if hold { u64::MAX } else { self.limit };
-        let stream = self.stream(key);
-        stream.limit = limit;
-        stream.done = stream.given;
     }
 
     fn all_of(&mut self, key: Key) -> (u64, Progress) {
@@ -207,9 +192,7 @@ mod tests {
         lag.record(Ptr(1), MAIN);
         let asked = (0..1000).take_while(|_| !lag.is_done(Ptr(1))).count();
         assert_eq!(asked, ASKED as usize);
-        lag.hold(MAIN, true);
         lag.record(Ptr(1), MAIN);
-        assert!((0..1000).all(|_| !lag.is_done(Ptr(1))), "a test holds it");
         lag.wait_for_all();
         assert!(lag.is_done(Ptr(1)));
     }

@@ -56,9 +56,54 @@ struct Streams {
     objects: BTreeMap<Ptr, UserObject>,
     /// How far streams are behind the host, where they are.
     lag: Lag,
+    /// What was recorded since a stream was first held back.
+    held: Held,
 }
 
-/// Set where streams can be behind, by [`set_lag`] or [`tonnage_hold`]: before it, no event need be remembered.
+/// Events that are not done at once: see [`tonnage_hold`].
+#[derive(Default)]
+struct Held {
+    streams: BTreeMap<Ptr, HeldStream>,
+    /// The stream an event was last recorded on, and its number there.
+    events: BTreeMap<Ptr, (Ptr, u64)>,
+}
+
+#[derive(Default)]
+struct HeldStream {
+    held: bool,
+    recorded: u64,
+    done: u64,
+}
+
+impl Held {
+    fn record(&mut self, event: Ptr, stream: Ptr) {
+        let on = self.streams.entry(stream).or_default();
+        on.recorded += 1;
+        if !on.held {
+            on.done = on.recorded;
+        }
+        self.events.insert(event, (stream, on.recorded));
+    }
+
+    fn is_done(&self, event: Ptr) -> bool {
+        let recorded = self.events.get(&event);
+        recorded.is_none_or(|(stream, number)| self.streams[stream].done >= *number)
+    }
+
+    /// Waiting for an event is waiting for all events before it on its stream.
+    fn wait(&mut self, event: Ptr) {
+        if let Some(&(stream, number)) = self.events.get(&event)
+            && let Some(on) = self.streams.get_mut(&stream)
+        {
+            on.done = on.done.max(number);
+        }
+    }
+}
+
+/// Set by the first [`tonnage_hold`]: before it, no event need be remembered.
+static HOLDING: AtomicBool = AtomicBool::new(false);
+
+/// Set by [`set_lag`], where streams are behind.
 static BEHIND: AtomicBool = AtomicBool::new(false);
 
 static STREAMS: Mutex<Option<Streams>> = Mutex::new(None);
@@ -260,6 +305,9 @@ pub(crate) fn destroy_event(event: Ptr) -> i32 {
     if CAPTURING.load(Ordering::Relaxed) > 0 {
         with(|streams| streams.events.remove(&event));
     }
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.events.remove(&event));
+    }
     if is_behind() {
         with(|streams| streams.lag.forget(event));
     }
@@ -273,6 +321,9 @@ pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
             let capture = streams.capture_of(stream);
             streams.events.insert(event, capture);
         });
+    }
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.record(event, stream));
     }
     if is_behind() {
         with(|streams| streams.lag.record(event, key(stream)));
@@ -313,9 +364,12 @@ fn note_question() {
     }
 }
 
-/// Whether an event is done: always, unless its stream is behind.
+/// Whether an event is done: always, unless its stream is behind or held back.
 pub(crate) fn query_event(event: Ptr) -> i32 {
     note_question();
+    if HOLDING.load(Ordering::Relaxed) && with(|streams| !streams.held.is_done(event)) {
+        return code::NOT_READY;
+    }
     if is_behind() && with(|streams| !streams.lag.is_done(event)) {
         return code::NOT_READY;
     }
@@ -324,6 +378,9 @@ pub(crate) fn query_event(event: Ptr) -> i32 {
 
 pub(crate) fn wait_for_event(event: Ptr) -> i32 {
     exchange::finish_event(event);
+    if HOLDING.load(Ordering::Relaxed) {
+        with(|streams| streams.held.wait(event));
+    }
     if is_behind() {
         with(|streams| streams.lag.wait_for_event(event));
     }
@@ -337,8 +394,12 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
 pub(crate) extern "C" fn tonnage_hold(stream: Ptr, hold: bool) {
     crate::ffi::guard((), || {
         with(|streams| {
-            BEHIND.store(true, Ordering::Relaxed);
-            streams.lag.hold(key(stream), hold);
+            HOLDING.store(true, Ordering::Relaxed);
+            let stream = streams.held.streams.entry(stream).or_default();
+            stream.held = hold;
+            if !hold {
+                stream.done = stream.recorded;
+            }
         });
     });
 }
