@@ -204,6 +204,28 @@ def torchtitan_context(context, tokens, degree, real):
     return [one | {"what": f"{tokens:,} tokens, context parallel {degree}. {one['what']}"} for one in found]
 
 
+def torchtitan_pipeline(context, schedule, real):
+    """The first stage of eight, without the asynchronous tensor parallelism that the published run had: its symmetric
+    memory is shared with ranks that do not run here."""
+    checkout, name = context.folder / "checkout", "train_configs/llama3_405b.toml"
+    (checkout / "train_configs").mkdir(parents=True)
+    for part in ("train.py", "torchtitan"):
+        (checkout / part).symlink_to(context.source / part)
+    text = (context.source / name).read_text()
+    (checkout / name).write_text(text.replace("async_tensor_parallel = true", "async_tensor_parallel = false"))
+    context.source = checkout
+    found = torchtitan(
+        context,
+        *("405B", 512, 2, {2: real}),
+        (
+            *("--training.batch_size", 32, "--training.data_parallel_shard_degree", 8),
+            *("--training.tensor_parallel_degree", 8, "--experimental.pipeline_parallel_degree", 8),
+            *("--experimental.pipeline_parallel_schedule", schedule),
+        ),
+    )
+    return [one | {"what": f"{schedule}, FSDP 8, TP 8, PP 8. {one['what']}"} for one in found]
+
+
 def charan_snapshot(context):
     context.run(
         *(context.source / "cs336_systems" / "benchmark.py", "--mode", "forward"),
@@ -387,6 +409,8 @@ JOBS += [
             (tokens, degree, real), TITAN + AO)
         for degree, tokens, real in ((1, 32768, 83.9), (2, 65536, 84.2), (4, 131072, 84.0), (8, 262144, 84.5))
     ),
+    Job("torchtitan 405B 512", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan_pipeline, ("1F1B", 82.5),
+        TITAN + AO),
     Job("torchtitan issue 929", "torchtitan-202503", "2.6.0", "h100-80gb", torchtitan,
         ("8B", 8, 4, {1: 40.15, 4: 47.65}, ("--training.compile",), "expandable_segments:True"),
         "Data and tokenizer are those of drivers/torchtitan_run.py."),
