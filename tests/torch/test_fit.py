@@ -109,6 +109,7 @@ for step in range(2):
     [
         ("config.json", '{"model": {"width": true},\n "train": {"batch_size": 4}}\n'),
         ("config.yaml", "model: {name: é}\ntrain: {name: é, batch_size: 4}\n"),
+        ("itself.yaml", "model: &model {again: *model}\ntrain: {batch_size: 4}\n"),
     ],
 )
 def test_a_number_of_a_configuration_has_another_value_and_the_file_stays(tmp_path, file, text):

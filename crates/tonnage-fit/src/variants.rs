@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tempfile::TempDir;
-use tonnage_analysis::verdict::{Costs, Outcome, ProgramChange, Verdict};
+use tonnage_analysis::verdict::{Costs, Outcome, ProgramChange, Verdict, ended};
 use tonnage_gpus::Gpu;
 use tonnage_run::{
     DryRun, ForkServer, Imports, Job, JobOutput, Observer, Options, Progress, RunError, dry_run,
@@ -551,16 +551,12 @@ fn reason(verdict: &Verdict) -> Option<String> {
                 format!("{kind}: {message}")
             });
             let host = verdict.host_out_of_memory.clone();
-            Some(exception.or(host).unwrap_or_else(|| ended(&verdict.ending)))
+            Some(
+                exception
+                    .or(host)
+                    .unwrap_or_else(|| format!("it {}", ended(&verdict.ending))),
+            )
         }
-    }
-}
-
-fn ended(ending: &str) -> String {
-    match ending.split_once(' ') {
-        Some(("exit", code)) => format!("it ended with exit code {code}"),
-        Some(("signal", number)) => format!("it was ended by signal {number}"),
-        _ => "it ended in an unknown way".to_owned(),
     }
 }
 

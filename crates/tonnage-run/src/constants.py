@@ -96,8 +96,13 @@ def places_in_yaml(text, name):
 
     lines = text.splitlines()
     open_nodes = [node for node in yaml.compose_all(text, yaml.SafeLoader) if node is not None]
+    # An alias is the node itself once more, which may be inside of it.
+    seen = set()
     while open_nodes:
         node = open_nodes.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
             open_nodes += node.value
         elif isinstance(node, yaml.MappingNode):

@@ -406,6 +406,15 @@ impl Verdict {
 /// How many holders are listed.
 const HOLDERS: usize = 8;
 
+/// How a process ended, in words, of what [`Verdict::ending`] has: `exit 3`, `signal 9`.
+pub fn ended(ending: &str) -> String {
+    match ending.split_once(' ') {
+        Some(("exit", code)) => format!("ended with exit code {code}"),
+        Some(("signal", number)) => format!("was ended by signal {number}"),
+        _ => "ended in an unknown way".to_owned(),
+    }
+}
+
 /// Why a recording could not be judged.
 #[derive(Debug, Error)]
 #[non_exhaustive]

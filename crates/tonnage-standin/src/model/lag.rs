@@ -58,9 +58,7 @@ impl Lag {
 
     pub(super) fn record(&mut self, event: Ptr, key: Key) {
         self.launch(key);
-        let stream = self.stream(key);
-        let mut when = stream.after.clone();
-        when.insert(key, stream.given);
+        let (_, when) = self.all_of(key);
         self.events.insert(event, (key, when));
     }
 
@@ -140,6 +138,7 @@ impl Lag {
         }
     }
 
+    /// The last launch of a stream, and what is done when that is.
     fn all_of(&mut self, key: Key) -> (u64, Progress) {
         let stream = self.stream(key);
         let mut when = stream.after.clone();

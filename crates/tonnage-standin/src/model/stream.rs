@@ -2,10 +2,10 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag)).
-//! What remains is identity (unique handles, which torch's trace shows) and capture: a stream
-//! that captures pulls others in through events, and the end of the capture
-//! ends it for all of them.
+//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag))
+//! or a test holds a stream back. What remains is identity (unique handles,
+//! which torch's trace shows) and capture: a stream that captures pulls others
+//! in through events, and the end of the capture ends it for all of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -205,10 +205,10 @@ pub(crate) fn done(stream: Ptr) -> i32 {
     if is_behind() && with(|streams| !streams.lag.is_idle(key(stream))) {
         return code::NOT_READY;
     }
-    is_there()
+    machine_status()
 }
 
-fn is_there() -> i32 {
+fn machine_status() -> i32 {
     status(machine().map(|_| ()))
 }
 
@@ -218,7 +218,7 @@ pub(crate) fn wait_for_stream(stream: Ptr) -> i32 {
     if is_behind() {
         with(|streams| streams.lag.wait_for_stream(key(stream)));
     }
-    is_there()
+    machine_status()
 }
 
 pub(crate) fn synchronize() -> i32 {
@@ -373,7 +373,7 @@ pub(crate) fn query_event(event: Ptr) -> i32 {
     if is_behind() && with(|streams| !streams.lag.is_done(event)) {
         return code::NOT_READY;
     }
-    is_there()
+    machine_status()
 }
 
 pub(crate) fn wait_for_event(event: Ptr) -> i32 {
@@ -384,7 +384,7 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
     if is_behind() {
         with(|streams| streams.lag.wait_for_event(event));
     }
-    is_there()
+    machine_status()
 }
 
 /// Holds a stream back, or lets go of it: for tests of programs that ask

@@ -21,7 +21,7 @@ use tonnage_analysis::check::{
 };
 use tonnage_analysis::diff::Summary;
 use tonnage_analysis::holdings;
-use tonnage_analysis::verdict::{Outcome, Verdict};
+use tonnage_analysis::verdict::{Outcome, Verdict, ended};
 use tonnage_gpus::Catalogue;
 use tonnage_run::{Job, Options, RunError, dry_run};
 
@@ -32,7 +32,6 @@ use self::config::{
 pub(crate) use self::render::All;
 use self::render::render;
 use super::recording::plain;
-use super::run::render::ended;
 use super::run::{Screen, job_of};
 use crate::Surroundings;
 use crate::arguments::{CheckFormat, CheckOptions};

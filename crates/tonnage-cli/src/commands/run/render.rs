@@ -6,7 +6,9 @@ use std::path::Path;
 
 use tonnage_analysis::facts;
 use tonnage_analysis::holdings::named_from;
-use tonnage_analysis::verdict::{DeviceUse, Exception, Margin, Need, Outcome, Place, Verdict};
+use tonnage_analysis::verdict::{
+    DeviceUse, Exception, Margin, Need, Outcome, Place, Verdict, ended,
+};
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
@@ -328,14 +330,6 @@ fn short(need: Option<&Need>) -> String {
         bytes(need.bytes),
         bytes(need.short)
     )
-}
-
-pub(crate) fn ended(ending: &str) -> String {
-    match ending.split_once(' ') {
-        Some(("exit", code)) => format!("ended with exit code {code}"),
-        Some(("signal", number)) => format!("was ended by signal {number}"),
-        _ => "ended in an unknown way".to_owned(),
-    }
 }
 
 /// Why there is no verdict, and what there can be one about.
