@@ -18,6 +18,7 @@
 //! Where only some ranks of a job run, nobody is waited for: every other rank is
 //! taken to send what this one sends, so a sum over N ranks is N times its value.
 
+mod awaited;
 mod operators;
 mod pieces;
 mod records;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use awaited::Awaited;
 pub(crate) use operators::{Operator, Type, number};
 use pieces::Piece;
 pub(crate) use records::Kind;
@@ -173,6 +175,7 @@ pub(crate) struct State {
     /// What is pending when a stream, or an event, is waited for.
     streams: BTreeMap<Ptr, BTreeSet<u64>>,
     events: BTreeMap<Ptr, BTreeSet<u64>>,
+    awaited: Awaited,
 }
 
 static STATE: Mutex<State> = Mutex::new(State {
@@ -182,6 +185,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     groups: 0,
     streams: BTreeMap::new(),
     events: BTreeMap::new(),
+    awaited: Awaited::new(),
 });
 /// How many operations are pending, so that the usual answer (none) needs no lock.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
@@ -194,6 +198,11 @@ fn state() -> MutexGuard<'static, State> {
 
 fn is_idle() -> bool {
     PENDING.load(Ordering::Relaxed) == 0
+}
+
+/// Whether this process has no part in any operation: most are alone.
+fn is_alone() -> bool {
+    ISSUED.load(Ordering::Relaxed) == 0
 }
 
 /// The lock of this file, for a fork.
@@ -237,6 +246,7 @@ pub(crate) unsafe extern "C" fn tonnage_place(file: *const u8, length: usize, li
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_finish_from(first: u64) {
     guard((), || {
+        state().awaited.wait_for_all();
         finish(|state| Some(state.pending.range(first..).map(|(&id, _)| id).collect()));
     });
 }
@@ -459,6 +469,7 @@ fn add(stream: Ptr, pending: Pending) {
     state.pending.insert(id, pending);
     // It comes after all that the stream has to do already.
     state.streams.entry(same(stream)).or_default().insert(id);
+    state.awaited.issue(same(stream));
     PENDING.store(state.pending.len(), Ordering::Relaxed);
 }
 
@@ -813,10 +824,11 @@ impl State {
 
 /// An event was recorded on a stream.
 pub(crate) fn record(event: Ptr, stream: Ptr) {
-    if is_idle() {
+    if is_alone() {
         return;
     }
     let mut state = state();
+    state.awaited.record(event, same(stream));
     match state.streams.get(&same(stream)).cloned() {
         Some(ids) => state.events.insert(event, ids),
         None => state.events.remove(&event),
@@ -825,10 +837,11 @@ pub(crate) fn record(event: Ptr, stream: Ptr) {
 
 /// A stream waits for an event.
 pub(crate) fn follow(stream: Ptr, event: Ptr) {
-    if is_idle() {
+    if is_alone() {
         return;
     }
     let mut state = state();
+    state.awaited.wait_for_event(event);
     if let Some(ids) = state.events.get(&event).cloned() {
         state.streams.entry(same(stream)).or_default().extend(ids);
     }
@@ -836,9 +849,23 @@ pub(crate) fn follow(stream: Ptr, event: Ptr) {
 
 /// An event is no more.
 pub(crate) fn forget_event(event: Ptr) {
-    if !is_idle() {
-        state().events.remove(&event);
+    if is_alone() {
+        return;
     }
+    let mut state = state();
+    state.events.remove(&event);
+    state.awaited.forget(event);
+}
+
+/// Whether somebody has waited for all operations that an event comes after.
+pub(crate) fn is_awaited(event: Ptr) -> bool {
+    is_alone() || state().awaited.is_done(event)
+}
+
+/// Somebody is told that an event is not done because [`is_awaited`] says so; whether that is so. It is done for whoever
+/// asks again and again.
+pub(crate) fn tell_not_awaited(event: Ptr) -> bool {
+    state().awaited.tell(event)
 }
 
 fn finish(ids: impl FnOnce(&State) -> Option<BTreeSet<u64>>) {
@@ -853,16 +880,28 @@ fn finish(ids: impl FnOnce(&State) -> Option<BTreeSet<u64>>) {
 
 /// The host waits for a stream.
 pub(crate) fn finish_stream(stream: Ptr) {
+    if is_alone() {
+        return;
+    }
+    state().awaited.wait_for_stream(same(stream));
     finish(|state| state.streams.get(&same(stream)).cloned());
 }
 
 /// The host waits for an event.
 pub(crate) fn finish_event(event: Ptr) {
+    if is_alone() {
+        return;
+    }
+    state().awaited.wait_for_event(event);
     finish(|state| state.events.get(&event).cloned());
 }
 
 /// The host waits for everything.
 pub(crate) fn finish_all() {
+    if is_alone() {
+        return;
+    }
+    state().awaited.wait_for_all();
     finish(|state| Some(state.pending.keys().copied().collect()));
 }
 

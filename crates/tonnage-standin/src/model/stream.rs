@@ -353,20 +353,30 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
     code::SUCCESS
 }
 
+/// The library with PyTorch's allocator.
+const TORCH_ALLOCATOR: &str = "/libc10_cuda.so";
+
 /// PyTorch's allocator asks whether another stream is done with a block that was freed: what it reserves depends on how
 /// far the GPU is behind, which is told once.
 fn note_question() {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    if !TOLD.load(Ordering::Relaxed) && foreign::is_called_by("/libc10_cuda.so") {
+    if !TOLD.load(Ordering::Relaxed) && foreign::is_called_by(TORCH_ALLOCATOR) {
         TOLD.store(true, Ordering::Relaxed);
         let lag = machine().map_or(0, |machine| machine.config.lag);
         crate::recorder::remark_note(format!("{{\"frees_wait\": {lag}}}").as_bytes());
     }
 }
 
-/// Whether an event is done: always, unless its stream is behind or held back.
+/// Whether an event is done: always, unless its stream is behind or held back, or a collective is before it that nobody
+/// has waited for. Torch's allocator does not hear of that: what it does must not depend on how fast other ranks are.
 pub(crate) fn query_event(event: Ptr) -> i32 {
     note_question();
+    if !exchange::is_awaited(event)
+        && !foreign::is_called_by(TORCH_ALLOCATOR)
+        && exchange::tell_not_awaited(event)
+    {
+        return code::NOT_READY;
+    }
     if HOLDING.load(Ordering::Relaxed) && with(|streams| !streams.held.is_done(event)) {
         return code::NOT_READY;
     }
