@@ -485,6 +485,7 @@ impl Job {
             trial.served += match real.outcome {
                 // Requests are counted from 1.
                 Outcome::OutOfMemory { request, .. } => request.saturating_sub(1),
+                Outcome::OthersOutOfMemory { request, .. } => request,
                 _ => track.asked(),
             };
             trial.peak_reserved = trial.peak_reserved.max(real.peak_reserved);

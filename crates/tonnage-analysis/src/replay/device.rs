@@ -101,6 +101,11 @@ impl ReplayDevice {
         device
     }
 
+    /// Bytes that others hold.
+    pub(crate) fn outside(&self) -> u64 {
+        self.outside
+    }
+
     /// Others hold so many bytes from now on.
     pub(crate) fn set_outside(&mut self, bytes: u64) {
         self.outside = bytes;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use tonnage_alloc::torch::{Allocator, Error, PoolId, Rules, Settings, Sink};
-use tonnage_alloc::{DeviceAddr, Policy, PolicyError, Request};
+use tonnage_alloc::{Device as _, DeviceAddr, Policy, PolicyError, Request};
 
 use super::device::ReplayDevice;
 use super::requests::{Lane, Op, OpKind, Requests};
@@ -25,6 +25,8 @@ pub(crate) type Torch<S> = Replaying<Allocator<ReplayDevice, S>>;
 pub(crate) enum Refusal {
     /// There was not enough memory; so many bytes were free.
     OutOfMemory { free: u64 },
+    /// There was not enough memory for another library, which asked for so many bytes.
+    OthersOutOfMemory { requested: u64, free: u64 },
     /// torch is undefined from here on, or the device failed: nothing after
     /// this says anything.
     Broken(String),
@@ -177,7 +179,7 @@ impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
                 Ok(()) | Err(PolicyError::Refused(_)) => {}
                 Err(error) => return Err(error.into()),
             },
-            OpKind::Outside => self.policy.device_mut().set_outside(op.bytes),
+            OpKind::Outside => self.set_outside(op.bytes)?,
             OpKind::Failed | OpKind::FailedLast => match self.alloc(lane, op.bytes) {
                 Ok(addr) => {
                     // What the program would have done with it is in no recording.
@@ -192,6 +194,17 @@ impl<P: Policy<Device = ReplayDevice>> Replaying<P> {
             OpKind::Nothing => {}
         }
         Ok(false)
+    }
+
+    /// Others hold so many bytes from now on. What the allocator keeps in its cache it gives back to nobody but itself.
+    fn set_outside(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let device = self.policy.device_mut();
+        let (requested, free) = (bytes.saturating_sub(device.outside()), device.free_bytes());
+        device.set_outside(bytes);
+        if requested > free {
+            return Err(Refusal::OthersOutOfMemory { requested, free });
+        }
+        Ok(())
     }
 
     /// Serves a request; one that the policy does not serve at all is not placed.

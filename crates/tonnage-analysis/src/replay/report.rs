@@ -51,6 +51,17 @@ pub enum Outcome {
         /// Bytes the device had free.
         free: u64,
     },
+    /// The allocator held so much that a request of another library could not be served.
+    OthersOutOfMemory {
+        /// The row of the allocator's next request, from 0.
+        row: u64,
+        /// How many requests the allocator had been given.
+        request: u64,
+        /// Bytes that the other library asked for.
+        requested: u64,
+        /// Bytes the device had free.
+        free: u64,
+    },
     /// Nothing after this row says anything about the allocator.
     Undefined {
         /// The row, from 0.

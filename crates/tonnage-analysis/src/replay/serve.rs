@@ -244,6 +244,12 @@ impl Track {
                     requested: stop.bytes,
                     free: *free,
                 },
+                Refusal::OthersOutOfMemory { requested, free } => Outcome::OthersOutOfMemory {
+                    row: row(stop.op),
+                    request: requests.filter(is_request).count() as u64,
+                    requested: *requested,
+                    free: *free,
+                },
                 Refusal::Broken(reason) => Outcome::Undefined {
                     row: Some(row(stop.op)),
                     reason: reason.clone(),
@@ -255,12 +261,14 @@ impl Track {
     fn outcome_of_start(&self, refusal: Refusal) -> Outcome {
         let bytes = self.requests.initial.iter().map(|block| block.requested);
         match refusal {
-            Refusal::OutOfMemory { free } => Outcome::OutOfMemory {
-                row: None,
-                request: 0,
-                requested: bytes.fold(0, u64::saturating_add),
-                free,
-            },
+            Refusal::OutOfMemory { free } | Refusal::OthersOutOfMemory { free, .. } => {
+                Outcome::OutOfMemory {
+                    row: None,
+                    request: 0,
+                    requested: bytes.fold(0, u64::saturating_add),
+                    free,
+                }
+            }
             Refusal::Broken(reason) => Outcome::Undefined { row: None, reason },
         }
     }

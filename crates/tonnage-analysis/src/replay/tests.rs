@@ -634,6 +634,41 @@ fn a_changed_program_is_served_with_its_other_lifetimes() {
 }
 
 #[test]
+fn what_another_library_takes_must_fit_beside_the_cache() {
+    let mut hand = Hand::new();
+    hand.put(Kind::DriverMalloc, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::SegmentAlloc, 0x1000_0000, 30 * MIB);
+    hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    hand.free(0x1000_0000, 30 * MIB);
+    // It comes and goes while PyTorch asks for nothing, and gives back nothing that it keeps.
+    hand.put(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
+    hand.put(Kind::DriverFree, 0x7000_0000, 40 * MIB);
+    let on_60 = hand.load(&on(60)).unwrap();
+    let report = on_60.replay(&[default_torch()], true);
+    let result = &report.tracks[0].allocators[0];
+    assert_eq!(
+        result.outcome,
+        Outcome::OthersOutOfMemory {
+            row: 5,
+            request: 1,
+            requested: 40 * MIB,
+            free: 30 * MIB,
+        }
+    );
+    assert_eq!(result.smallest.unwrap().bytes, 70 * MIB);
+    // The same at the end of the recording, and before a request that needs no new segment.
+    hand.0.events.truncate(6);
+    for more in [false, true] {
+        if more {
+            hand.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+        }
+        let report = hand.job().replay(&[default_torch()], true);
+        let smallest = report.tracks[0].allocators[0].smallest;
+        assert_eq!(smallest.unwrap().bytes, 70 * MIB);
+    }
+}
+
+#[test]
 fn room_is_the_distance_to_the_smallest_device_or_what_was_never_used() {
     // 60 alive at most, in pieces that a device of 70 cannot hold as they lie.
     let room = |capacity: u64, taken: u64, enough: u64| {

@@ -277,6 +277,19 @@ fn outcome(text: &mut String, outcome: &Outcome) {
             bytes(*requested),
             bytes(*free)
         ),
+        Outcome::OthersOutOfMemory {
+            row,
+            request,
+            requested,
+            free,
+        } => writeln!(
+            text,
+            "    {BAD}another library out of memory{BAD:#} after request {} (row {}): {} asked for, {} free",
+            count(*request),
+            count(*row),
+            bytes(*requested),
+            bytes(*free)
+        ),
         Outcome::Undefined { row, reason } => writeln!(
             text,
             "    {WARN}stopped{WARN:#} at row {}: {reason}",

@@ -60,6 +60,10 @@ pub(crate) struct Builder {
     pub(super) most: i64,
     pub(super) least: i64,
     pub(super) outside: u64,
+    /// The driver's rows when that was looked at.
+    pub(super) driver_rows: u64,
+    /// What others hold if the driver's last call was theirs, and its row.
+    pub(super) taken: Option<(u64, u32)>,
     pub(super) last_segment: u64,
     /// Bytes obtained since the start plus bytes free, at refusals.
     pub(super) room: Option<i64>,
@@ -87,6 +91,8 @@ impl Builder {
     ) {
         match change {
             Change::Allocated { replaced, .. } => {
+                // Others may have taken memory since, which no segment was obtained for.
+                self.note_outside(track, row);
                 let slot = self.alloc(event, *replaced, row);
                 track.tag(event.address, slot);
             }
@@ -117,6 +123,8 @@ impl Builder {
             Change::Charged => match event.kind {
                 Kind::DriverContext => self.out.context = self.out.context.max(event.size),
                 Kind::PoolMalloc | Kind::PoolFree => self.pool_row(event, row),
+                Kind::DriverMalloc | Kind::DriverCreate => self.taken(track, row),
+                Kind::DriverFree | Kind::DriverRelease => self.settle_taken(),
                 _ => {}
             },
             Change::Nothing => {}

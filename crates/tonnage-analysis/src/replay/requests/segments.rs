@@ -58,9 +58,33 @@ impl Builder {
             }
             self.last_segment = event.address;
         }
-        // The driver's calls are complete up to here: what is charged and not PyTorch's belongs to others.
-        let outside = track.outside();
-        if track.driver_rows() > 0 && outside != self.outside {
+        self.note_outside(track, row);
+    }
+
+    /// Notes what others hold. At a row at which PyTorch has what it obtained: what is charged besides is theirs.
+    pub(super) fn note_outside(&mut self, track: &Track, row: u32) {
+        if track.driver_rows() == self.driver_rows {
+            return;
+        }
+        self.driver_rows = track.driver_rows();
+        self.taken = None;
+        self.set_outside(track.outside(), row);
+    }
+
+    /// The driver has given memory to somebody: to others, unless the next row says that it is a segment.
+    pub(super) fn taken(&mut self, track: &Track, row: u32) {
+        self.taken = Some((track.outside(), row));
+    }
+
+    /// Others had what the driver gave out, and may have given it back before PyTorch asked for anything.
+    pub(super) fn settle_taken(&mut self) {
+        if let Some((outside, row)) = self.taken.take() {
+            self.set_outside(outside, row);
+        }
+    }
+
+    fn set_outside(&mut self, outside: u64, row: u32) {
+        if outside != self.outside {
             self.outside = outside;
             self.out.peak_outside = self.out.peak_outside.max(outside);
             let lane = self.default_lane();

@@ -68,6 +68,7 @@ impl Builder {
 
     /// The requests, when every row was taken.
     pub(crate) fn finish(mut self, track: &Track) -> Requests {
+        self.settle_taken();
         // A free that does not wait completes in the same call, where a recording has completions at all.
         if let Some((_, op)) = self.last_free.take()
             && self.has_completions

@@ -432,6 +432,10 @@ fn run(result: &Replayed) -> AllocatorRun {
         Outcome::OutOfMemory { request, .. } => {
             format!("out of memory at request {}", count(*request))
         }
+        Outcome::OthersOutOfMemory { request, .. } => format!(
+            "another library out of memory after request {}",
+            count(*request)
+        ),
         Outcome::Undefined { reason, .. } => format!("not known: {reason}"),
     };
     AllocatorRun {
