@@ -21,8 +21,9 @@ PACKAGES = {
                "gpytorch", "torchdiffeq", "x-transformers", "einx", "vector-quantize-pytorch", "stable-baselines3",
                "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
 }  # fmt: skip
-# Packages that bring a torch of their own. vLLM 0.32 wants cuda-python, which writes over files of cuda-bindings.
+# Packages that bring a torch of their own. vLLM wants cuda-python, which writes over files of cuda-bindings.
 OWN = {
+    "vllm-0.33.0": (["vllm==0.33.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
     "vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
     "sglang-0.5.23": (["sglang==0.5.23"], []),
     "transformers-5.23.0": (["torch==2.15.0", "transformers[serving]==5.23.0"], []),
@@ -47,6 +48,8 @@ THEN = {
 # What is installed after them, against what they say they need: 0.19.0 has Gemma 4, and excludes the transformers that
 # reads its configuration.
 ALSO = {"vllm-0.19.0+gemma4": ["transformers>=5.5"]}
+# What they say they need in a version that is newer than the newest some registries have, and that they run without.
+INSTEAD = {"vllm-0.33.0": "certifi"}
 # Which Python they need, where it is not the one that runs this: flashinfer of 0.27.1 says `array.array[int]`,
 # which is not subscriptable before 3.12.
 PYTHON = {"vllm-0.27.1": "3.12"}
@@ -80,7 +83,15 @@ def make(folder, name):
         print(f"{environment} is there")
         return
     wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])
-    subprocess.run([*pip, *wanted], check=True)
+    if name in INSTEAD:
+        # uv takes another version than the one that is asked for.
+        subprocess.run([*pip, "uv"], check=True)
+        instead = environment / "instead.txt"
+        instead.write_text(INSTEAD[name] + "\n")
+        line = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
+        subprocess.run([*line, "--override", str(instead), *wanted], check=True)
+    else:
+        subprocess.run([*pip, *wanted], check=True)
     if again:
         subprocess.run([*pip, "--force-reinstall", "--no-deps", *again], check=True)
     print(f"{environment} is there")

@@ -553,52 +553,48 @@ ROWS += [
 ]
 VLLM = {"program": "vllm_llama.py", "gpu": "h100-80gb", "torch": "2.13.0", "environment": "vllm-0.32.0"}
 VLLM["seconds"] = 3000
+NEWER_VLLM = VLLM | {"torch": "2.14.0", "environment": "vllm-0.33.0"}
 # vLLM's processes write between the lines of the program.
 SERVED = r"(?s)^5 tokens in, 8 out: length\n.*^100 tokens in, 8 out: length\n.*^done"
-ROWS += [
-    Row(
-        "vllm_eager",
-        ("vllm",),
-        "Llama 3 8B",
-        "generate(), without graphs",
-        arguments=("--eager",),
-        prints=SERVED,
-        **VLLM,
-    ),
-    Row("vllm_graphs", ("vllm",), "Llama 3 8B", "generate(), torch.compile, CUDA graphs", prints=SERVED, **VLLM),
-    Row(
-        "vllm_serve",
-        ("vllm",),
-        "Llama, 4 layers",
-        "`vllm serve`, one completion, SIGTERM",
-        arguments=("--serve", "--eager", "--layers", "4"),
-        prints=r"(?s)^5 tokens in, 4 out\n.*^server ended with 0\n.*^done",
-        **VLLM,
-    ),
-    Row(
-        "vllm_tensor_parallel",
-        ("vllm",),
-        "Llama 3 8B",
-        "tensor parallel on 2 GPUs, without graphs",
-        arguments=("--tensor-parallel", "2", "--eager"),
-        options=("--gpus", "2"),
-        prints=SERVED,
-        **VLLM,
-    ),
-]
-FORMS = VLLM | {"program": "vllm_forms.py"}
+SERVED_ONE = r"(?s)^5 tokens in, 4 out\n.*^server ended with 0\n.*^done"
 LLAMA_8B = "Llama 3 8B"
+ROWS += [
+    Row(f"{version}_{name}", ("vllm",), model, setting, arguments=arguments, prints=prints, options=options, **vllm)
+    for version, vllm in (("vllm", VLLM), ("vllm_0_33", NEWER_VLLM))
+    for name, model, setting, arguments, prints, options in (
+        ("eager", LLAMA_8B, "generate(), without graphs", ("--eager",), SERVED, ()),
+        ("graphs", LLAMA_8B, "generate(), torch.compile, CUDA graphs", (), SERVED, ()),
+        (
+            "serve",
+            "Llama, 4 layers",
+            "`vllm serve`, one completion, SIGTERM",
+            ("--serve", "--eager", "--layers", "4"),
+            SERVED_ONE,
+            (),
+        ),
+        (
+            "tensor_parallel",
+            LLAMA_8B,
+            "tensor parallel on 2 GPUs, without graphs",
+            ("--tensor-parallel", "2", "--eager"),
+            SERVED,
+            ("--gpus", "2"),
+        ),
+    )
+]
+FORM = {"program": "vllm_forms.py"}
 PREFIX = r"(?s)^0 of 100 tokens were there, 8 out\n.*^96 of 100 tokens were there, 8 out\n.*^done"
 ROWS += [
-    Row(f"vllm_{form}", ("vllm", *also), model, setting, arguments=(form, *more), prints=prints, **FORMS)
-    for form, also, model, setting, prints, *more in (
-        ("lora", (), LLAMA_8B, "an adapter of rank 16 (`enable_lora`)", SERVED),
-        ("fp8", (), LLAMA_8B, "weights quantised to fp8 when loaded", SERVED),
-        ("kv_fp8", (), LLAMA_8B, "KV cache in fp8", SERVED),
-        ("awq", (), LLAMA_8B, "weights of AWQ, 4 bits", SERVED),
-        ("gptq", (), LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
+    Row(f"vllm_{form}", ("vllm", *also), model, setting, arguments=(form, *more), prints=prints, **(vllm | FORM))
+    for form, vllm, also, model, setting, prints, *more in (
+        ("lora", NEWER_VLLM, (), LLAMA_8B, "an adapter of rank 16 (`enable_lora`)", SERVED),
+        ("fp8", VLLM, (), LLAMA_8B, "weights quantised to fp8 when loaded", SERVED),
+        ("kv_fp8", VLLM, (), LLAMA_8B, "KV cache in fp8", SERVED),
+        ("awq", VLLM, (), LLAMA_8B, "weights of AWQ, 4 bits", SERVED),
+        ("gptq", VLLM, (), LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
         (
             "bitsandbytes",
+            NEWER_VLLM,
             ("bitsandbytes",),
             "Llama, 1 layer",
             "a checkpoint, quantised by bitsandbytes when loaded",
@@ -606,9 +602,9 @@ ROWS += [
             "--layers",
             "1",
         ),
-        ("prefix", (), LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
-        ("ngram", (), LLAMA_8B, "speculative decoding (ngram)", SERVED),
-        ("image", (), "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
+        ("prefix", VLLM, (), LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
+        ("ngram", VLLM, (), LLAMA_8B, "speculative decoding (ngram)", SERVED),
+        ("image", NEWER_VLLM, (), "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
     )
 ]
 ROWS.append(
@@ -620,7 +616,7 @@ ROWS.append(
         arguments=("--tensor-parallel", "8", "--eager"),
         options=("--gpus", "8"),
         prints=SERVED,
-        **VLLM,
+        **NEWER_VLLM,
     )
 )
 SERVING = {"program": "transformers_serve.py", "environment": "transformers-5.23.0"}

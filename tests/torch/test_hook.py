@@ -81,3 +81,33 @@ def test_a_peak_and_running_out_within_one_operator(tonnage):
     assert run.code == 0, run.err
     assert "out of memory" in run.err
     assert run.verdict["devices"][0]["peak_allocated"] > 13 << 30
+
+
+UNDEFINED = """
+#include <torch/library.h>
+static std::vector<at::Tensor> attend(const at::Tensor& query) { return {query.clone(), at::Tensor()}; }
+TORCH_LIBRARY(undefined_results, library) {
+  library.def("attend(Tensor query) -> Tensor[]");
+  library.impl("attend", torch::dispatch(c10::DispatchKey::CUDA, attend));
+}
+"""
+
+
+def test_an_operator_leaves_results_undefined(tonnage, tmp_path):
+    """As FlashAttention 3 does: there is no such tensor in Python, and a list of them must not have one."""
+    source, library, script = tmp_path / "attend.cpp", tmp_path / "attend.so", tmp_path / "attend.py"
+    source.write_text(UNDEFINED)
+    find = "import os, torch; print(os.path.dirname(torch.__file__))"
+    torch = subprocess.run([PYTHON, "-c", find], capture_output=True, text=True, check=True).stdout.strip()
+    compiler = ["g++", "-O0", "-std=c++20", "-shared", "-fPIC", f"-I{torch}/include"]
+    libraries = [f"-L{torch}/lib", "-ltorch_cpu", "-lc10"]
+    subprocess.run([*compiler, "-o", str(library), str(source), *libraries], check=True)
+    script.write_text(
+        "import torch\n"
+        f"torch.ops.load_library({str(library)!r})\n"
+        "made, _ = torch.ops.undefined_results.attend(torch.ones(3, 5, device='cuda'))\n"
+        "print(tuple(made.shape))\n"
+    )
+    run = tonnage("", command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "(3, 5)" in run.err

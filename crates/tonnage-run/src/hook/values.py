@@ -621,6 +621,8 @@ class Values:
         elif space in ("c10d", "_c10d_functional"):
             operator.handle = self._collective
         elif space != "aten":
+            if any(str(result.type) == "List[Tensor]" for result in schema.returns):
+                operator.call = self._without_undefined(operator.call)
             operator.body = self._body(function, space)
             operator.handle = (
                 self._look_inside if operator.body is not None else self._pass if operator.mutated else None
@@ -652,6 +654,16 @@ class Values:
         else:
             operator.handle = self._compute
         return operator
+
+    def _without_undefined(self, call):
+        """An operator whose list of results may have undefined tensors in it, as those of FlashAttention 3: they do not
+        pass through a mode, and become empty ones."""
+
+        def filled(*args, **kwargs):
+            results = call(*args, **kwargs)
+            return [self.torch.empty(0) if result is None else result for result in results]
+
+        return filled
 
     def _composite(self, function):
         """The implementation of an operator that only calls others; none if it is not such a one.
