@@ -56,6 +56,26 @@ def test_a_rank_alone_does_what_it_does_among_others(tonnage):
     assert rows(alone) == rows(live)
 
 
+@pytest.mark.parametrize("options", [["--gpus", "2"], world(2, "1"), world(4, "1,2")])
+def test_symmetric_memory(tonnage, options):
+    """16 MiB and the signals before them in whole pieces, charged once, whoever maps it."""
+    ranks = "2" if "--gpus" in options else "4"
+    run = tonnage("", options=options, command=[*TORCHRUN, ranks, str(SCRIPTS / "symmetric.py")])
+    assert run.code == 0, run.err
+    printed = re.findall(r"(made|met|freed) (\d+) (\d+)", run.err)
+    # What ranks tell each other about it takes a block of PyTorch's.
+    assert {(what, int(size)) for what, _, size in printed} == {("made", 18 << 20), ("met", 18 << 20), ("freed", 0)}
+    assert all(device["at_peak"]["other"] == 18 << 20 for device in run.verdict["devices"])
+
+
+def test_symmetric_memory_of_two_machines_is_not_to_be_had(tonnage):
+    options = [*world(4, "0"), "--gpus", "2"]
+    run = tonnage("", options=options, command=[*TORCHRUN, "2", str(SCRIPTS / "symmetric.py")])
+    assert run.code == 2, run.err
+    (exception,) = run.verdict["exceptions"]
+    assert "Failed to send fd" in exception["message"]
+
+
 @pytest.mark.parametrize(("how", "more"), [("hsdp", "bound"), ("ddp", ""), ("address", "kept")])
 def test_one_rank_of_64(tonnage, how, more):
     run = tonnage("world.py", how, *more.split(), options=world(64, "63"))

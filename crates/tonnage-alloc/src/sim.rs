@@ -110,6 +110,8 @@ struct Physical {
     /// Handles the caller still holds plus mappings.
     holders: u32,
     held_by_caller: u32,
+    /// Another process is charged for it.
+    imported: bool,
 }
 
 /// Physical memory at an address.
@@ -286,6 +288,25 @@ impl SimDevice {
         Ok(())
     }
 
+    /// Physical memory of another process (`cuMemImportFromShareableHandle`): it can be mapped here, and stays charged to
+    /// the process that made it.
+    pub fn import(&mut self, size: u64) -> PhysicalId {
+        self.add_physical(size, true)
+    }
+
+    /// Whether another process is charged for `memory`.
+    pub fn is_imported(&self, memory: PhysicalId) -> bool {
+        let physical = self.physical.get(&memory);
+        physical.is_some_and(|physical| physical.imported)
+    }
+
+    /// Where `memory` is mapped.
+    pub fn mappings_of(&self, memory: PhysicalId) -> impl Iterator<Item = DeviceAddr> + '_ {
+        let mappings = self.mappings.iter();
+        let of_it = mappings.filter(move |(_, mapping)| mapping.memory == memory);
+        of_it.map(|(&start, _)| DeviceAddr(start))
+    }
+
     /// The physical memory mapped at exactly `addr` or around it.
     pub fn mapped_at(&self, addr: DeviceAddr) -> Option<PhysicalId> {
         self.mapping_at(addr).map(|mapping| mapping.memory)
@@ -323,7 +344,8 @@ impl SimDevice {
             return Err(format!("managed memory is not {}", self.managed));
         }
         let shared = self.shared.bytes();
-        let physical: u64 = self.physical.values().map(|physical| physical.size).sum();
+        let own_physical = self.physical.values().filter(|physical| !physical.imported);
+        let physical: u64 = own_physical.map(|physical| physical.size).sum();
         let context = if self.context_open {
             self.config.context
         } else {
@@ -447,9 +469,26 @@ impl SimDevice {
         };
         physical.holders -= 1;
         if physical.holders == 0 {
-            self.charged -= physical.size;
+            if !physical.imported {
+                self.charged -= physical.size;
+            }
             self.physical.remove(&memory);
         }
+    }
+
+    fn add_physical(&mut self, size: u64, imported: bool) -> PhysicalId {
+        let memory = PhysicalId(self.next_physical);
+        self.next_physical += 1;
+        self.physical.insert(
+            memory,
+            Physical {
+                size,
+                holders: 1,
+                held_by_caller: 1,
+                imported,
+            },
+        );
+        memory
     }
 }
 
@@ -512,17 +551,7 @@ impl Device for SimDevice {
     fn create(&mut self, size: u64) -> Result<PhysicalId, DeviceError> {
         let size = whole_pieces(size)?;
         self.charge(size)?;
-        let memory = PhysicalId(self.next_physical);
-        self.next_physical += 1;
-        self.physical.insert(
-            memory,
-            Physical {
-                size,
-                holders: 1,
-                held_by_caller: 1,
-            },
-        );
-        Ok(memory)
+        Ok(self.add_physical(size, false))
     }
 
     fn release(&mut self, memory: PhysicalId) -> Result<(), DeviceError> {

@@ -126,7 +126,7 @@ impl Ranks {
         (world, gpus): (&World, u8),
         again: bool,
     ) -> Result<Self, RunError> {
-        let store = Store::start(world.size(), world.ranks()).map_err(RunError::Store)?;
+        let store = Store::start(world.size(), world.ranks(), gpus).map_err(RunError::Store)?;
         let ports = store.ports().to_vec();
         let mut ranks = Self {
             running: Vec::new(),

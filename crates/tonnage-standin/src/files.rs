@@ -11,9 +11,11 @@
 //!   signal that kills, too;
 //! * a write that failed half-way is taken back.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 /// Descriptors are moved here or above, out of the way of programs that count on low numbers.
@@ -184,6 +186,30 @@ impl Drop for OwnFile {
             drop(unsafe { OwnedFd::from_raw_fd(self.descriptor) });
         }
     }
+}
+
+/// A descriptor that leads to these bytes. It is the program's, which passes it on to other processes and closes it.
+pub(crate) fn passable(bytes: &[u8]) -> Result<RawFd> {
+    may_grow_to(bytes.len() as u64)?;
+    // SAFETY: makes a file without a name, which nobody else knows yet.
+    let descriptor = unsafe { libc::memfd_create(c"tonnage".as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: it was made above and is held nowhere else.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    file.write_all_at(bytes, 0)?;
+    Ok(file.into_raw_fd())
+}
+
+/// The first bytes behind a descriptor that a program hands in.
+pub(crate) fn passed<const N: usize>(descriptor: RawFd) -> Option<[u8; N]> {
+    identity(descriptor)?;
+    // SAFETY: it is open, and is not closed here: it stays the program's.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+    let mut bytes = [0; N];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    Some(bytes)
 }
 
 fn flock(kind: libc::c_int, byte: u64) -> libc::flock {

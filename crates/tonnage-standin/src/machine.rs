@@ -6,7 +6,7 @@
 //! that are many (launches, event queries) do not take it.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -102,6 +102,8 @@ pub(crate) struct Accounts {
     pub(crate) pinned: BTreeMap<usize, Pinned>,
     /// Which device each handle of physical memory belongs to.
     physical: BTreeMap<u64, (usize, tonnage_alloc::PhysicalId)>,
+    /// Handles of physical memory that other processes have too.
+    exported: BTreeSet<u64>,
     /// Memory of other processes that this one has opened, by its first byte here.
     pub(crate) opened: BTreeMap<u64, Opened>,
 }
@@ -353,6 +355,7 @@ impl Machine {
                 pools,
                 pinned: BTreeMap::new(),
                 physical: BTreeMap::new(),
+                exported: BTreeSet::new(),
                 opened: BTreeMap::new(),
             }),
         })
@@ -639,9 +642,33 @@ impl Accounts {
             .ok_or(code::INVALID_VALUE)
     }
 
+    /// `cuMemExportToShareableHandle`: from now on others may write to it, unseen here.
+    pub(crate) fn export(&mut self, handle: u64) -> Answer<u64> {
+        let (device, memory) = self.physical(handle)?;
+        let sim = &self.devices[device].sim;
+        let size = sim.physical_size(memory).ok_or(code::INVALID_VALUE)?;
+        for address in sim.mappings_of(memory) {
+            values::share(address.0, size);
+        }
+        self.exported.insert(handle);
+        Ok(size)
+    }
+
+    /// `cuMemImportFromShareableHandle`. The log does not have it: nothing is charged for it in this process.
+    pub(crate) fn import(&mut self, device: usize, size: u64) -> u64 {
+        let handle = Ptr::fresh().0 as u64;
+        let memory = self.devices[device].sim.import(size);
+        self.physical.insert(handle, (device, memory));
+        self.exported.insert(handle);
+        handle
+    }
+
     pub(crate) fn release(&mut self, handle: u64) -> Answer {
         let (device, memory) = self.physical(handle)?;
         let sim = &mut self.devices[device].sim;
+        if sim.is_imported(memory) {
+            return sim.release(memory).map_err(|_| code::INVALID_VALUE);
+        }
         let report = Report {
             kind: CallKind::Release,
             size: sim.physical_size(memory).unwrap_or(0),
@@ -675,7 +702,15 @@ impl Accounts {
         };
         let size = report.size;
         let act = |sim: &mut SimDevice| sim.map(DeviceAddr(address), size, memory);
-        settle(device, sim, act, &report)
+        if sim.is_imported(memory) {
+            act(sim).map_err(|_| code::INVALID_VALUE)?;
+        } else {
+            settle(device, sim, act, &report)?;
+        }
+        if self.exported.contains(&handle) {
+            values::share(address, size);
+        }
+        Ok(())
     }
 
     pub(crate) fn unmap(&mut self, device: usize, address: u64, size: u64) -> Answer {
@@ -686,8 +721,14 @@ impl Accounts {
             describe: &|()| (address, 0),
         };
         let act = |sim: &mut SimDevice| sim.unmap(DeviceAddr(address), size);
-        settle(device, sim, act, &report)?;
+        let memory = sim.mapped_at(DeviceAddr(address));
+        if memory.is_some_and(|memory| sim.is_imported(memory)) {
+            act(sim).map_err(|_| code::INVALID_VALUE)?;
+        } else {
+            settle(device, sim, act, &report)?;
+        }
         values::forget(address, size);
+        values::unshare(address, size);
         Ok(())
     }
 

@@ -547,10 +547,15 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
                 differing.join(", ")
             ));
         }
-        if absent > 0 {
-            unknown.push(format!(
-                "what the {absent} ranks that were not run do: each is taken to send what the rank that asks sends, so a sum over N ranks is N times its value"
-            ));
+        let taken = "taken to send what the rank that asks sends, so a sum over N ranks is N times its value";
+        match absent {
+            0 => {}
+            1 => unknown.push(format!(
+                "what the rank that was not run does: it is {taken}"
+            )),
+            _ => unknown.push(format!(
+                "what the {absent} ranks that were not run do: each is {taken}"
+            )),
         }
     }
     let quiet = facts.any(facts::WITHOUT_NEW_PEAK);

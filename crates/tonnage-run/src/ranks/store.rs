@@ -5,7 +5,7 @@
 //! answered as soon as no rank that runs can still say it: at once if it is for a group in which nobody else runs, or
 //! whose first rank does not, which is the one to speak; else when each rank that runs waits or has gone. A key that
 //! names a communicator of NCCL gets a name made from the key, so that all ranks of a group that run get the same; any
-//! other key gets `1`. A count to which ranks add is complete at once. The hook tells who is in a group.
+//! other key gets `1`. Symmetric memory is where that of a rank is that runs. A count to which ranks add is complete at once. The hook tells who is in a group.
 //!
 //! Each rank has a port of its own, so that it is known who waits.
 
@@ -32,6 +32,9 @@ const LOOK: Duration = Duration::from_millis(20);
 const GROUPS: &[u8] = b"tonnage-groups/";
 /// Keys under which it passes on Python objects.
 const OBJECTS: &[u8] = b"tonnage-objects/";
+/// Part of the keys under which ranks tell each other where their symmetric memory is: `…/CUDASymmetricMemory/3/RANK`, with
+/// the number of the exchange and the place in the group.
+const SYMMETRIC_MEMORY: &str = "CUDASymmetricMemory/";
 /// What NCCL takes for the name of a communicator.
 const COMMUNICATOR_NAME: usize = 128;
 
@@ -96,10 +99,12 @@ pub(crate) struct Store {
 
 impl Store {
     /// Starts to serve a job of `world` ranks, of which `running` run.
-    pub(crate) fn start(world: u32, running: &[u32]) -> io::Result<Self> {
+    /// A machine has `gpus` of them.
+    pub(crate) fn start(world: u32, running: &[u32], gpus: u8) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             keys: Mutex::new(Keys {
                 world: i64::from(world),
+                gpus: u32::from(gpus),
                 running: running.iter().map(|&rank| Running::new(rank)).collect(),
                 ..Keys::default()
             }),
@@ -170,6 +175,8 @@ impl Shared {
 #[derive(Debug, Default)]
 struct Keys {
     world: i64,
+    /// GPUs of a machine.
+    gpus: u32,
     values: BTreeMap<Vec<u8>, Vec<u8>>,
     queues: BTreeMap<Vec<u8>, VecDeque<Vec<u8>>>,
     /// Bytes of all of it.
@@ -263,8 +270,11 @@ impl Keys {
 
     /// Whether the one that is `place` among those that run is answered for those that do not.
     fn is_answered(&self, key: &[u8], place: usize) -> bool {
+        if let Some(likeness) = self.likeness(key) {
+            return self.has(&likeness.key);
+        }
         let own = self.running[place].rank;
-        let runs = |rank: u32| self.running.iter().any(|it| it.rank == rank);
+        let runs = |rank: u32| self.runs(rank);
         if let Some(group) = self.group_of(key) {
             let alone = !group.iter().any(|&rank| rank != own && runs(rank));
             if alone || group.first().is_some_and(|&first| !runs(first)) {
@@ -275,6 +285,36 @@ impl Keys {
         let mut running = self.running.iter();
         running.all(|it| self.waits(it) || it.has_gone())
             && self.running.iter().position(|it| self.waits(it)) == Some(place)
+    }
+
+    fn runs(&self, rank: u32) -> bool {
+        self.running.iter().any(|it| it.rank == rank)
+    }
+
+    /// Like whom the rank speaks that would tell where its symmetric memory is: itself if it runs, else the next one of
+    /// the group that does. Ranks pass descriptors on to the next, so each that runs then gets as many as it sends.
+    fn likeness(&self, key: &[u8]) -> Option<Likeness> {
+        let text = str::from_utf8(key).ok()?;
+        let (front, rest) = text.rsplit_once(SYMMETRIC_MEMORY)?;
+        let (exchange, place) = rest.split_once('/')?;
+        let place: usize = place.parse().ok()?;
+        let all;
+        let group = if let Some(group) = self.group_of(front.as_bytes()) {
+            group
+        } else {
+            all = (0..self.world as u32).collect();
+            &all
+        };
+        let rank = *group.get(place)?;
+        let mut others = (place..group.len()).chain(0..place);
+        let next = others.find(|&other| self.runs(group[other]))?;
+        let machine = |rank: &u32| rank / self.gpus;
+        Some(Likeness {
+            rank,
+            like: group[next],
+            on_one_machine: group.iter().all(|other| machine(other) == machine(&rank)),
+            key: format!("{front}{SYMMETRIC_MEMORY}{exchange}/{next}").into_bytes(),
+        })
     }
 
     /// Whether a rank waits for what nobody has said. One that has not noticed yet that it was said may speak next.
@@ -299,12 +339,48 @@ impl Keys {
         let value = if key.starts_with(OBJECTS) {
             // The hook makes an error of it: objects cannot be made up.
             b"none".to_vec()
+        } else if let Some(likeness) = self.likeness(key) {
+            let said = self.values.get(&likeness.key).cloned();
+            likeness.placed(said.unwrap_or_default(), self.gpus)
         } else if names_communicator(key) {
             communicator_name(key)
         } else {
             b"1".to_vec()
         };
         self.set(key.to_vec(), value)
+    }
+}
+
+/// A rank that does not run and is taken to say what one says that does.
+struct Likeness {
+    rank: u32,
+    like: u32,
+    /// Whether all ranks of the group are on one machine.
+    on_one_machine: bool,
+    /// Under which key that one says it.
+    key: Vec<u8>,
+}
+
+impl Likeness {
+    /// A request to meet, from the GPU of this rank. It begins with the number of the GPU and of the process; whatever
+    /// else ranks exchange is shorter, or a handle of a fabric. Without a fabric memory cannot be had from another
+    /// machine: a group of several machines finds no process to talk to.
+    fn placed(&self, mut said: Vec<u8>, gpus: u32) -> Vec<u8> {
+        const FABRIC_HANDLE: usize = 64;
+        if said.len() < 40 || said.len() == FABRIC_HANDLE {
+            return said;
+        }
+        let gpu = if self.on_one_machine {
+            self.rank % gpus
+        } else {
+            said[4..8].fill(0);
+            // A number that no GPU of this machine has: torch refuses two ranks on one.
+            self.rank + gpus
+        };
+        if said[..4] == (self.like % gpus).to_ne_bytes() {
+            said[..4].copy_from_slice(&gpu.to_ne_bytes());
+        }
+        said
     }
 }
 
@@ -653,7 +729,7 @@ mod tests {
 
     #[test]
     fn one_rank_alone_is_answered_at_once() {
-        let store = Store::start(512, &[0]).unwrap();
+        let store = Store::start(512, &[0], 8).unwrap();
         let mut rank = connect(&store, 0);
         set(&mut rank, b"mine", b"value");
         assert_eq!(get(&mut rank, b"mine"), b"value");
@@ -675,7 +751,7 @@ mod tests {
 
     #[test]
     fn what_another_rank_says_is_waited_for() {
-        let store = Store::start(512, &[0, 5]).unwrap();
+        let store = Store::start(512, &[0, 5], 8).unwrap();
         let (mut one, mut other) = (connect(&store, 0), connect(&store, 1));
         start_wait(&mut other, b"from one");
         thread::sleep(3 * LOOK);
@@ -693,7 +769,7 @@ mod tests {
 
     #[test]
     fn a_group_whose_first_rank_does_not_run_is_answered_at_once() {
-        let store = Store::start(16, &[0, 4, 15]).unwrap();
+        let store = Store::start(16, &[0, 4, 15], 8).unwrap();
         let (mut first, mut last) = (connect(&store, 0), connect(&store, 2));
         set(&mut last, b"tonnage-groups/5", b"3,7,11,15");
         set(&mut last, b"tonnage-groups/6", b"1,4,15");
@@ -714,7 +790,7 @@ mod tests {
 
     #[test]
     fn who_has_been_told_and_has_not_gone_on_yet_may_still_speak() {
-        let store = Store::start(16, &[0, 5]).unwrap();
+        let store = Store::start(16, &[0, 5], 8).unwrap();
         let (mut one, mut other) = (connect(&store, 0), connect(&store, 1));
         for round in 0..40 {
             let (to, back) = (format!("to {round}"), format!("back {round}"));
@@ -739,7 +815,7 @@ mod tests {
 
     #[test]
     fn who_has_gone_is_not_waited_for() {
-        let store = Store::start(16, &[0, 5]).unwrap();
+        let store = Store::start(16, &[0, 5], 8).unwrap();
         let (first, mut last) = (connect(&store, 0), connect(&store, 1));
         start_wait(&mut last, b"key");
         thread::sleep(3 * LOOK);
@@ -752,7 +828,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_waiting_is_heard() {
-        let store = Store::start(4, &[0, 1]).unwrap();
+        let store = Store::start(4, &[0, 1], 8).unwrap();
         let mut one = connect(&store, 0);
         start_wait(&mut one, b"never");
         thread::sleep(3 * LOOK);
@@ -764,7 +840,7 @@ mod tests {
 
     #[test]
     fn nonsense_costs_the_connection_only() {
-        let store = Store::start(4, &[0]).unwrap();
+        let store = Store::start(4, &[0], 8).unwrap();
         for hostile in [
             vec![200],
             [vec![1], u64::MAX.to_le_bytes().to_vec()].concat(),
@@ -777,6 +853,52 @@ mod tests {
         let mut client = connect(&store, 0);
         set(&mut client, b"key", b"value");
         assert_eq!(get(&mut client, b"key"), b"value");
+    }
+
+    #[test]
+    fn symmetric_memory_of_a_rank_that_does_not_run_is_that_of_the_next_one_that_does() {
+        let store = Store::start(16, &[1, 3], 8).unwrap();
+        let (mut one, mut three) = (connect(&store, 0), connect(&store, 1));
+        set(&mut one, b"tonnage-groups/tp", b"0,1,2,3");
+        set(
+            &mut one,
+            b"tonnage-groups/0",
+            b"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
+        );
+        let request = |gpu: u32, process: u32| {
+            let mut request = [gpu.to_ne_bytes(), process.to_ne_bytes()].concat();
+            request.resize(40, 7);
+            request
+        };
+        // The number of the exchange is the name of a group, too.
+        let key = |group: &str, place: u32| {
+            format!("/{group}//cuda//CUDASymmetricMemory/0/{place}").into_bytes()
+        };
+        set(&mut three, &key("tp", 3), &request(3, 300));
+        set(&mut one, &key("tp", 1), &request(1, 100));
+        start_wait(&mut one, &key("tp", 2));
+        assert_eq!(byte(&mut one), STOP_WAITING);
+        assert_eq!(get(&mut one, &key("tp", 2)), request(2, 300));
+        start_wait(&mut three, &key("tp", 0));
+        assert_eq!(byte(&mut three), STOP_WAITING);
+        assert_eq!(get(&mut three, &key("tp", 0)), request(0, 100));
+        // Of a group of two machines nobody's memory can be had.
+        set(&mut three, &key("0", 3), &request(3, 300));
+        start_wait(&mut three, &key("0", 2));
+        assert_eq!(byte(&mut three), STOP_WAITING);
+        assert_eq!(get(&mut three, &key("0", 2)), request(10, 0));
+    }
+
+    #[test]
+    fn symmetric_memory_of_a_rank_that_runs_is_waited_for() {
+        let store = Store::start(4, &[0, 1], 8).unwrap();
+        let (mut zero, mut one) = (connect(&store, 0), connect(&store, 1));
+        let key = b"CUDASymmetricMemory/0/1";
+        start_wait(&mut zero, key);
+        start_wait(&mut one, b"CUDASymmetricMemory/0/0");
+        set(&mut connect(&store, 1), key, b"there");
+        assert_eq!(byte(&mut zero), STOP_WAITING);
+        assert_eq!(get(&mut zero, key), b"there");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::machine::{
     self, Answer, Pinned, Pool, accounts, code, current, machine, status, use_current,
 };
 use crate::region::{Region, Rows};
-use crate::{foreign, recorder, values};
+use crate::{files, foreign, recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
     status(use_current().and_then(|device| {
@@ -415,12 +415,38 @@ pub(crate) fn physical_properties(out: OutBytes<32>, handle: u64) -> i32 {
     }))
 }
 
-pub(crate) fn export_handle(_out: Ptr, _handle: u64, _kind: i32, _flags: u64) -> i32 {
-    code::NOT_SUPPORTED
+// Physical memory between processes: the file behind the descriptor says how large it is. The memory stays charged to the
+// process that made it.
+
+/// How a handle goes to another process: as a file descriptor.
+const BY_DESCRIPTOR: i32 = 1;
+const PASSED: [u8; 8] = *b"tonnage\0";
+
+pub(crate) fn export_handle(out: Out<i32>, handle: u64, kind: i32, _flags: u64) -> i32 {
+    if kind != BY_DESCRIPTOR {
+        return code::NOT_SUPPORTED;
+    }
+    status(accounts().and_then(|(_, mut accounts)| {
+        let size = accounts.export(handle)?;
+        let file = files::passable(&[PASSED, size.to_ne_bytes()].concat());
+        out.set(file.map_err(|_| code::OUT_OF_MEMORY)?);
+        Ok(())
+    }))
 }
 
-pub(crate) fn import_handle(_out: Out<Ptr>, _from: Ptr, _kind: i32) -> i32 {
-    code::NOT_SUPPORTED
+pub(crate) fn import_handle(out: Out<Ptr>, from: Ptr, kind: i32) -> i32 {
+    if kind != BY_DESCRIPTOR {
+        return code::NOT_SUPPORTED;
+    }
+    status(use_current().and_then(|device| {
+        let descriptor = i32::try_from(from.0).map_err(|_| code::INVALID_VALUE)?;
+        let bytes = files::passed::<16>(descriptor).filter(|bytes| bytes.starts_with(&PASSED));
+        let size = bytes.and_then(|bytes| field(&bytes, 8));
+        let (_, mut accounts) = accounts()?;
+        let handle = accounts.import(device, size.ok_or(code::INVALID_VALUE)?);
+        out.set(Ptr(handle as usize));
+        Ok(())
+    }))
 }
 
 // Stream-ordered pools.
