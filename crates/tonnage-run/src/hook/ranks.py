@@ -7,9 +7,11 @@ connect to, and Python objects go through the store among the ranks that run. Th
 what this one says.
 """
 
+import importlib.util
 import os
 import pickle
 import sys
+from pathlib import Path
 
 STORE_VARIABLE = "TONNAGE_STORE"
 # What dimensions of a mesh are called whose ranks have different parts of a model.
@@ -40,6 +42,7 @@ class Ranks:
         self.make_groups_alone(c10d)
         self.replace_gloo(c10d)
         self.look_at_meshes()
+        self.share_symmetric_memory()
         if hasattr(c10d, "monitored_barrier"):
             # Only gloo has it, and nobody is late who is not there.
             self.replace(c10d, "monitored_barrier", lambda *arguments, **named: None)
@@ -145,6 +148,24 @@ class Ranks:
                     return make(rank, size)
 
             c10d.ProcessGroupGloo = Gloo
+
+    def share_symmetric_memory(self):
+        """Up to torch 2.6 ranks tell each other where it is in a file, whose name the first of them says; later in the
+        store of their group."""
+        found = importlib.util.find_spec("torch.distributed._symmetric_memory")
+        if found is None or b"FileStore(" not in Path(found.origin).read_bytes():
+            return
+        symmetric_memory, c10d = importlib.import_module(found.name), self.c10d
+
+        def enable(group_name):
+            stores = symmetric_memory._group_name_to_store
+            if group_name not in stores:
+                group = c10d._resolve_process_group(group_name)
+                store = c10d.PrefixStore("symmetric_memory", c10d._get_process_group_store(group))
+                stores[group_name] = store
+                symmetric_memory._SymmetricMemory.set_group_info(group_name, group.rank(), group.size(), store)
+
+        symmetric_memory.enable_symm_mem_for_group = enable
 
     def look_at_meshes(self):
         """Tells which ranks do something else than this one: the stages of a pipeline differ."""
