@@ -594,7 +594,7 @@ ROWS += [
         ("gptq", VLLM, (), LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
         (
             "bitsandbytes",
-            NEWER_VLLM,
+            VLLM,  # 0.33 has it no more
             ("bitsandbytes",),
             "Llama, 1 layer",
             "a checkpoint, quantised by bitsandbytes when loaded",
