@@ -205,15 +205,7 @@ def torchtitan_context(context, tokens, degree, real):
 
 
 def torchtitan_pipeline(context, schedule, real):
-    """The first stage of eight, without the asynchronous tensor parallelism that the published run had: its symmetric
-    memory is shared with ranks that do not run here."""
-    checkout, name = context.folder / "checkout", "train_configs/llama3_405b.toml"
-    (checkout / "train_configs").mkdir(parents=True)
-    for part in ("train.py", "torchtitan"):
-        (checkout / part).symlink_to(context.source / part)
-    text = (context.source / name).read_text()
-    (checkout / name).write_text(text.replace("async_tensor_parallel = true", "async_tensor_parallel = false"))
-    context.source = checkout
+    """The first stage of eight, with the asynchronous tensor parallelism that its configuration asks for."""
     found = torchtitan(
         context,
         *("405B", 512, 2, {2: real}),
