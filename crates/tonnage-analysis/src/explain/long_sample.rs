@@ -31,8 +31,12 @@ const LONG: f64 = 1.3;
 fn passes(track: &Holdings, until: u32, of: impl Fn(&Holding) -> bool) -> Vec<(u64, u64)> {
     let mut changes: Vec<(u32, i64, bool)> = Vec::new();
     for block in track.blocks.iter().filter(|block| of(block)) {
-        let own =
-            !is_kept(block) && !matches!(block.phase, Phase::Step | Phase::Load | Phase::Other);
+        // A checkpoint that is written or read between two passes is no part of the one before it.
+        let own = !is_kept(block)
+            && !matches!(
+                block.phase,
+                Phase::Step | Phase::Load | Phase::Save | Phase::Other
+            );
         changes.push((block.born, block.bytes.cast_signed(), own));
         if block.died != Holding::ALIVE {
             let died_in_pass = pass_of(track, block.died) == pass_of(track, block.born);

@@ -445,6 +445,24 @@ fn tn206_a_checkpoint_is_read_beside_the_model() {
 }
 
 #[test]
+fn tn202_a_checkpoint_that_is_read_after_the_last_pass_is_no_part_of_it() {
+    let mut script = Script::new(4 << 30);
+    let model = script.alloc(40 << 20, &[line(1)]);
+    script.own(model, "weights", "weight");
+    train(&mut script, 5, |script, _| {
+        let made = script.alloc(30 << 20, &[line(7)]);
+        script.free(made);
+    });
+    let left = script.alloc(1 << 20, &[line(7)]);
+    script.phase("save", |script| {
+        script.alloc(160 << 20, &[line(8)]);
+    });
+    script.free(left);
+    let explanation = script.explain();
+    assert_eq!(codes(&explanation), ["TN206"]);
+}
+
+#[test]
 fn tn206_what_the_optimizer_took_over_is_needed_all_the_same() {
     let mut script = Script::new(1000);
     script.alloc(40, &[line(1)]);
