@@ -336,6 +336,29 @@ def test_backward_passes_and_steps_that_go_by_values_are_those_of_a_gpu(tonnage,
     assert unknown["first_decision"]["line"] == lines.index("search.step(closure)") + 1
 
 
+def test_masks_of_what_has_no_gradient_leave_those_of_others_alone(tonnage, tmp_path):
+    """Experts of a first layer: what each gets has no gradient, what it makes has."""
+    script = tmp_path / "experts.py"
+    script.write_text(
+        """
+import torch
+experts = [torch.nn.Linear(64, 64, device="cuda") for _ in range(3)]
+x = torch.randn(700, 64, device="cuda")
+of = torch.arange(700, device="cuda") % 7 % 3  # 300, 200 and 200
+out = torch.zeros_like(x)
+for number, expert in enumerate(experts):
+    mask = of == number
+    out[mask] = expert(x[mask])
+out.sum().backward()
+print("gradients", [expert.weight.grad.shape[0] for expert in experts])
+"""
+    )
+    run = tonnage(str(script))
+    assert run.code == 0, run.err
+    assert "gradients [64, 64, 64]" in run.err
+    assert run.verdict["unknown_values"] is None
+
+
 def test_a_mode_of_fake_tensors_gets_its_turn(tonnage, tmp_path):
     script = tmp_path / "fsdp.py"
     script.write_text(

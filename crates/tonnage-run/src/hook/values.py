@@ -573,9 +573,13 @@ class Values:
             self.decisions += self.unseen - before - 1
             self._tell_now_and_then(True)
 
-    def _remember(self, counts):
-        """What masks select, for the backward pass. Autograd made its node just before it called the operator."""
-        if self.sequence is not None and self.torch.is_grad_enabled():
+    def _remember(self, counts, *operands):
+        """What masks select, for the backward pass. Autograd made its node just before it called the operator.
+
+        It made none if no operand has a gradient: the last one is that of another operator.
+        """
+        has_node = self.torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)
+        if self.sequence is not None and has_node:
             self.counted[self.sequence() - 1] = counts
             if len(self.counted) > _MAX_COUNTED:
                 self.counted.popitem(last=False)
@@ -1325,7 +1329,7 @@ class Values:
         counts, of, source = self._masks(indices)
         if not counts:
             return self._compute(operator, args, kwargs)
-        self._remember(counts)
+        self._remember(counts, tensor)
         given = [tensor, *(index for index in indices if index is not None)]
         level = self._level(given)
         with self._answers(counts):
@@ -1360,7 +1364,7 @@ class Values:
         counts, of, source = self._masks(args[1])
         if not counts:
             return self._compute(operator, args, kwargs)
-        self._remember(counts)
+        self._remember(counts, args[0], args[2])
         device = [tensor for tensor in self._tensors(args, kwargs) if tensor.is_cuda]
         level = self._level(device)
         computed, copies = self._on_cpu(operator, args, kwargs) if level != _UNKNOWN else (None, {})
