@@ -53,7 +53,7 @@ pub enum Outcome {
     },
     /// The allocator held so much that a request of another library could not be served.
     OthersOutOfMemory {
-        /// The row of the allocator's next request, from 0.
+        /// The row of the driver's call, or of a row of the allocator that follows it, from 0.
         row: u64,
         /// How many requests the allocator had been given.
         request: u64,

@@ -656,6 +656,13 @@ fn what_another_library_takes_must_fit_beside_the_cache() {
         }
     );
     assert_eq!(result.smallest.unwrap().bytes, 70 * MIB);
+    // Rows are in order, also where a free comes between the two.
+    let mut between = Hand::new();
+    between.put(Kind::Alloc, 0x1000_0000, 30 * MIB);
+    between.put(Kind::DriverMalloc, 0x7000_0000, 40 * MIB);
+    between.free(0x1000_0000, 30 * MIB);
+    between.put(Kind::DriverFree, 0x7000_0000, 40 * MIB);
+    assert!(between.job().tracks[0].requests.rows.is_sorted());
     // The same at the end of the recording, and before a request that needs no new segment.
     hand.0.events.truncate(6);
     for more in [false, true] {

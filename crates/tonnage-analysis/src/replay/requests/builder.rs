@@ -59,8 +59,9 @@ pub(crate) struct Builder {
     pub(super) net: i64,
     pub(super) most: i64,
     pub(super) least: i64,
+    /// Bytes that others hold.
     pub(super) outside: u64,
-    /// The driver's rows when that was looked at.
+    /// How many rows of the driver there were when they were counted.
     pub(super) driver_rows: u64,
     /// What others hold if the driver's last call was theirs, and its row.
     pub(super) taken: Option<(u64, u32)>,
@@ -123,7 +124,7 @@ impl Builder {
             Change::Charged => match event.kind {
                 Kind::DriverContext => self.out.context = self.out.context.max(event.size),
                 Kind::PoolMalloc | Kind::PoolFree => self.pool_row(event, row),
-                Kind::DriverMalloc | Kind::DriverCreate => self.taken(track, row),
+                Kind::DriverMalloc | Kind::DriverCreate => self.note_taken(track, row),
                 Kind::DriverFree | Kind::DriverRelease => self.settle_taken(),
                 _ => {}
             },

@@ -72,14 +72,16 @@ impl Builder {
     }
 
     /// The driver has given memory to somebody: to others, unless the next row says that it is a segment.
-    pub(super) fn taken(&mut self, track: &Track, row: u32) {
+    pub(super) fn note_taken(&mut self, track: &Track, row: u32) {
         self.taken = Some((track.outside(), row));
     }
 
     /// Others had what the driver gave out, and may have given it back before PyTorch asked for anything.
     pub(super) fn settle_taken(&mut self) {
         if let Some((outside, row)) = self.taken.take() {
-            self.set_outside(outside, row);
+            // Rows are in order, and frees may have come since.
+            let last = self.out.rows.last().copied();
+            self.set_outside(outside, row.max(last.unwrap_or(0)));
         }
     }
 
