@@ -72,11 +72,12 @@ def make(folder, name):
     python = str(environment / "bin" / "python")
     subprocess.run([interpreter(name), "-m", "venv", str(environment)], check=True)
     pip = [python, "-m", "pip", "install", "--quiet"]
+    if name in THEN or name in INSTEAD:
+        subprocess.run([*pip, "uv"], check=True)
+        uv = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
     if name in THEN:
         # uv can leave out what came later. pyairports was published again in 2025.
-        subprocess.run([*pip, "uv"], check=True)
-        line = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
-        line += ["--exclude-newer", THEN[name], "--exclude-newer-package", "pyairports=2026-01-01"]
+        line = [*uv, "--exclude-newer", THEN[name], "--exclude-newer-package", "pyairports=2026-01-01"]
         subprocess.run([*line, "vllm==" + name.removeprefix("vllm-").partition("+")[0]], check=True)
         if name in ALSO:
             subprocess.run([*line, *ALSO[name]], check=True)
@@ -85,11 +86,9 @@ def make(folder, name):
     wanted, again = OWN.get(name) or ([f"torch=={name}", *PACKAGES[name]], [])
     if name in INSTEAD:
         # uv takes another version than the one that is asked for.
-        subprocess.run([*pip, "uv"], check=True)
         instead = environment / "instead.txt"
         instead.write_text(INSTEAD[name] + "\n")
-        line = [str(environment / "bin" / "uv"), "pip", "install", "--quiet", "--python", python]
-        subprocess.run([*line, "--override", str(instead), *wanted], check=True)
+        subprocess.run([*uv, "--override", str(instead), *wanted], check=True)
     else:
         subprocess.run([*pip, *wanted], check=True)
     if again:

@@ -63,7 +63,7 @@ def test_symmetric_memory(tonnage, options):
     run = tonnage("", options=options, command=[*TORCHRUN, ranks, str(SCRIPTS / "symmetric.py")])
     assert run.code == 0, run.err
     printed = re.findall(r"(made|met|freed) (\d+) (\d+)", run.err)
-    # What ranks tell each other about it takes a block of PyTorch's.
+    # What ranks tell each other about it is in a segment that PyTorch has already.
     assert {(what, int(size)) for what, _, size in printed} == {("made", 18 << 20), ("met", 18 << 20), ("freed", 0)}
     assert all(device["at_peak"]["other"] == 18 << 20 for device in run.verdict["devices"])
 

@@ -5,7 +5,8 @@
 //! answered as soon as no rank that runs can still say it: at once if it is for a group in which nobody else runs, or
 //! whose first rank does not, which is the one to speak; else when each rank that runs waits or has gone. A key that
 //! names a communicator of NCCL gets a name made from the key, so that all ranks of a group that run get the same; any
-//! other key gets `1`. Symmetric memory is where that of a rank is that runs. A count to which ranks add is complete at once. The hook tells who is in a group.
+//! other key gets `1`. Where a rank's symmetric memory is gets the answer of a rank of its group that runs. A count to
+//! which ranks add is complete at once. The hook tells who is in a group.
 //!
 //! Each rank has a port of its own, so that it is known who waits.
 
@@ -98,8 +99,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Starts to serve a job of `world` ranks, of which `running` run.
-    /// A machine has `gpus` of them.
+    /// Starts to serve a job of `world` ranks, of which `running` run, on machines of `gpus` GPUs each.
     pub(crate) fn start(world: u32, running: &[u32], gpus: u8) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             keys: Mutex::new(Keys {
@@ -270,14 +270,13 @@ impl Keys {
 
     /// Whether the one that is `place` among those that run is answered for those that do not.
     fn is_answered(&self, key: &[u8], place: usize) -> bool {
-        if let Some(likeness) = self.likeness(key) {
-            return self.has(&likeness.key);
+        if let Some(substitute) = self.substitute(key) {
+            return self.has(&substitute.key);
         }
         let own = self.running[place].rank;
-        let runs = |rank: u32| self.runs(rank);
         if let Some(group) = self.group_of(key) {
-            let alone = !group.iter().any(|&rank| rank != own && runs(rank));
-            if alone || group.first().is_some_and(|&first| !runs(first)) {
+            let alone = !group.iter().any(|&rank| rank != own && self.runs(rank));
+            if alone || group.first().is_some_and(|&first| !self.runs(first)) {
                 return true;
             }
         }
@@ -291,9 +290,9 @@ impl Keys {
         self.running.iter().any(|it| it.rank == rank)
     }
 
-    /// Like whom the rank speaks that would tell where its symmetric memory is: itself if it runs, else the next one of
-    /// the group that does. Ranks pass descriptors on to the next, so each that runs then gets as many as it sends.
-    fn likeness(&self, key: &[u8]) -> Option<Likeness> {
+    /// Whose answer a rank gives that is asked where its symmetric memory is: its own if it runs, else that of the next
+    /// one of the group that does. Ranks pass descriptors on to the next, so each that runs then gets as many as it sends.
+    fn substitute(&self, key: &[u8]) -> Option<Substitute> {
         let text = str::from_utf8(key).ok()?;
         let (front, rest) = text.rsplit_once(SYMMETRIC_MEMORY)?;
         let (exchange, place) = rest.split_once('/')?;
@@ -309,9 +308,9 @@ impl Keys {
         let mut others = (place..group.len()).chain(0..place);
         let next = others.find(|&other| self.runs(group[other]))?;
         let machine = |rank: &u32| rank / self.gpus;
-        Some(Likeness {
-            rank,
-            like: group[next],
+        Some(Substitute {
+            rank: group[next],
+            instead_of: rank,
             on_one_machine: group.iter().all(|other| machine(other) == machine(&rank)),
             key: format!("{front}{SYMMETRIC_MEMORY}{exchange}/{next}").into_bytes(),
         })
@@ -339,9 +338,9 @@ impl Keys {
         let value = if key.starts_with(OBJECTS) {
             // The hook makes an error of it: objects cannot be made up.
             b"none".to_vec()
-        } else if let Some(likeness) = self.likeness(key) {
-            let said = self.values.get(&likeness.key).cloned();
-            likeness.placed(said.unwrap_or_default(), self.gpus)
+        } else if let Some(substitute) = self.substitute(key) {
+            let said = self.values.get(&substitute.key).cloned();
+            substitute.placed(said.unwrap_or_default(), self.gpus)
         } else if names_communicator(key) {
             communicator_name(key)
         } else {
@@ -351,33 +350,33 @@ impl Keys {
     }
 }
 
-/// A rank that does not run and is taken to say what one says that does.
-struct Likeness {
+/// A rank that runs, whose answer is given for one that does not.
+struct Substitute {
     rank: u32,
-    like: u32,
+    instead_of: u32,
     /// Whether all ranks of the group are on one machine.
     on_one_machine: bool,
-    /// Under which key that one says it.
+    /// Under which key it answers.
     key: Vec<u8>,
 }
 
-impl Likeness {
-    /// A request to meet, from the GPU of this rank. It begins with the number of the GPU and of the process; whatever
-    /// else ranks exchange is shorter, or a handle of a fabric. Without a fabric memory cannot be had from another
-    /// machine: a group of several machines finds no process to talk to.
+impl Substitute {
+    /// Its answer, as from the GPU of the other rank. A request to meet begins with the number of the GPU and of the
+    /// process; whatever else ranks exchange is shorter, or a handle of a fabric. Without a fabric memory cannot be had
+    /// from another machine: a group of several machines finds no process to talk to.
     fn placed(&self, mut said: Vec<u8>, gpus: u32) -> Vec<u8> {
         const FABRIC_HANDLE: usize = 64;
         if said.len() < 40 || said.len() == FABRIC_HANDLE {
             return said;
         }
         let gpu = if self.on_one_machine {
-            self.rank % gpus
+            self.instead_of % gpus
         } else {
             said[4..8].fill(0);
             // A number that no GPU of this machine has: torch refuses two ranks on one.
-            self.rank + gpus
+            self.instead_of + gpus
         };
-        if said[..4] == (self.like % gpus).to_ne_bytes() {
+        if said[..4] == (self.rank % gpus).to_ne_bytes() {
             said[..4].copy_from_slice(&gpu.to_ne_bytes());
         }
         said

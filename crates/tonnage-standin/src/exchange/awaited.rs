@@ -12,9 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::ffi::Ptr;
-
-/// Whoever asks this often waits by asking.
-const ASKED: u32 = 100;
+use crate::model::lag::ASKED;
 
 #[derive(Default)]
 struct Stream {

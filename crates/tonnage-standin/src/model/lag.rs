@@ -17,7 +17,7 @@ pub(super) type Key = (usize, Ptr);
 type Progress = BTreeMap<Key, u64>;
 
 /// Whoever asks this often while nothing else is asked of the GPU waits for it by asking: then it has caught up.
-const ASKED: u32 = 100;
+pub(crate) const ASKED: u32 = 100;
 
 #[derive(Default)]
 struct Stream {

@@ -28,7 +28,7 @@ pub(crate) mod cusparselt;
 mod device;
 pub(crate) mod images;
 mod kernel;
-mod lag;
+pub(crate) mod lag;
 mod memory;
 pub(crate) mod nccl;
 mod nccl_buffers;

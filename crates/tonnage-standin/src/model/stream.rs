@@ -2,8 +2,9 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag))
-//! or a test holds a stream back. What remains is identity (unique handles,
+//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag)),
+//! a collective comes first that nobody has waited for, or a test holds a stream
+//! back. What remains is identity (unique handles,
 //! which torch's trace shows) and capture: a stream that captures pulls others
 //! in through events, and the end of the capture ends it for all of them.
 
