@@ -11,6 +11,8 @@ PACKAGES = {
     "2.4.1": ["numpy", "torchvision==0.19.1", "timm==1.0.9"],
     "2.6.0": ["numpy", "pandas", "transformers==4.50.3", "timm==1.0.15", "einops", "einx", "jaxtyping", "regex",
               "tiktoken", "torchdata", "datasets", "blobfile", "tensorboard", "torchao==0.8.0"],
+    "2.8.0": ["numpy", "transformers==4.52.4", "tiktoken", "torchdata", "datasets", "blobfile", "tensorboard", "tyro",
+              "torchao==0.12.0"],
     "2.9.1": ["numpy", "torchvision", "timm==1.0.24", "transformers==4.57.1", "peft==0.18.0", "accelerate",
               "xformers==0.0.33.post2"],
     "2.11.0": ["numpy", "transformers", "accelerate", "einops", "einx", "jaxtyping", "regex", "tiktoken"],

@@ -218,6 +218,32 @@ def torchtitan_pipeline(context, schedule, real):
     return [one | {"what": f"{schedule}, FSDP 8, TP 8, PP 8. {one['what']}"} for one in found]
 
 
+def torchtitan_later(context, ranks, real):
+    """Half a year later, when options had other names. Much less is reserved than the capacity is."""
+    found = torchtitan(
+        context,
+        *("8B", ranks, 3, {3: real}),
+        (
+            *("--training.local_batch_size", 2, "--training.compile", "--model.converters", "float8"),
+            *FLOAT8[1:],
+            "--float8.force_recompute_fp8_weight_in_bwd",
+        ),
+    )
+    return [one | {"what": one["what"].replace(", compiled", ", compiled, Float8")} for one in found]
+
+
+def torchtitan_async(context, real):
+    found = torchtitan(
+        context,
+        *("70B", 256, 3, {3: real}),
+        (
+            *("--training.batch_size", 16, "--training.compile", *FLOAT8),
+            "--experimental.enable_async_tensor_parallel",
+        ),
+    )
+    return [one | {"what": f"Asynchronous tensor parallelism. {one['what']}"} for one in found]
+
+
 def charan_snapshot(context):
     context.run(
         *(context.source / "cs336_systems" / "benchmark.py", "--mode", "forward"),
@@ -408,6 +434,14 @@ JOBS += [
         "Data and tokenizer are those of drivers/torchtitan_run.py."),
     Job("torchtitan 70B 256", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan,
         ("70B", 256, 3, {3: 71.9}, ("--training.batch_size", 16, "--training.compile", *FLOAT8)), TITAN + AO),
+    Job("torchtitan 70B 256 asynchronous", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan_async, (67.6,),
+        TITAN + AO),
+    *(
+        Job(f"torchtitan H200 {ranks}", "torchtitan-202506", "2.8.0", "h200", torchtitan_later, (ranks, real),
+            "The published runs had a nightly build before 2.8.0. Data and tokenizer are those of"
+            " drivers/torchtitan_run.py; torchao 0.12.0.")
+        for ranks, real in ((32, 47.96), (64, 46.97))
+    ),
     Job("charan forward", "charan", "2.11.0", "a100-80gb", charan_snapshot),
     Job("magma27 training", "magma27", "2.11.0", "rtx4090", magma27_snapshot),
     Job("bcrafton compiled", "bcrafton", "2.9.1", "rtx4090", bcrafton_snapshot),

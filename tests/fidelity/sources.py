@@ -19,6 +19,7 @@ SOURCES = {
     "memopt": ("rasbt/pytorch-memory-optim", "f6eddcd28c40", "S. Raschka"),
     "torchtitan-202412": ("pytorch/torchtitan", "9dec370ad26b", "torchtitan (Meta)"),
     "torchtitan-202503": ("pytorch/torchtitan", "9a2f5784c381", "torchtitan (Meta)"),
+    "torchtitan-202506": ("pytorch/torchtitan", "e7c0cae", "torchtitan (Meta)"),
     "whitefox": ("ise-uiuc/WhiteFox", "e402f40e9018", "WhiteFox (UIUC)"),
     "ptrblck": ("pytorch/pytorch/issues/107667", None, "ptrblck"),
     # Logs, each with its own source in serving.py.
