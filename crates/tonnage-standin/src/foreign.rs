@@ -6,6 +6,7 @@
 //! themselves. Both are noticed here by the library that calls, and told, because a verdict that is silent about them
 //! would be wrong. Programs that use the shared runtime or the driver's documented functions are none of these.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -216,15 +217,38 @@ pub(crate) fn is_called_by(name: &str) -> bool {
     callers.first().is_some_and(|path| path.ends_with(name))
 }
 
+/// Files by an address in their code. The loader goes through all symbols of a file to answer, which takes
+/// milliseconds in torch's, and callers are few.
+static FILES: Mutex<BTreeMap<usize, Option<(usize, String)>>> = Mutex::new(BTreeMap::new());
+
+/// More addresses than these are not kept.
+const MOST_FILES: usize = 1 << 14;
+
+/// The same as [`file_of`], for an address that was called from: what is loaded there stays there.
+fn file_of_caller(address: *const c_void) -> Option<(usize, String)> {
+    // A fork may have left it locked.
+    let Ok(mut files) = FILES.try_lock() else {
+        return file_of(address);
+    };
+    if let Some(known) = files.get(&(address as usize)) {
+        return known.clone();
+    }
+    let found = file_of(address);
+    if files.len() < MOST_FILES {
+        files.insert(address as usize, found.clone());
+    }
+    found
+}
+
 /// The files on the stack other than this library, the innermost first, each once; among so many frames.
 fn calling_libraries<const MOST: usize>() -> Vec<String> {
     let mut frames = [std::ptr::null_mut::<c_void>(); MOST];
     // SAFETY: the array has room for this many addresses.
     let length = unsafe { libc::backtrace(frames.as_mut_ptr(), MOST as i32) };
-    let ours = file_of(file_of as *const c_void).map(|(base, _)| base);
+    let ours = file_of_caller(file_of as *const c_void).map(|(base, _)| base);
     let mut files: Vec<String> = Vec::new();
     for frame in &frames[..usize::try_from(length).unwrap_or(0).min(MOST)] {
-        if let Some((base, path)) = file_of(*frame)
+        if let Some((base, path)) = file_of_caller(*frame)
             && Some(base) != ours
             && !files.contains(&path)
         {
