@@ -119,6 +119,62 @@ def test_ranks_that_call_different_things_are_named(tonnage, tmp_path):
     assert by_rank[0]["place"]["line"] == line_of("# first", script)
 
 
+def test_ranks_that_wait_because_of_the_order_of_their_calls_are_named(tonnage, tmp_path):
+    """Each has called all that the others wait for; their GPUs never come to it."""
+    deadlocks, script = hang(
+        tonnage,
+        tmp_path,
+        "y = torch.zeros(1, device='cuda')\n"
+        "dist.recv(y, src=(rank - 1) % 3)  # first\n"
+        "dist.send(x[:1], dst=(rank + 1) % 3)  # second\n"
+        "torch.cuda.synchronize()\n",
+        ranks=3,
+    )
+    assert [(one["rank"], one["waits_for"], one["operation"], one["because"]) for one in deadlocks] == [
+        (0, 2, "recv", "behind"),
+        (1, 0, "recv", "behind"),
+        (2, 1, "recv", "behind"),
+    ]
+    first, second = (line_of(f"# {which}", script) for which in ("first", "second"))
+    for one in deadlocks:
+        places = [one["place"], one["called"]["place"], one["behind"]["place"]]
+        assert [place["line"] for place in places] == [first, second, first]
+
+
+def test_collectives_of_two_groups_in_different_orders_are_named(tonnage, tmp_path):
+    deadlocks, script = hang(
+        tonnage,
+        tmp_path,
+        "groups = [dist.new_group([0, 1]) for _ in range(2)]\n"
+        "for group in groups if rank == 0 else groups[::-1]:\n"
+        "    dist.all_reduce(x, group=group)  # either\n"
+        "print(x.sum().item())\n",
+    )
+    assert {(one["rank"], one["operation"], one["because"]) for one in deadlocks} == {
+        (0, "all_reduce", "behind"),
+        (1, "all_reduce", "behind"),
+    }
+    assert len({one["communicator"] for one in deadlocks}) == 2
+    assert {one["behind"]["place"]["line"] for one in deadlocks} == {line_of("# either", script)}
+
+
+def test_messages_that_go_both_ways_at_once_do_not_wait(tonnage, tmp_path):
+    script = tmp_path / "ring.py"
+    script.write_text(
+        SETUP + "y = torch.zeros(1, device='cuda')\n"
+        "for _ in range(3):\n"
+        "    both = [dist.P2POp(dist.irecv, y, (rank - 1) % 3), dist.P2POp(dist.isend, x[:1], (rank + 1) % 3)]\n"
+        "    for one in dist.batch_isend_irecv(both):\n        one.wait()\n"
+        # A pipeline: only the first sends before it receives.
+        "if rank > 0:\n    dist.recv(y, src=rank - 1)\n"
+        "dist.send(x[:1], dst=(rank + 1) % 3)\n"
+        "if rank == 0:\n    dist.recv(y, src=2)\n"
+        "torch.cuda.synchronize()\n"
+    )
+    run = tonnage(None, options=["--gpus", "3"], command=[*LAUNCH, "3", str(script)])
+    assert run.code == 0, run.err
+
+
 def test_what_the_allocator_does_does_not_depend_on_who_is_faster(tonnage, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Ranks that wait for others for ever.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use tonnage_trace::Meta;
 
@@ -21,14 +23,16 @@ pub enum WaitsBecause {
     Absent,
     /// The rank that it waits for called something else.
     Differs,
+    /// The rank that it waits for called its side, but its GPU waits in something else first, and so in a circle.
+    Behind,
 }
 
-/// What another rank called instead.
+/// What another rank called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
-pub struct CalledInstead {
-    /// The operation, with its size.
+pub struct Called {
+    /// The operation; with its size, if it is another than the one that is waited in.
     pub operation: String,
     /// The line of the script, where it is known.
     pub place: Option<Place>,
@@ -39,7 +43,7 @@ pub struct CalledInstead {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// Number of the process.
+    /// Number of the process that says so: that of the rank, or of another one of the same circle.
     pub process: u32,
     /// The rank that waits.
     pub rank: i64,
@@ -59,7 +63,11 @@ pub struct Deadlock {
     /// Why that does not come.
     pub because: WaitsBecause,
     /// What the other rank called instead, if that is why.
-    pub instead: Option<CalledInstead>,
+    pub instead: Option<Called>,
+    /// The other rank's side of it, if its GPU waits in something else first.
+    pub called: Option<Called>,
+    /// What that is.
+    pub behind: Option<Called>,
 }
 
 /// What a process says of it.
@@ -74,11 +82,13 @@ struct Told {
     line: u64,
     waits_for: i64,
     why: WaitsBecause,
-    instead: Option<ToldInstead>,
+    instead: Option<ToldCall>,
+    called: Option<ToldCall>,
+    behind: Option<ToldCall>,
 }
 
 #[derive(Deserialize)]
-struct ToldInstead {
+struct ToldCall {
     operation: String,
     file: String,
     line: u64,
@@ -108,15 +118,30 @@ pub(super) fn find(facts: &[Meta]) -> Vec<Deadlock> {
                 place: place(told.file, told.line),
                 waits_for: told.waits_for,
                 because: told.why,
-                instead: told.instead.map(|instead| CalledInstead {
-                    operation: instead.operation,
-                    place: place(instead.file, instead.line),
-                }),
+                instead: told.instead.map(Called::from),
+                called: told.called.map(Called::from),
+                behind: told.behind.map(Called::from),
             })
         })
         .collect();
     found.sort_by_key(|deadlock| (deadlock.rank, deadlock.process));
+    // Each rank of a circle tells of all, and one that had not looked waits in something later.
+    let in_circle = |deadlock: &Deadlock| deadlock.because == WaitsBecause::Behind;
+    let circle: BTreeSet<i64> = (found.iter().filter(|it| in_circle(it)))
+        .map(|it| it.rank)
+        .collect();
+    found.retain(|deadlock| in_circle(deadlock) || !circle.contains(&deadlock.rank));
+    found.dedup_by(|one, other| in_circle(one) && one.rank == other.rank);
     found
+}
+
+impl From<ToldCall> for Called {
+    fn from(told: ToldCall) -> Self {
+        Self {
+            operation: told.operation,
+            place: place(told.file, told.line),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -141,6 +166,16 @@ mod tests {
         assert_eq!(ranks, [0, 1]);
         assert_eq!(found[0].place, None);
         assert_eq!(found[0].because, WaitsBecause::Differs);
+        // A circle was told of by two ranks, of which one waits in something later by now.
+        let circle = r#"{"rank": 1, "communicator": "ab", "ranks": 2, "operation": "recv", "number": 1,
+            "file": "train.py", "line": 5, "waits_for": 0, "why": "behind", "instead": null,
+            "called": {"operation": "send", "file": "train.py", "line": 6},
+            "behind": {"operation": "recv", "file": "train.py", "line": 5}}"#;
+        let facts = [fact(0, circle), fact(1, circle), fact(1, waits)];
+        let [one] = &find(&facts)[..] else {
+            panic!("a rank waits once");
+        };
+        assert_eq!(one.because, WaitsBecause::Behind);
         let instead = found[0].instead.as_ref().and_then(|it| it.place.as_ref());
         assert_eq!(instead.map(|place| place.line), Some(12));
     }

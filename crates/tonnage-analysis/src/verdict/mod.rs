@@ -33,7 +33,7 @@ pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
 pub use costs::{Cost, Costs, ToldCosts};
-pub use deadlock::{CalledInstead, Deadlock, WaitsBecause};
+pub use deadlock::{Called, Deadlock, WaitsBecause};
 pub use margin::{Margin, Uncounted};
 pub(crate) use margin::{OnDevice, most_uncounted};
 pub use need::{Above, Need};

@@ -35,13 +35,6 @@ pub(super) struct Awaited {
 }
 
 impl Awaited {
-    pub(super) const fn new() -> Self {
-        Self {
-            streams: BTreeMap::new(),
-            events: BTreeMap::new(),
-        }
-    }
-
     pub(super) fn issue(&mut self, stream: Ptr) {
         self.streams.entry(stream).or_default().issued += 1;
     }
@@ -116,7 +109,7 @@ mod tests {
     const OTHER: Ptr = Ptr(8);
 
     fn issued(events: &[usize]) -> Awaited {
-        let mut awaited = Awaited::new();
+        let mut awaited = Awaited::default();
         for &event in events {
             awaited.issue(STREAM);
             awaited.record(Ptr(event), STREAM);

@@ -15,11 +15,15 @@
 //! integers as [`LARGEST_INTEGERS`] (bytes as [`LARGEST_BYTES`]), as far as they are known or drawn. What else
 //! arrives is unknown.
 //!
+//! Ranks may have called everything and still wait for ever, because of the order of
+//! their calls (`order`). The host looks for that where it waits.
+//!
 //! Where only some ranks of a job run, nobody is waited for: every other rank is
 //! taken to send what this one sends, so a sum over N ranks is N times its value.
 
 mod awaited;
 mod operators;
+mod order;
 mod pieces;
 mod records;
 mod waiting;
@@ -29,10 +33,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Result;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
 
 use awaited::Awaited;
 pub(crate) use operators::{Operator, Type, number};
+use order::{Operation, Order};
 use pieces::Piece;
 pub(crate) use records::Kind;
 pub(crate) use records::Span;
@@ -55,7 +62,7 @@ const LARGEST_BYTES: usize = 256 << 20;
 const LARGEST_ALONE: usize = 64 << 10;
 
 /// A line of the script; the name is empty where it is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) file: String,
     pub(crate) line: u32,
@@ -176,17 +183,10 @@ pub(crate) struct State {
     streams: BTreeMap<Ptr, BTreeSet<u64>>,
     events: BTreeMap<Ptr, BTreeSet<u64>>,
     awaited: Awaited,
+    order: Order,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
-    members: BTreeMap::new(),
-    pending: BTreeMap::new(),
-    issued: 0,
-    groups: 0,
-    streams: BTreeMap::new(),
-    events: BTreeMap::new(),
-    awaited: Awaited::new(),
-});
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 /// How many operations are pending, so that the usual answer (none) needs no lock.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 /// Operations that were ever issued.
@@ -248,6 +248,7 @@ pub(crate) extern "C" fn tonnage_finish_from(first: u64) {
     guard((), || {
         state().awaited.wait_for_all();
         finish(|state| Some(state.pending.range(first..).map(|(&id, _)| id).collect()));
+        look_for_circle();
     });
 }
 
@@ -377,7 +378,8 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
         Payload::default()
     };
     let mut state = state();
-    let Some(member) = state.members.get_mut(&seat) else {
+    let State { members, order, .. } = &mut *state;
+    let Some(member) = members.get_mut(&seat) else {
         return Ok(());
     };
     let call = Call {
@@ -390,6 +392,19 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
         place: current_place(),
     };
     let ranks = member.ranks;
+    if linked && let Some((folder, process)) = run() {
+        let operation = Operation {
+            communicator: seat.0,
+            rank,
+            ranks,
+            world_rank: world_rank().unwrap_or(rank as i64),
+            kind,
+            root,
+            number: call.number,
+            place: call.place.clone(),
+        };
+        order.issue((&folder, process), same(request.stream), operation, group)?;
+    }
     match &mut member.link {
         Some(link) if kind != Kind::Receive => {
             let readers = readers(kind, rank, ranks, root);
@@ -829,6 +844,7 @@ pub(crate) fn record(event: Ptr, stream: Ptr) {
     }
     let mut state = state();
     state.awaited.record(event, same(stream));
+    state.order.record(event, same(stream));
     match state.streams.get(&same(stream)).cloned() {
         Some(ids) => state.events.insert(event, ids),
         None => state.events.remove(&event),
@@ -842,6 +858,7 @@ pub(crate) fn follow(stream: Ptr, event: Ptr) {
     }
     let mut state = state();
     state.awaited.wait_for_event(event);
+    state.order.follow(same(stream), event);
     if let Some(ids) = state.events.get(&event).cloned() {
         state.streams.entry(same(stream)).or_default().extend(ids);
     }
@@ -855,6 +872,7 @@ pub(crate) fn forget_event(event: Ptr) {
     let mut state = state();
     state.events.remove(&event);
     state.awaited.forget(event);
+    state.order.forget_event(event);
 }
 
 /// Whether somebody has waited for all operations that an event comes after.
@@ -878,6 +896,20 @@ fn finish(ids: impl FnOnce(&State) -> Option<BTreeSet<u64>>) {
     }
 }
 
+/// The host waits for the GPU: ranks that wait in a circle never go on.
+fn look_for_circle() {
+    let circle = {
+        let mut state = state();
+        if state.order.is_checked() {
+            return;
+        }
+        run().and_then(|(folder, _)| state.order.circle(&folder))
+    };
+    if let Some(circle) = circle {
+        waiting::end_in_circle(&circle);
+    }
+}
+
 /// The host waits for a stream.
 pub(crate) fn finish_stream(stream: Ptr) {
     if is_alone() {
@@ -885,6 +917,8 @@ pub(crate) fn finish_stream(stream: Ptr) {
     }
     state().awaited.wait_for_stream(same(stream));
     finish(|state| state.streams.get(&same(stream)).cloned());
+    look_for_circle();
+    state().order.finish_stream(same(stream));
 }
 
 /// The host waits for an event.
@@ -894,6 +928,8 @@ pub(crate) fn finish_event(event: Ptr) {
     }
     state().awaited.wait_for_event(event);
     finish(|state| state.events.get(&event).cloned());
+    look_for_circle();
+    state().order.finish_event(event);
 }
 
 /// The host waits for everything.
@@ -903,6 +939,8 @@ pub(crate) fn finish_all() {
     }
     state().awaited.wait_for_all();
     finish(|state| Some(state.pending.keys().copied().collect()));
+    look_for_circle();
+    state().order.finish_all();
 }
 
 /// What every rank says of a split, by rank: colour and key. Waits for all of them.

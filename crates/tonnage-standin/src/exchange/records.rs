@@ -13,6 +13,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read as _, Result, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::Place;
 use super::operators::Type;
 use crate::files::OwnFile;
@@ -24,7 +26,7 @@ const INLINE: usize = 512;
 const WORDS: usize = 14;
 
 /// What a rank does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     AllReduce,
     Broadcast,
@@ -253,7 +255,7 @@ fn payload_path(folder: &Path, communicator: u64, rank: usize, number: u64) -> P
 }
 
 /// Appends to a file of `length` bytes, which may be a new one: all of `bytes` or nothing.
-fn append(path: &Path, length: u64, bytes: &[u8]) -> Result<()> {
+pub(super) fn append(path: &Path, length: u64, bytes: &[u8]) -> Result<()> {
     OwnFile::open(path, OpenOptions::new().create(true).append(true))?.append(length, bytes)
 }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::Seat;
+use super::order::{Operation, Wait};
 use super::records::{Call, Kind, Owner};
+use super::{Place, Seat};
 use crate::{ending, ledger, recorder};
 
 /// From here on a wait is told to the others.
@@ -82,6 +83,8 @@ enum Why {
     Absent,
     /// It called something else.
     Differs,
+    /// It called that, behind something that waits in turn.
+    Behind,
 }
 
 /// What is told of a wait that cannot end; `tonnage-run` reads it.
@@ -102,15 +105,28 @@ struct Stuck {
     line: u32,
     waits_for: i64,
     why: Why,
-    /// What the other rank called, and where.
-    instead: Option<Instead>,
+    /// What the other rank called instead, and where.
+    instead: Option<Called>,
+    /// The other rank's side of it, and what its GPU has to do before.
+    called: Option<Called>,
+    behind: Option<Called>,
 }
 
 #[derive(Serialize)]
-struct Instead {
+struct Called {
     operation: String,
     file: String,
     line: u32,
+}
+
+impl Called {
+    fn new(operation: String, place: &Place) -> Self {
+        Self {
+            operation,
+            file: place.file.clone(),
+            line: place.line,
+        }
+    }
 }
 
 /// One wait.
@@ -352,16 +368,58 @@ pub(crate) fn end_for(missing: &Missing) -> ! {
             line: missing.call.place.line,
             waits_for: other.unwrap_or(missing.peer as i64),
             why: why(missing),
-            instead: missing.instead.as_ref().map(|call| Instead {
-                operation: call.describe(),
-                file: call.place.file.clone(),
-                line: call.place.line,
-            }),
+            instead: missing
+                .instead
+                .as_ref()
+                .map(|call| Called::new(call.describe(), &call.place)),
+            called: None,
+            behind: None,
         },
     };
-    if let Ok(json) = serde_json::to_vec(&note) {
-        recorder::remark_note(&json);
+    note.write();
+    end()
+}
+
+/// Tells what ranks wait for in a circle, for all of them, and ends the process.
+pub(crate) fn end_in_circle(circle: &[Wait]) -> ! {
+    for wait in circle {
+        let Wait {
+            operation,
+            other,
+            behind,
+        } = wait;
+        let called = |one: &Operation| Called::new(one.kind.name().to_owned(), &one.place);
+        let note = Note {
+            deadlock: Stuck {
+                rank: operation.world_rank,
+                communicator: format!("{:016x}", operation.communicator),
+                ranks: operation.ranks,
+                operation: operation.kind.name(),
+                number: operation.number + 1,
+                file: operation.place.file.clone(),
+                line: operation.place.line,
+                waits_for: other.world_rank,
+                why: Why::Behind,
+                instead: None,
+                called: Some(called(other)),
+                behind: Some(called(behind)),
+            },
+        };
+        note.write();
     }
+    end()
+}
+
+impl Note {
+    fn write(&self) {
+        if let Ok(json) = serde_json::to_vec(self) {
+            recorder::remark_note(&json);
+        }
+    }
+}
+
+/// Ends the process, the first of those that cannot go on a little later than the others.
+fn end() -> ! {
     if let Some(folder) = ledger::folder() {
         let first = fs::OpenOptions::new()
             .write(true)

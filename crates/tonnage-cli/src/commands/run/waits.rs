@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tonnage_analysis::holdings::named_from;
-use tonnage_analysis::verdict::{Deadlock, Outcome, Place, Verdict, WaitsBecause};
+use tonnage_analysis::verdict::{Called, Deadlock, Outcome, Place, Verdict, WaitsBecause};
 
 use super::render::{OTHERS, row};
 
@@ -29,6 +29,22 @@ pub(super) fn waits(text: &mut String, verdict: &Verdict, here: &Path) {
     }
 }
 
+/// Why a rank that has called its side does not come to it.
+fn behind(deadlock: &Deadlock, line: impl Fn(&Option<Place>) -> String) -> String {
+    let name = |called: &Option<Called>| {
+        called.as_ref().map_or_else(
+            || "something else".to_owned(),
+            |called| format!("{}{}", called.operation, line(&called.place)),
+        )
+    };
+    format!(
+        "rank {} called {}, but its GPU waits in {} first",
+        deadlock.waits_for,
+        name(&deadlock.called),
+        name(&deadlock.behind)
+    )
+}
+
 fn wait(deadlock: &Deadlock, here: &Path) -> String {
     let line = |place: &Option<Place>| {
         place.as_ref().map_or(String::new(), |place| {
@@ -42,6 +58,7 @@ fn wait(deadlock: &Deadlock, here: &Path) -> String {
             instead.operation,
             line(&instead.place)
         ),
+        (WaitsBecause::Behind, _) => behind(deadlock, line),
         (WaitsBecause::Ended, _) => format!("rank {other} has ended without calling it"),
         (WaitsBecause::Absent, _) => format!("no process is rank {other}"),
         _ => format!("rank {other} waits, too, and has not called it"),
