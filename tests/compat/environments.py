@@ -25,8 +25,8 @@ PACKAGES = {
 }  # fmt: skip
 # Packages that bring a torch of their own. vLLM wants cuda-python, which writes over files of cuda-bindings.
 OWN = {
-    "vllm-0.33.0": (["vllm==0.33.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
-    "vllm-0.32.0": (["vllm==0.32.0", "bitsandbytes"], ["cuda-bindings==13.5.0"]),
+    "vllm-0.33.0": (["vllm==0.33.0"], ["cuda-bindings==13.5.0"]),
+    "vllm-0.32.0": (["vllm==0.32.0"], ["cuda-bindings==13.5.0"]),
     "sglang-0.5.23": (["sglang==0.5.23"], []),
     "transformers-5.23.0": (["torch==2.15.0", "transformers[serving]==5.23.0"], []),
 }

@@ -585,26 +585,16 @@ ROWS += [
 FORM = {"program": "vllm_forms.py"}
 PREFIX = r"(?s)^0 of 100 tokens were there, 8 out\n.*^96 of 100 tokens were there, 8 out\n.*^done"
 ROWS += [
-    Row(f"vllm_{form}", ("vllm", *also), model, setting, arguments=(form, *more), prints=prints, **(vllm | FORM))
-    for form, vllm, also, model, setting, prints, *more in (
-        ("lora", NEWER_VLLM, (), LLAMA_8B, "an adapter of rank 16 (`enable_lora`)", SERVED),
-        ("fp8", VLLM, (), LLAMA_8B, "weights quantised to fp8 when loaded", SERVED),
-        ("kv_fp8", VLLM, (), LLAMA_8B, "KV cache in fp8", SERVED),
-        ("awq", VLLM, (), LLAMA_8B, "weights of AWQ, 4 bits", SERVED),
-        ("gptq", VLLM, (), LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
-        (
-            "bitsandbytes",
-            VLLM,  # 0.33 has it no more
-            ("bitsandbytes",),
-            "Llama, 1 layer",
-            "a checkpoint, quantised by bitsandbytes when loaded",
-            SERVED,
-            "--layers",
-            "1",
-        ),
-        ("prefix", VLLM, (), LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
-        ("ngram", VLLM, (), LLAMA_8B, "speculative decoding (ngram)", SERVED),
-        ("image", NEWER_VLLM, (), "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
+    Row(f"vllm_{form}", ("vllm",), model, setting, arguments=(form,), prints=prints, **(vllm | FORM))
+    for form, vllm, model, setting, prints in (
+        ("lora", NEWER_VLLM, LLAMA_8B, "an adapter of rank 16 (`enable_lora`)", SERVED),
+        ("fp8", VLLM, LLAMA_8B, "weights quantised to fp8 when loaded", SERVED),
+        ("kv_fp8", VLLM, LLAMA_8B, "KV cache in fp8", SERVED),
+        ("awq", VLLM, LLAMA_8B, "weights of AWQ, 4 bits", SERVED),
+        ("gptq", VLLM, LLAMA_8B, "weights of GPTQ, 4 bits", SERVED),
+        ("prefix", VLLM, LLAMA_8B, "prefix caching, the same prompt twice", PREFIX),
+        ("ngram", VLLM, LLAMA_8B, "speculative decoding (ngram)", SERVED),
+        ("image", NEWER_VLLM, "LLaVA, Llama 3 8B and CLIP L/14", "prompts of text alone", SERVED),
     )
 ]
 ROWS.append(
