@@ -397,6 +397,53 @@ for _ in range(3):
     assert held.get("activations", 0) < 1 << 20
 
 
+def test_gradients_that_fsdp_has_not_summed_yet_are_gradients(tonnage, tmp_path):
+    """Without a sum after each micro-batch, each rank has the gradients of whole parameters."""
+    script = tmp_path / "accumulates.py"
+    script.write_text(
+        SETUP
+        + """
+from torch.distributed.fsdp import fully_shard
+model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048, bias=False) for _ in range(4)]).cuda()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+model.set_requires_gradient_sync(False)
+for _ in range(3):
+    model(torch.ones(1, 2048, device="cuda")).sum().backward()
+extra = torch.empty(1 << 28, device="cuda")  # the peak
+"""
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err
+    held = {part["category"]: part["bytes"] for part in explain(run.recording)["categories"]}
+    weights = 4 * 2048 * 2048 * 4
+    assert held["weights"] == weights // 2
+    assert held["gradients"] == weights
+
+
+def test_a_script_prints_no_more_warnings_than_elsewhere(tonnage, tmp_path):
+    """Between the passes of FSDP parameters are views, which have no gradients; torch warns of those who ask."""
+    script = tmp_path / "views.py"
+    script.write_text(
+        SETUP
+        + """
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(2)])
+strategy = ShardingStrategy.SHARD_GRAD_OP
+model = FullyShardedDataParallel(model, device_id=rank, sharding_strategy=strategy, use_orig_params=True)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(2):
+    model(torch.ones(1, 64, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
+    assert run.code == 0, run.err
+    assert "not a leaf" not in run.err
+
+
 PIPELINE = """
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleavedZeroBubble
 VOCABULARY, WIDTH, LAYERS = 32000, 512, 8

@@ -114,6 +114,26 @@ def _plain(name):
     return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
+def _gradient(parameter):
+    """Its gradient. FSDP puts views in the place of parameters, which have none, and torch warns of asking them."""
+    return parameter.grad if parameter.is_leaf or parameter.retains_grad else None
+
+
+def _gradients_to_sum(module):
+    """What FSDP adds up between two sums over the ranks: gradients of whole parameters, which no module shows."""
+    ask = getattr(type(module), "_get_fsdp_state", None)
+    if ask is None:
+        return
+    state = ask(module)
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    for group in groups:
+        for one in getattr(group, "fsdp_params", ()):
+            whole = getattr(one, "_unsharded_param", None)
+            for gradient in (getattr(one, "unsharded_accumulated_grad", None), getattr(whole, "grad", None)):
+                if gradient is not None:
+                    yield getattr(one, "_param_fqn", None) or "", gradient
+
+
 def _tensors_in(value, tensor, depth=3):
     """The tensors of a state, also in lists and dictionaries: L-BFGS keeps its directions in a list."""
     if isinstance(value, tensor):
@@ -276,8 +296,12 @@ class Owners:
         for name, parameter in root.named_parameters():
             name = _plain(name)
             self.own("weights", name, parameter)
-            if parameter.grad is not None:
-                self.own("gradients", name, parameter.grad)
+            gradient = _gradient(parameter)
+            if gradient is not None:
+                self.own("gradients", name, gradient)
+        for module in root.modules():
+            for name, gradient in _gradients_to_sum(module):
+                self.own("gradients", _plain(name), gradient)
         for name, buffer in root.named_buffers():
             name = _plain(name)
             self.own("kv_cache" if _is_cache(name) else "buffers", name, buffer)
@@ -286,7 +310,7 @@ class Owners:
         """A backward pass has changed them, and nothing was computed there."""
         if self.values is not None:
             for parameter in root.parameters():
-                self.values.forget(parameter.grad)
+                self.values.forget(_gradient(parameter))
 
     def ask_optimizer(self, optimizer):
         names = {}
@@ -468,7 +492,7 @@ class Owners:
         for parameters in named:
             if any(id(one) in stepped for _, one in parameters):
                 unused.update(
-                    _plain(name) for name, one in parameters if id(one) not in stepped and one.grad is not None
+                    _plain(name) for name, one in parameters if id(one) not in stepped and _gradient(one) is not None
                 )
         for name in sorted(unused - trained - self.unstepped):
             self._note(_MOMENT, f"unstepped\t{name}")
