@@ -30,6 +30,17 @@ const SWITCH: (u64, u64) = (16, MIB);
 const MESSAGE_CHANNELS: u64 = 32;
 /// Channels between GPUs without NVLink; their buffers may also be in the host's memory.
 const PLAIN_CHANNELS: u64 = 4;
+/// Messages that a channel carries at once where ranks are on several machines: channels are shared out so that all
+/// peers fit.
+const MESSAGES_AT_ONCE: u64 = 8;
+/// The fewest channels that NCCL takes for one peer then, over its versions, without being told to take fewer.
+const FEWEST_CHANNELS: u64 = 2;
+/// Messages between machines go through buffers that all peers share: so many pieces for each channel, of so many bytes,
+/// which a variable changes.
+const SHARED_PIECES: u64 = 16;
+const SHARED_PIECE: (&str, u64) = ("NCCL_P2P_NET_CHUNKSIZE", 128 << 10);
+/// GPUs whose NVLink reaches into other machines.
+const ACROSS_MACHINES: [&str; 3] = ["GH200", "GB200", "GB300"];
 
 /// What decides how large the buffers of a communicator are.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +53,10 @@ struct Links {
     connection: u64,
     /// Whether all ranks are on this machine.
     is_local: bool,
+    /// GPUs of this machine, if some ranks must be on another, without NVLink to it.
+    gpus_of_several: Option<u64>,
+    /// Bytes of one of the buffers that messages between machines share.
+    shared: u64,
 }
 
 /// What a communicator has been used for.
@@ -98,8 +113,25 @@ impl Uses {
         if self.reduced_by_switch && linked && links.reduces {
             high += SWITCH.0 * 2 * SWITCH.1 * (ranks as u64).min(8);
         }
-        high += messages * connection * self.peers.len() as u64;
+        high += self.messages(links, ranks, messages);
         (low, high)
+    }
+
+    /// The most that the buffers of messages take, with so many channels for each peer on one machine.
+    fn messages(&self, links: Links, ranks: usize, channels: u64) -> u64 {
+        let peers = self.peers.len() as u64;
+        let Some(gpus) = links.gpus_of_several else {
+            return channels * links.connection * peers;
+        };
+        let near = peers.min(gpus.saturating_sub(1));
+        let rounds = (ranks as u64).div_ceil(MESSAGES_AT_ONCE);
+        let of_each = (channels / rounds).max(FEWEST_CHANNELS).min(channels);
+        let mut bytes = near * of_each * links.connection;
+        if peers > 0 {
+            // One to receive, one to send, and one for each of the other GPUs here that sends through this one.
+            bytes += (1 + gpus) * links.shared;
+        }
+        bytes
     }
 }
 
@@ -123,11 +155,22 @@ fn links(communicator: &Communicator) -> Option<Links> {
     if let Some(most) = variable("NCCL_MAX_NCHANNELS").filter(|most| *most > 0) {
         channels = channels.min(most);
     }
+    let reaches = |name: &&str| profile.name.contains(*name);
+    let gpus = machine.gpus();
+    // Variables may give each peer buffers of its own, or more channels.
+    let several = communicator.ranks > gpus
+        && !ACROSS_MACHINES.iter().any(reaches)
+        && !is_set("NCCL_NET_SHARED_BUFFERS", 0)
+        && variable("NCCL_NCHANNELS_PER_NET_PEER").is_none();
+    let (name, piece) = SHARED_PIECE;
+    let piece = variable(name).unwrap_or(piece).min(1 << 30);
     Some(Links {
         channels,
         reduces: profile.major >= 9 && !is_set("NCCL_NVLS_ENABLE", 0),
         connection: (receives + 1).next_multiple_of(PIECE) + PIECE,
-        is_local: communicator.ranks <= machine.gpus() && machine.is_alone(),
+        is_local: communicator.ranks <= gpus && machine.is_alone(),
+        gpus_of_several: several.then_some(gpus as u64),
+        shared: MESSAGE_CHANNELS * SHARED_PIECES * piece,
     })
 }
 
@@ -197,6 +240,8 @@ mod tests {
             reduces: true,
             connection: (receives + 1).next_multiple_of(PIECE) + PIECE,
             is_local: true,
+            gpus_of_several: None,
+            shared: MESSAGE_CHANNELS * SHARED_PIECES * SHARED_PIECE.1,
         }
     }
 
@@ -230,6 +275,26 @@ mod tests {
         assert_eq!((low, high), (0, 7 * 32 * LOGGED));
         let messages = used(&[Kind::Send, Kind::Receive], 8).bytes(h100(), 8);
         assert_eq!(messages, (0, 32 * LOGGED));
+    }
+
+    #[test]
+    fn peers_on_other_machines_share_buffers() {
+        let across = Links {
+            is_local: false,
+            gpus_of_several: Some(8),
+            ..h100()
+        };
+        let high = |kinds: &[Kind], ranks| used(kinds, ranks).bytes(across, ranks).1;
+        // 32 channels for 64 ranks, eight of which one carries at once: four for each of seven neighbours. The others
+        // share 32 × 16 pieces of 128 KiB, of each GPU that may send through this one, and of what is received.
+        let shared = 9 * 64 * MIB;
+        assert_eq!(high(&[Kind::AllToAll], 64), 7 * 4 * LOGGED + shared);
+        // Not fewer than two channels, and not more than on one machine.
+        assert_eq!(high(&[Kind::AllToAll], 1024), 7 * 2 * LOGGED + shared);
+        assert_eq!(high(&[Kind::AllToAll], 16), 7 * 16 * LOGGED + shared);
+        // A pipeline has few peers, any of which may be near.
+        assert_eq!(high(&[Kind::Send], 64), 4 * LOGGED + shared);
+        assert_eq!(high(&[Kind::Broadcast], 64), 24 * LOGGED);
     }
 
     #[test]
