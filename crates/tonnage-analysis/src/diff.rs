@@ -171,6 +171,8 @@ pub struct Diff {
     pub ranks_before: Vec<u32>,
     /// Ranks that only the second has.
     pub ranks_after: Vec<u32>,
+    /// What is compared instead of a job that ran to its end.
+    pub remarks: Vec<String>,
 }
 
 impl Diff {
@@ -225,6 +227,7 @@ impl Diff {
             ranks: changes(&of_ranks(before, after), &of_ranks(after, before)),
             ranks_before: ranks_of_one(before, after),
             ranks_after: ranks_of_one(after, before),
+            remarks: Vec::new(),
         }
     }
 

@@ -14,6 +14,17 @@ const MIB: u64 = 1 << 20;
 
 /// A recording of two blocks, made on lines that a change of the script moved.
 fn recording(second: u64, line: u64) -> Vec<u8> {
+    recorded(second, line).write(Vec::new()).unwrap()
+}
+
+/// The same, of a job that ran out of memory before the second block.
+fn cut_short(line: u64) -> Vec<u8> {
+    let mut trace = recorded(9 * MIB, line);
+    trace.events[1].kind = Kind::Oom;
+    trace.write(Vec::new()).unwrap()
+}
+
+fn recorded(second: u64, line: u64) -> Trace {
     let mut trace = Trace::new("test");
     let mut at = |line: u64| {
         let (function, file) = (
@@ -33,7 +44,7 @@ fn recording(second: u64, line: u64) -> Vec<u8> {
             ..Event::new(Kind::Alloc)
         });
     }
-    trace.write(Vec::new()).unwrap()
+    trace
 }
 
 fn folder() -> TempDir {
@@ -41,6 +52,12 @@ fn folder() -> TempDir {
     let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
     put("before.tonnage", &recording(MIB, 10));
     put("after.tonnage", &recording(9 * MIB, 20));
+    put("cut.tonnage", &cut_short(20));
+    // What `tonnage run` writes: the job as far as it went, and all of it on a GPU without a limit.
+    put(
+        "whole.tonnage",
+        &[cut_short(20), recording(9 * MIB, 20)].concat(),
+    );
     put("plan.csv", b"id,lower,upper,size\na,0,5,100\n");
     let budget = "[[budget]]\nname = \"a\"\nrun = \"python a.py\"\ngpu = \"a100-40gb\"\n";
     put(
@@ -93,6 +110,17 @@ fn diff_says_what_grew_and_where() {
             "diff before.tonnage",
         ])
     );
+}
+
+#[test]
+fn diff_compares_whole_jobs_and_says_where_one_ends_early() {
+    let said = all(&[
+        "diff before.tonnage whole.tonnage",
+        "diff whole.tonnage after.tonnage",
+        "diff before.tonnage cut.tonnage",
+        "diff cut.tonnage cut.tonnage --json",
+    ]);
+    assert_snapshot!("diff_of_jobs_that_failed", said);
 }
 
 #[test]

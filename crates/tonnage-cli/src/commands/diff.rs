@@ -6,8 +6,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_analysis::diff::{Change, Diff, Summary};
+use tonnage_analysis::explain::failed_otherwise;
 use tonnage_analysis::format::{bytes, ranks_named};
-use tonnage_analysis::holdings::{Recording as Held, own_folder};
+use tonnage_analysis::holdings::{Holdings, Recording as Held, own_folder, read as read_rows};
 use tonnage_report::{
     Comparison, Difference, Differences, Fact, Options, Pane, Picture, Story, Words,
 };
@@ -28,7 +29,11 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
         .transpose()?;
     let before = Side::read(&options.before, options.rank)?;
     let after = Side::read(&options.after, options.rank)?;
-    let diff = Diff::of(&before.summary, &after.summary);
+    let mut diff = Diff::of(&before.summary, &after.summary);
+    diff.remarks = [("first", &before), ("second", &after)]
+        .into_iter()
+        .filter_map(|(name, side)| Some(format!("the {name} recording {}", side.remark.as_ref()?)))
+        .collect();
     if let Some((output, target)) = output.zip(target) {
         write_page(options, output, target, &diff, &before, &after)?;
         if target == Path::new("-") {
@@ -45,12 +50,14 @@ struct Side {
     summary: Summary,
     /// Whether its clock means anything: that of a dry run does not.
     timed: bool,
+    /// What is compared, if the job did not run to its end.
+    remark: Option<String>,
 }
 
 impl Side {
     fn read(path: &Path, rank: Option<u32>) -> Result<Self> {
         let recording = Recording::open(path)?;
-        let mut held = read(&recording, path)?;
+        let (mut held, remark) = furthest(&recording, path)?;
         if let Some(rank) = rank {
             keep_rank(&mut held, rank)?;
         }
@@ -68,6 +75,7 @@ impl Side {
             summary,
             timed: recording.foreign.is_some(),
             held,
+            remark,
         })
     }
 
@@ -80,6 +88,42 @@ impl Side {
             self.name.clone(),
             self.timed,
         ))
+    }
+}
+
+/// The recording that goes furthest, and what is to be said of it.
+fn furthest(recording: &Recording, path: &Path) -> Result<(Held, Option<String>)> {
+    let first = read(recording, path)?;
+    let failed = |track: &Holdings| track.failure.is_some_and(|failure| failure.last);
+    if !first.tracks.iter().any(failed) {
+        let remark = failed_otherwise(&first).map(|how| {
+            let how = without_folder(&plain(&how));
+            format!("is of a job that failed: {how}; what would have come then is not in it")
+        });
+        return Ok((first, remark));
+    }
+    // What cannot be read of the second recording is as good as not there.
+    let whole = recording.whole()?.and_then(|whole| read_rows(whole).ok());
+    let peak = |held: &Held| {
+        held.most_allocated()
+            .map_or(0, |track| track.peak_allocated)
+    };
+    let whole = whole.filter(|whole| peak(whole) >= peak(&first));
+    let (held, remark) = match whole {
+        Some(whole) => (whole, "compared is its run without a limit"),
+        None => (first, "what would have come then is not in it"),
+    };
+    Ok((held, Some(format!("ran out of memory; {remark}"))))
+}
+
+/// How a job failed, with the name of the file alone: pages go to others.
+fn without_folder(how: &str) -> String {
+    match how.rsplit_once(" at ") {
+        Some((what, place)) => {
+            let file = place.rsplit(['/', '\\']).next().unwrap_or(place);
+            format!("{what} at {file}")
+        }
+        None => how.to_owned(),
     }
 }
 
@@ -152,6 +196,10 @@ fn story(diff: &Diff, before: &Side, after: &Side) -> Story {
                 name: "ranks".to_owned(),
                 text,
             }))
+            .chain(diff.remarks.iter().map(|text| Fact {
+                name: "ended".to_owned(),
+                text: text.clone(),
+            }))
             .collect(),
         ranks: None,
         comparison: Some(Comparison {
@@ -189,6 +237,9 @@ fn text(diff: &Diff) -> String {
     let mut text = String::new();
     for change in &diff.totals {
         let _ = writeln!(text, "{}", row(change));
+    }
+    for remark in &diff.remarks {
+        let _ = writeln!(text, "\n{remark}");
     }
     if diff.is_empty() {
         text.push_str("\nno difference\n");
