@@ -155,6 +155,31 @@ def test_one_rank_of_each_stage_of_a_pipeline_is_run(tonnage):
     assert last["peak_allocated"] > first["peak_allocated"] > second["peak_allocated"] > third["peak_allocated"]
 
 
+def test_a_try_without_a_rank_that_is_needed_is_told_from_the_job(tonnage, tmp_path):
+    """Rank 1 waits for objects of rank 2, which is known only when it does."""
+    script = tmp_path / "handed_on.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "x = torch.ones(1, device='cuda')\n"
+        "rank, objects = dist.get_rank(), ['shape']\n"
+        "if rank < 2:\n"
+        "    dist.recv_object_list(objects, src=rank + 1)\n"
+        "if rank > 0:\n"
+        "    dist.send_object_list(objects, dst=rank - 1)\n"
+    )
+    command = [PYTHON, str(script)]
+    alone = tonnage(None, options=world(3, "0"), command=command)
+    assert alone.code == 2
+    assert "name it too, --ranks 0,1\n" in alone.err
+    told = "what rank 1 holds, which does something else than those that were run: --ranks auto runs it too"
+    assert told in alone.verdict["unknown"]
+    run = tonnage(None, options=world(3, "auto"), command=command)
+    assert run.code == 0, run.err
+    assert "name it too, --ranks 0,1,2\n" in run.err
+    assert "what is above was a try without rank 2, which the others need; running ranks 0–2\n" in run.err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

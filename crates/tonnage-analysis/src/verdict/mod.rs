@@ -26,6 +26,7 @@ use tonnage_trace::{
 };
 
 use crate::facts;
+use crate::format::ranks_named;
 pub use crate::holdings::Place;
 use crate::holdings::{is_own_limit, is_users};
 use crate::unknown;
@@ -541,10 +542,13 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
     if let Some(run) = RanksRun::find(facts) {
         let absent = u64::from(run.world_size).saturating_sub(run.ranks.len() as u64);
         if !run.differing.is_empty() {
-            let differing: Vec<_> = run.differing.iter().map(u32::to_string).collect();
+            let (hold, them) = match run.differing.len() {
+                1 => ("holds, which does", "it"),
+                _ => ("hold, which do", "them"),
+            };
             unknown.push(format!(
-                "what ranks {} hold, which do something else than those that were run: --ranks auto runs them too",
-                differing.join(", ")
+                "what {} {hold} something else than those that were run: --ranks auto runs {them} too",
+                ranks_named(&run.differing)
             ));
         }
         let taken = "taken to send what the rank that asks sends, so a sum over N ranks is N times its value";

@@ -311,7 +311,7 @@ class Ranks:
     def unknown(self, rank):
         own = self.c10d.get_rank()
         self.note(differing_ranks=[rank])
+        ranks = ",".join(map(str, sorted({*self.running, rank})))
         return RuntimeError(
-            f"rank {own} waits for objects from rank {rank}, which tonnage does not run: "
-            f"name it too, --ranks {rank},{own}"
+            f"rank {own} waits for objects from rank {rank}, which tonnage does not run: name it too, --ranks {ranks}"
         )

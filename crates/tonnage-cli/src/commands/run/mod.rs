@@ -129,7 +129,14 @@ fn run_differing(
             break;
         }
         let ranks = options.world.as_ref().map_or(&[][..], World::ranks);
-        print_err(&format!("running {}", ranks_named(ranks)));
+        // What a try printed looks like the job's own failure.
+        let again = if possible && ran.ranks != [0] {
+            let missing = ranks_named(&ran.differing);
+            format!("what is above was a try without {missing}, which the others need; ")
+        } else {
+            String::new()
+        };
+        print_err(&format!("{again}running {}", ranks_named(ranks)));
         std::fs::File::create(recording)?;
         run = dry_run(job, &options, recording, screen)?;
     }
