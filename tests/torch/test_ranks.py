@@ -88,19 +88,20 @@ def test_a_rank_that_does_not_come_is_named(tonnage, tmp_path):
 
 def test_a_rank_with_fewer_batches_is_named(tonnage, tmp_path):
     """The gradients of the last batch are summed with those of a rank that has no such batch."""
-    deadlocks, _ = hang(
+    deadlocks, script = hang(
         tonnage,
         tmp_path,
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(256, 256).cuda())\n"
         "for _ in range(3 + rank):\n"
         "    loss = model(torch.ones(8, 256, device='cuda')).sum()\n"
-        "    loss.backward()\n"
+        "    loss.backward()  # sums\n"
         "    print('batch', loss.item(), flush=True)\n"
         # Nothing waits for the GPU behind the loop.
         "os._exit(0)\n",
     )
     (waiting,) = deadlocks
     assert (waiting["rank"], waiting["waits_for"], waiting["operation"]) == (1, 0, "all_reduce")
+    assert waiting["place"]["line"] == line_of("# sums", script)
     assert waiting["because"] == "ended"
 
 

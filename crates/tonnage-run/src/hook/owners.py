@@ -652,6 +652,8 @@ class Owners:
                 for handle in handles:
                     handle.remove()
                 self.backwards -= inner
+                if inner and self.values is not None and not self.backwards:
+                    self.values.after_backward()
                 if paused:
                     self.values.resume()
                     self.values.note_unseen()

@@ -300,6 +300,9 @@ class Values:
         self.calling_from = library.tonnage_place
         self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
         self.calling_from.restype = ctypes.c_uint64
+        self.backward_from = library.tonnage_backward_place
+        self.backward_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
+        self.backward_from.restype = None
         self.finish_from = library.tonnage_finish_from
         self.finish_from.argtypes = [ctypes.c_uint64]
         self.finish_from.restype = None
@@ -534,6 +537,8 @@ class Values:
         handles, seen = [], set()
         # Not the frame: what its function has made would live on with it.
         self.backward_place = self._place()[0]
+        name = self.backward_place[0].encode()
+        self.backward_from(name, len(name), self.backward_place[1])
         if not self.counted and not self.read_in_backward:
             return handles
         roots = (roots,) if isinstance(roots, self.torch.Tensor) else roots
@@ -555,6 +560,9 @@ class Values:
                     handles.append(node.register_prehook(_Answers(self.answer, counts * 4).enter))
                     handles.append(node.register_hook(self._answered))
         return handles
+
+    def after_backward(self):
+        self.backward_from(b"", 0, 0)
 
     @staticmethod
     def _reads(name, node):
@@ -942,7 +950,8 @@ class Values:
         """The stand-in exchanges what goes through NCCL, and is told the line; what another library does is unknown."""
         before = self._tell_place()
         result = self._call(operator, args, kwargs)
-        if self._tell_place() == before:
+        # What this thread issues next may come from another line.
+        if self.calling_from(b"", 0, 0) == before:
             self._doubt(operator, args, kwargs)
         elif operator.name == "barrier" and (kwargs.get("async_op") is False or any(one is False for one in args)):
             # The host goes on when all ranks have come: they may read what one of them has written to a file.

@@ -223,7 +223,38 @@ thread_local! {
     static PLACE: RefCell<Place> = const { RefCell::new(Place { file: String::new(), line: 0 }) };
 }
 
-/// The next operation of this thread is called from this line of the script. How many operations there were so far.
+/// Where the backward pass was called that runs, in which threads of PyTorch's issue operations.
+static BACKWARD: Mutex<Place> = Mutex::new(Place {
+    file: String::new(),
+    line: 0,
+});
+
+/// A backward pass begins that this line of the script has called; it has ended if there is no file.
+///
+/// # Safety
+/// `file` points to `length` readable bytes, or `length` is zero.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_backward_place(file: *const u8, length: usize, line: u32) {
+    guard((), || {
+        // SAFETY: promised by the caller.
+        let place = unsafe { read_place(file, length, line) };
+        *BACKWARD.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    });
+}
+
+/// # Safety
+/// `file` points to `length` readable bytes, or `length` is zero.
+unsafe fn read_place(file: *const u8, length: usize, line: u32) -> Place {
+    // SAFETY: promised by the caller.
+    let file = unsafe { input_array(file, length) };
+    Place {
+        file: String::from_utf8_lossy(file).into_owned(),
+        line,
+    }
+}
+
+/// The next operation of this thread is called from this line of the script; from none that is known if there is no
+/// file. How many operations there were so far.
 ///
 /// # Safety
 /// `file` points to `length` readable bytes, or `length` is zero.
@@ -231,11 +262,7 @@ thread_local! {
 pub(crate) unsafe extern "C" fn tonnage_place(file: *const u8, length: usize, line: u32) -> u64 {
     guard(0, || {
         // SAFETY: promised by the caller.
-        let file = unsafe { input_array(file, length) };
-        let place = Place {
-            file: String::from_utf8_lossy(file).into_owned(),
-            line,
-        };
+        let place = unsafe { read_place(file, length, line) };
         let _ = PLACE.try_with(|slot| slot.replace(place));
         ISSUED.load(Ordering::Relaxed)
     })
@@ -252,10 +279,16 @@ pub(crate) extern "C" fn tonnage_finish_from(first: u64) {
     });
 }
 
-fn current_place() -> Place {
-    PLACE
-        .try_with(|place| place.borrow().clone())
-        .unwrap_or_default()
+/// The line that calls what this thread issues now.
+pub(crate) fn current_place() -> Place {
+    let told = PLACE.try_with(|place| place.borrow().clone());
+    match told.unwrap_or_default() {
+        // A fork may have left the lock held.
+        place if place.file.is_empty() => BACKWARD
+            .try_lock()
+            .map_or_else(|_| Place::default(), |place| place.clone()),
+        place => place,
+    }
 }
 
 /// This process is `rank` of the communicator with this name.
@@ -344,22 +377,22 @@ fn readers(kind: Kind, rank: usize, ranks: usize, root: i32) -> usize {
 }
 
 /// Issues operations together: all are published before any is looked at.
-pub(crate) fn issue(requests: &[(Seat, Request)]) -> Result<()> {
+pub(crate) fn issue(requests: &[(Seat, Request, Place)]) -> Result<()> {
     let group = {
         let mut state = state();
         state.groups += 1;
         state.groups
     };
     let mut result = Ok(());
-    for (seat, request) in requests {
-        result = result.and(publish(*seat, request, group));
+    for (seat, request, place) in requests {
+        result = result.and(publish(*seat, request, place, group));
     }
     progress();
     result
 }
 
 /// Publishes what a rank sends; what arrives is pending from here on.
-fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
+fn publish(seat: Seat, request: &Request, place: &Place, group: u64) -> Result<()> {
     let (kind, root) = (request.kind, request.root);
     let (_, rank) = seat;
     let linked = state()
@@ -389,7 +422,7 @@ fn publish(seat: Seat, request: &Request, group: u64) -> Result<()> {
         data_type: request.data_type,
         operator: request.operator.0,
         root,
-        place: current_place(),
+        place: place.clone(),
     };
     let ranks = member.ranks;
     if linked && let Some((folder, process)) = run() {

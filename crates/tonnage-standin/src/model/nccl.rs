@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cudnn::real;
 use super::{memory, nccl_buffers, stream};
-use crate::exchange::{self, Kind, Operator, Request, Type};
+use crate::exchange::{self, Kind, Operator, Place, Request, Type};
 use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{current, machine, use_current};
 use crate::recorder::{remark_note, static_text};
@@ -365,10 +365,10 @@ pub(crate) fn ranks(comm: Ptr) -> usize {
 }
 
 /// A call that is part of a group.
-#[derive(Clone, Copy)]
 struct Call {
     comm: Ptr,
     request: Request,
+    place: Place,
 }
 
 struct Group {
@@ -399,28 +399,32 @@ fn call(comm: Ptr, request: Request) -> i32 {
         return INVALID_ARGUMENT;
     }
     nccl_buffers::note(&communicator, request.kind, request.root);
-    let call = Call { comm, request };
-    let kept = with_group(|group| {
-        let inside = group.depth > 0;
-        if inside {
-            group.calls.push(call);
+    let call = Call {
+        comm,
+        request,
+        place: exchange::current_place(),
+    };
+    let alone = with_group(|group| {
+        if group.depth == 0 {
+            return Some(call);
         }
-        inside
+        group.calls.push(call);
+        None
     });
-    match kept {
-        Some(true) => SUCCESS,
-        Some(false) => issue(&[call]),
+    match alone {
+        Some(None) => SUCCESS,
+        Some(Some(call)) => issue(vec![call]),
         None => INTERNAL_ERROR,
     }
 }
 
-fn issue(calls: &[Call]) -> i32 {
+fn issue(calls: Vec<Call>) -> i32 {
     let seat = |comm: Communicator| (comm.name, comm.rank);
     let requests: Vec<_> = calls
-        .iter()
+        .into_iter()
         // In a graph it would happen at a launch.
         .filter(|call| !stream::note_work(call.request.stream))
-        .filter_map(|call| Some((seat(of(call.comm)?), call.request)))
+        .filter_map(|call| Some((seat(of(call.comm)?), call.request, call.place)))
         .collect();
     match exchange::issue(&requests) {
         Ok(()) => SUCCESS,
@@ -444,7 +448,7 @@ pub(crate) fn ncclGroupEnd() -> i32 {
     let Some(calls) = calls else {
         return INTERNAL_ERROR;
     };
-    issue(&calls)
+    issue(calls)
 }
 
 /// Where a region is, and how long.
