@@ -84,13 +84,14 @@ fn ranks(held: &Held, panes: &Panes<'_>) -> Option<Ranks> {
     let last = run.last().map_or(0, |rank| rank.rank.saturating_add(1));
     Some(Ranks {
         world_size: size.unwrap_or(last),
-        lines: groups(&run),
+        lines: groups(&run, whole.is_some()),
         run,
     })
 }
 
-/// Ranks with the same figures in one line, the fullest first.
-fn groups(run: &[Rank]) -> Vec<Fact> {
+/// Ranks with the same figures in one line, the fullest first. A job that ran out of memory was run again without a limit.
+fn groups(run: &[Rank], unlimited: bool) -> Vec<Fact> {
+    let limit = if unlimited { " without a limit" } else { "" };
     let mut groups: BTreeMap<(u64, u64), Vec<u32>> = BTreeMap::new();
     for rank in run {
         let same = groups.entry((rank.used, rank.allocated)).or_default();
@@ -99,7 +100,7 @@ fn groups(run: &[Rank]) -> Vec<Fact> {
     let line = |((used, allocated), ranks): ((u64, u64), Vec<u32>)| Fact {
         name: ranks_named(&ranks),
         text: format!(
-            "{} used at most, {} allocated",
+            "{} used at most{limit}, {} allocated",
             bytes(used),
             bytes(allocated)
         ),
@@ -481,4 +482,25 @@ fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
         sentences.push("the size of the context".to_owned());
     }
     sentences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_job_takes_without_a_limit_is_called_so() {
+        let rank = |rank| Rank {
+            rank,
+            used: 28 << 30,
+            allocated: 27 << 30,
+            capacity: Some(16 << 30),
+            pane: None,
+        };
+        let line = |unlimited| groups(&[rank(0), rank(1)], unlimited).remove(0);
+        let words = "28.00 GiB used at most without a limit, 27.00 GiB allocated";
+        assert_eq!(line(true).text, words);
+        assert_eq!(line(true).name, "ranks 0 and 1");
+        assert!(!line(false).text.contains("limit"));
+    }
 }
