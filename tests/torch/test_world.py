@@ -116,6 +116,24 @@ def test_ranks_that_run_say_each_other_objects(tonnage):
     assert "told 0 ['from 0']" in run.err and "told 3 ['from 0']" in run.err
 
 
+def test_a_slow_rank_is_waited_for(tonnage, tmp_path):
+    """Many ranks share a machine: torch would give up after five minutes."""
+    script = tmp_path / "objects.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "get = dist.TCPStore.get\n"
+        "def wait(store, key):\n"
+        "    if 'objects' in key:\n        print('waits for', store.timeout.days, 'days', flush=True)\n"
+        "    return get(store, key)\n"
+        "dist.TCPStore.get = wait\n"
+        "dist.init_process_group('nccl')\n"
+        "print(dist.get_rank(), 'has', (said := [None] * 4, dist.all_gather_object(said, 7))[0], flush=True)\n"
+    )
+    run = tonnage("", options=world(4, "0,1"), command=[*TORCHRUN, "4", str(script)])
+    assert run.err.count("has [7, 7, 7, 7]") == 2, run.err
+    assert set(re.findall(r"waits for (\d+) days", run.err)) == {"7"}
+
+
 def test_objects_of_a_rank_that_does_not_run_are_missed(tonnage):
     run = tonnage("world.py", "objects", options=world(16, "3"))
     assert run.code == 2

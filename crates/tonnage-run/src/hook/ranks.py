@@ -7,6 +7,7 @@ connect to, and Python objects go through the store among the ranks that run. Th
 what this one says.
 """
 
+import datetime
 import importlib.util
 import os
 import pickle
@@ -206,6 +207,9 @@ class Ranks:
     def meeting(self):
         if self.store is None:
             self.store = self.make_store("", 0)
+            # The run's store answers when nobody can speak any more. Until then a rank may be slow: many share this
+            # machine, and torch would give up after five minutes.
+            self.store.set_timeout(datetime.timedelta(days=7))
         return self.store
 
     def say(self, key, value):
