@@ -218,6 +218,24 @@ def torchtitan_pipeline(context, schedule, real):
     return [one | {"what": f"{schedule}, FSDP 8, TP 8, PP 8. {one['what']}"} for one in found]
 
 
+def torchtitan_stages(context, schedule, real):
+    """One rank of each of eight pairs of stages: the first infers its shapes from what the last one sends."""
+    text = context.run(
+        *(context.drivers / "torchtitan_run.py", context.source, "--job.config_file"),
+        *(context.source / "train_configs" / "llama3_405b.toml", "--training.steps", 2, "--metrics.log_freq", 1),
+        *("--profiling.profile_freq", 1000, "--training.seed", 1, "--training.batch_size", 32),
+        *("--training.data_parallel_shard_degree", 8, "--training.tensor_parallel_degree", 8),
+        *("--experimental.pipeline_parallel_degree", 8, "--experimental.pipeline_parallel_schedule", schedule),
+        options=("--world-size", "512", "--ranks", "0,64,128,192,256,320,384,448", "--capacity", "95GiB"),
+        seconds=2400,
+        PYTORCH_CUDA_ALLOC_CONF="",
+    )
+    logged = [float(size) for size in re.findall(r"step: +2 .*memory: +([\d.]+)GiB", text)]
+    assert len(logged) == 8, logged
+    what = f"{schedule}, FSDP 8, TP 8, PP 8. Llama 3.1 405B, one rank of each stage of 512, step 2: most reserved"
+    return [figure(what, "GiB", real, max(logged))]
+
+
 def torchtitan_later(context, ranks, real):
     """Half a year later, when options had other names. Much less is reserved than the capacity is."""
     found = torchtitan(
@@ -429,6 +447,8 @@ JOBS += [
     ),
     Job("torchtitan 405B 512", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan_pipeline, ("1F1B", 82.5),
         TITAN + AO),
+    Job("torchtitan interleaved 512", "torchtitan-202412", "2.6.0", "h100-80gb", torchtitan_stages,
+        ("Interleaved1F1B", 72.7), TITAN + AO),
     Job("torchtitan issue 929", "torchtitan-202503", "2.6.0", "h100-80gb", torchtitan,
         ("8B", 8, 4, {1: 40.15, 4: 47.65}, ("--training.compile",), "expandable_segments:True"),
         "Data and tokenizer are those of drivers/torchtitan_run.py."),
