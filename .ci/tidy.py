@@ -2,8 +2,9 @@
 """Repository rules that no compiler checks.
 
 Every source file says what it is for, no committed file names a machine's own
-paths or a package registry, pure crates forbid `unsafe`, no dependency between
-crates points upward, and there is one version.
+paths or a package registry, pure crates forbid `unsafe`, global locks of the
+stand-in are known to its forks, no dependency between crates points upward, and
+there is one version.
 """
 
 import re
@@ -14,6 +15,9 @@ from pathlib import Path
 import tomllib
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
+# Locks and once-made values that a fork does not hold; `fork.rs` has those that it does.
+UNHELD = re.compile(r"\bstatic\s+\w+\s*:[^;=]*?\b(LazyLock|Mutex|Once|OnceLock|ReentrantLock|RwLock|Condvar|Barrier)\b")
+STANDIN = "crates/tonnage-standin/src/"
 UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
@@ -67,16 +71,35 @@ def main():
             crate = name.split("/")[1]
             if crate not in UNSAFE_CRATES and "#![forbid(unsafe_code)]" not in text:
                 problems.append(f"{name}: a pure crate must forbid unsafe code")
+        if name.startswith(STANDIN) and name != f"{STANDIN}fork.rs":
+            for found in UNHELD.finditer(text):
+                number = text.count("\n", 0, found.start()) + 1
+                problems.append(f"{name}:{number}: no fork holds a static {found[1]}; use Lock or Lazy of fork.rs")
         for number, line in enumerate(lines, 1):
             for pattern in FORBIDDEN:
                 if pattern.search(line):
                     problems.append(f"{name}:{number}: names {pattern.pattern}")
+    problems += claims(root)
     problems += versions(root)
     problems += layers(root)
+    problems += releases(root)
     for problem in problems:
         print(problem)
     print(f"{len(names)} files, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def claims(root):
+    """Where SECURITY.md does not name the crates with `unsafe` code, and their number."""
+    numbers = ("none", "one", "two", "three", "four", "five", "six", "seven")
+    text = " ".join((root / "SECURITY.md").read_text().split())
+    claim = text[text.index("**No memory errors.**") : text.index("**Bounded memory.**")]
+    problems = []
+    if set(re.findall(r"`(tonnage-[a-z-]+)`", claim)) != UNSAFE_CRATES:
+        problems.append(f"SECURITY.md: the crates with unsafe code are {', '.join(sorted(UNSAFE_CRATES))}")
+    if f"every crate but {numbers[len(UNSAFE_CRATES)]}" not in claim:
+        problems.append(f"SECURITY.md: the number of crates with unsafe code is {len(UNSAFE_CRATES)}")
+    return problems
 
 
 def versions(root):
@@ -97,6 +120,34 @@ def versions(root):
     if "version" in tomllib.loads((root / "pyproject.toml").read_text())["project"]:
         problems.append("pyproject.toml: has a version of its own")
     return problems
+
+
+def releases(root):
+    """Where the newest verified release of torch differs from `Version::VERIFIED`, which is the one.
+
+    The others derive it: tests/compat/environments.py from rows.py, and crates that use the constant.
+    """
+    rules = (root / "crates/tonnage-alloc/src/torch/rules.rs").read_text()
+    major, minor = re.search(r"const VERIFIED: Self = Self\((\d+), (\d+)\);", rules).groups()
+    copies = {
+        ".ci/run": rf"(?m)^torch_version={major}\.{minor}\.\d+$",
+        "README.md": rf"torch 2\.1 to\s+{major}\.{minor}\]",
+        "crates/tonnage-alloc/src/torch/mod.rs": rf"The policy of torch {major}\.{minor}\.\d+ as",
+        "crates/tonnage-export/src/snapshot.rs": rf"const NEWEST: u32 = {minor};",
+        "crates/tonnage-import/src/pytorch.rs": rf"(?m)PyTorch 2\.1 to {major}\.{minor}\.$",
+        "crates/tonnage-run/src/hook/needs.py": rf'(?m)^_NEWEST = "{major}\.{minor}"$',
+        "docs/concepts/limits.md": rf"Tested with torch 2\.1, [\d., ]+, and {major}\.{minor}:",
+        "docs/concepts/pytorch-allocator.md": rf"describes torch {major}\.{minor}\.\d+;",
+        "docs/index.md": rf"tested with 2\.1 to {major}\.{minor}\]",
+        "tests/compat/rows.py": rf'NEWEST = "{major}\.{minor}\.\d+"',
+        "tests/torch/differential.py": rf'NEWEST = "{major}\.{minor}"',
+    }
+    wanted = f"is not {major}.{minor}, the newest verified release of torch"
+    return [
+        f"{name}: the release {wanted}"
+        for name, pattern in copies.items()
+        if not re.search(pattern, (root / name).read_text())
+    ]
 
 
 def layers(root):

@@ -192,6 +192,7 @@ fn pointee(class: &str) -> String {
 fn c_type(class: &str) -> String {
     match class {
         "in fatbinary" => return "*const FatBinaryWrapper".to_owned(),
+        "in image" => return "*const u8".to_owned(),
         "in arguments" => return "*const *const u8".to_owned(),
         "in copy2d" => return "*const [u8; 128]".to_owned(),
         "in copy3d" => return "*const [u8; 160]".to_owned(),
@@ -258,6 +259,7 @@ fn conversion(index: usize, class: &str, parameters: &[(String, String)]) -> Opt
     let p = format!("p{index}");
     match class {
         "in fatbinary" => return Some(format!("FatBinary::new({p})")),
+        "in image" => return Some(format!("ModuleImage::new({p})")),
         "in arguments" => return Some(format!("Arguments::new({p})")),
         "in copy2d" => return Some(format!("Copy2D::new({p})")),
         "in copy3d" => return Some(format!("Copy3D::new({p})")),

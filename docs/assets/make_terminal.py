@@ -40,7 +40,7 @@ STORY = [
     (f"export {SETTING}", []),
     (
         "tonnage run --gpu rtx3090 serve.py",
-        ["fits on", "  smallest"],
+        ["fits on", "  headroom"],
     ),
 ]
 #: Pixels of one character and of one line.

@@ -19,12 +19,13 @@ from tonnage._results import Verdict
 def dry_run(
     command: PathLike | Sequence[PathLike],
     *,
-    gpu: str = "h100-80gb",
+    gpu: str | None = None,
     gpus: int | None = None,
     world_size: int | None = None,
     ranks: Sequence[int] | None = None,
     capacity: Size | None = None,
     context: Size | None = None,
+    margin: Size | None = None,
     output: PathLike | None = None,
     force: bool = False,
     stop_at_oom: bool = False,
@@ -34,19 +35,23 @@ def dry_run(
     capture: bool | None = None,
     progress: bool = True,
     allow_real_gpu: bool = False,
+    side_effects: bool = False,
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Verdict:
     """Runs a job on a GPU that is not there, and says whether it fits.
 
     `command` is what one would type, as a list: `["train.py", "--batch-size", "8"]`, `["torchrun", …]`. A script,
-    and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`. The recording goes to `output`, or to a
+    and `python`, is run with this Python. `gpu` is a name of `tonnage gpus`; without it
+    `TONNAGE_GPU` or `gpu` of tonnage.toml decides. It fits if `margin` stays free, by default the most CUDA overhead
+    seen on real GPUs. The recording goes to `output`, or to a
     temporary file that lives as long as it is used; a file that is there is overwritten with `force=True` only. With
     `world_size` only the `ranks` of a job of so many run, `[0]` by default, and the others are answered. A job
     that runs out of memory is run once more on a GPU without a limit, for `verdict.need`, unless `stop_at_oom=True`.
     Small values are computed, so that what the job reads back is true, unless `values=False`; `assume="mask=30%"` says
     how much an unknown mask selects, `assume="lag=1024"` how many launches the GPU is behind. `stop_after="3steps"` or
     `"90s"` ends the job early. `capture=True` keeps what the job prints for `verdict.output`; by default it is shown.
+    The job changes no file and uploads nothing, unless `side_effects=True`.
 
     That the job does not fit, or fails, is an answer and no exception; `Error` is raised if it could not be started.
     """
@@ -62,6 +67,7 @@ def dry_run(
         ranks=None if ranks is None else ",".join(map(str, ranks)),
         capacity=capacity,
         context=context,
+        margin=margin,
         output=path,
         force=force or output is None,
         stop_at_oom=stop_at_oom,
@@ -70,6 +76,7 @@ def dry_run(
         stop_after=stop_after,
         no_progress=piped or not progress,
         allow_real_gpu=allow_real_gpu,
+        side_effects=side_effects,
     )
     recording = Recording(path, temporary=output is None)
     answer, text = _run(["tonnage", "run", *options, "--", *words], piped=piped, shown=shown_here, cwd=cwd, env=env)

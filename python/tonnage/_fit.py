@@ -19,7 +19,7 @@ from tonnage._results import Fit
 def fit(
     command: PathLike | Sequence[PathLike],
     *,
-    gpu: str | Sequence[str] = "h100-80gb",
+    gpu: str | Sequence[str] | None = None,
     gpus: int = 1,
     shard: bool = False,
     capacity: Size | None = None,
@@ -30,6 +30,7 @@ def fit(
     force: bool = False,
     jobs: int | None = None,
     allow_real_gpu: bool = False,
+    side_effects: bool = False,
     cwd: PathLike | None = None,
     env: Mapping[str, str] | None = None,
     **values: Iterable[object],
@@ -40,7 +41,8 @@ def fit(
     is searched, a list is tried one by one. A name that stands in no word of the command is a constant of the script:
     `fit(["train.py"], batch_size=range(1, 65))`. Without numbers, changes to the program are tried where the job does
     not fit; `allow` says what they may do to its mathematics: "none", "nothing", "rounding", "algorithm". Several
-    names of GPUs, or "any", ask on which the job fits. With `shard` the model is also spread over `gpus` GPUs.
+    names of GPUs, or "any", ask on which the job fits. With `shard` the model is also spread over `gpus` GPUs. The job
+    changes no file and uploads nothing, unless `side_effects=True`.
 
     That nothing fits is an answer and no exception; `Error` is raised if the job could not be started.
     """
@@ -58,7 +60,7 @@ def fit(
     with tempfile.TemporaryDirectory(prefix="tonnage-") as scratch:
         drawn = Path(scratch) / "fit.svg"
         options = flags(
-            gpu=gpu if isinstance(gpu, str) else ",".join(gpu),
+            gpu=gpu if gpu is None or isinstance(gpu, str) else ",".join(gpu),
             gpus=gpus,
             shard=shard or None,
             capacity=capacity,
@@ -70,6 +72,7 @@ def fit(
             force=force or None,
             jobs=jobs,
             allow_real_gpu=allow_real_gpu,
+            side_effects=side_effects or None,
             picture=drawn,
             no_progress=True,
         )

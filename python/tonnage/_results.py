@@ -504,13 +504,14 @@ class Verdict(Result):
 
     @property
     def outcome(self) -> str:
-        """ "fits", "does_not_fit", "interrupted", "failed" (not because of memory), "no_device" (no use of CUDA)
-        or "not_covered" (a use of CUDA that a dry run cannot follow, without PyTorch)."""
+        """ "fits", "uncertain" (ran to its end with less headroom than the margin), "does_not_fit", "interrupted",
+        "failed" (not because of memory), "no_device" (no use of CUDA) or "not_covered" (a use of CUDA that a dry run
+        cannot follow, without PyTorch)."""
         return self._data["outcome"]
 
     @property
     def fits(self) -> bool:
-        """Whether the job ran to its end on the GPU."""
+        """Whether the job ran to its end on the GPU and left the margin free."""
         return self.outcome in ("fits", "no_device")
 
     @property

@@ -20,7 +20,7 @@ from tonnage._results import Verdict
 
 def _arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="%%tonnage", description="Run this cell dry and show its timeline.")
-    parser.add_argument("--gpu", default="h100-80gb", help="a name of `tonnage gpus`")
+    parser.add_argument("--gpu", help="a name of `tonnage gpus`; TONNAGE_GPU or tonnage.toml without it")
     parser.add_argument("--gpus", type=int, default=1, help="how many of them")
     parser.add_argument("--capacity", help="memory of the GPU instead of the catalogue's, e.g. 24GiB")
     parser.add_argument("-o", "--output", help="where to keep the recording")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Budgets for GPU memory in pytest, without a GPU.
 
-    @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")
+    @pytest.mark.tonnage(gpu="a100-40gb", peak_used="36 GiB")
     def test_training_fits():
         train(steps=2)
 
 The test runs dry in a process of its own. It fails if its body fails, if it does not fit on the GPU, or if its peak
-(`peak`: all that is in use on the device) or what PyTorch reserves (`reserved`) is above the limit; the failure
-explains itself. Recordings are kept in `--tonnage-recordings FOLDER`, if that is given.
+(`peak_used`: all that is in use on the device) or what PyTorch reserves (`reserved`) is above the limit; the failure
+explains itself. It changes no file and uploads nothing, unless `side_effects=True`. Recordings are kept in
+`--tonnage-recordings FOLDER`, if that is given.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Set inside of the dry run, where the test runs for real.
 _INSIDE = "TONNAGE_PYTEST_INSIDE"
-_OPTIONS = ("gpu", "gpus", "capacity", "peak", "reserved")
+_OPTIONS = ("gpu", "gpus", "capacity", "margin", "peak_used", "peak", "reserved", "side_effects")
 #: As the command reads them.
 _UNITS = {"": 1, "b": 1}
 _UNITS |= {f"{letter}{rest}": 1 << 10 * power for power, letter in enumerate("kmgt", 1) for rest in ("", "ib")}
@@ -42,7 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tonnage(gpu, gpus=1, capacity=None, peak=None, reserved=None): run the test dry on this GPU, "
+        "tonnage(gpu, gpus=1, capacity=None, margin=None, peak_used=None, reserved=None, side_effects=False): "
+        "run the test dry on this GPU, "
         "and fail if it does not fit or is above a limit",
     )
 
@@ -64,7 +66,12 @@ def _run_dry(item: pytest.Function, mark: pytest.Mark) -> None:
     import tonnage
 
     options = _options(mark)
-    peak, reserved = _bytes(options.pop("peak", None), "peak"), _bytes(options.pop("reserved", None), "reserved")
+    if "peak" in options:
+        # In tonnage.toml it was the name of another figure.
+        item.warn(pytest.PytestWarning("`peak` of the mark `tonnage` is the older name of `peak_used`"))
+        options.setdefault("peak_used", options.pop("peak"))
+    peak = _bytes(options.pop("peak_used", None), "peak_used")
+    reserved = _bytes(options.pop("reserved", None), "reserved")
     output = _output(item)
     root = item.config.rootpath
     # The same test, by the same rules, in a process whose only difference is the GPU.
@@ -112,6 +119,10 @@ def _failure(verdict: Verdict, peak: int | None, reserved: int | None) -> _Failu
     short = verdict.outcome == "failed" and any(device["out_of_memory"] for device in data["devices"])
     if verdict.outcome == "does_not_fit" or short:
         return _Failure(f"does not fit on {gpu} ({size(verdict.capacity)})")
+    if verdict.outcome == "uncertain":
+        margin = data["margin"]
+        left, kept = size(margin["room"]), size(margin["kept"])
+        return _Failure(f"may not fit on {gpu}: {left} of headroom, and {kept} must stay free for CUDA overhead")
     if verdict.outcome in ("failed", "interrupted"):
         return _Failure(f"fails on {gpu}, not because of memory", explained=False)
     if verdict.outcome == "no_device":
@@ -130,7 +141,9 @@ def _options(mark: pytest.Mark) -> dict[str, Any]:
     unknown = [name for name in mark.kwargs if name not in _OPTIONS]
     if mark.args or unknown or "gpu" not in mark.kwargs:
         what = f"does not know {', '.join(unknown)}" if unknown else "needs a GPU, by name"
-        pytest.fail(f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak="36 GiB")', pytrace=False)
+        pytest.fail(
+            f'the mark `tonnage` {what}: @pytest.mark.tonnage(gpu="a100-40gb", peak_used="36 GiB")', pytrace=False
+        )
     return dict(mark.kwargs)
 
 

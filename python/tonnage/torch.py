@@ -7,7 +7,8 @@
     ...
     print(tonnage.torch.memory_stats())
 
-A script that must not be changed is started with it: `python -m tonnage.torch train.py --its arguments`.
+A script that must not be changed is started with it: `python -m tonnage.torch train.py --its arguments`, and a module
+by `python -m tonnage.torch -m package.train --its arguments`.
 
 Plain PyTorch can load it too. It then tells it of neither `record_stream` nor CUDA graphs, so this is for programs with
 one stream; a capture is refused:
@@ -24,6 +25,7 @@ import pickle
 import runpy
 import sys
 import typing
+import warnings
 
 import torch
 
@@ -63,6 +65,8 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64)
 _callbacks: list[typing.Any] = []
 # Whether anything was ever paused: a snapshot cannot show it.
 _paused_once = False
+# What had been counted when `torch.cuda.reset_accumulated_memory_stats()` was called last.
+_counted_before: dict[str, int] = {}
 
 
 def library() -> str:
@@ -122,8 +126,14 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
         ) from error
     functions.tonnage_complete()
     functions.tonnage_event_names.restype = ctypes.c_char_p
-    functions.tonnage_snapshot.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
-    functions.tonnage_snapshot.restype = ctypes.c_size_t
+    functions.tonnage_memory_fraction.restype = ctypes.c_double
+    for name in ("tonnage_snapshot", "tonnage_statistics"):
+        function = getattr(functions, name)
+        function.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+        function.restype = ctypes.c_int64
+    for name in ("tonnage_begin_step", "tonnage_reset_peaks"):
+        getattr(functions, name).argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        getattr(functions, name).restype = ctypes.c_int64
     functions.tonnage_tag.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     functions.tonnage_tag.restype = ctypes.c_uint16
     functions.tonnage_set_tag.argtypes = [ctypes.c_uint16]
@@ -141,10 +151,11 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
     functions.tonnage_on_shortage.argtypes = [_CALLBACK]
     functions.tonnage_on_shortage.restype = None
     functions.tonnage_statistics_names.restype = ctypes.c_char_p
-    functions.tonnage_statistics.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
-    functions.tonnage_statistics.restype = ctypes.c_size_t
     _installed = (allocator, functions)
     _answer_for_torch()
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        if os.environ.get(variable):
+            _warn_of_settings(f"{variable}={os.environ[variable]}")
     if plan is not None:
         from torch.optim import optimizer
 
@@ -154,19 +165,18 @@ def install(plan: "str | os.PathLike[str] | None" = None, events: int = 65536) -
 def _set_plan(functions: ctypes.CDLL, path: str) -> None:
     with open(path, "rb") as file:
         text = file.read()
-    functions.tonnage_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    functions.tonnage_set_plan.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
     functions.tonnage_set_plan.restype = ctypes.c_int64
-    line = functions.tonnage_set_plan(text, len(text))
-    if line != 0:
-        raise ValueError(
-            f"{path}: line {line} is not understood; `tonnage plan RECORDING --for-runtime -o {path}` writes a plan"
-        )
+    try:
+        _answer(functions.tonnage_set_plan, text, len(text))
+    except RuntimeError as error:
+        raise ValueError(f"{path}: {error}; `tonnage plan RECORDING --for-runtime -o {path}` writes a plan") from None
 
 
 def begin_step() -> None:
     """Says that the program begins a step of what it repeats, for programs with a plan and without an optimizer."""
     if _installed is not None:
-        _installed[1].tonnage_begin_step()
+        _answer(_installed[1].tonnage_begin_step)
 
 
 @contextlib.contextmanager
@@ -284,18 +294,18 @@ def memory_stats() -> dict[str, int]:
     `requested_bytes` is what PyTorch asked for, `allocated_bytes` the blocks that hold it, `reserved_bytes` what is
     held from the GPU; each with `.current`, `.peak` (since `reset_peak_memory_stats`) and `.peak_ever`. A block that
     was freed while another stream used it counts as allocated until that stream is done. `paused_bytes` are allocated
-    and not reserved. The rest are counts.
+    and not reserved. `.total` is the sum of all blocks that were ever handed out. The rest are counts.
     """
     functions = _functions()
     names = functions.tonnage_statistics_names().decode().split()
     values = (ctypes.c_uint64 * len(names))()
-    functions.tonnage_statistics(values, len(names))
+    _answer(functions.tonnage_statistics, values, len(names))
     return dict(zip(names, values))
 
 
 def reset_peak_memory_stats() -> None:
     """Begins `.peak` of the statistics anew; `.peak_ever` stays."""
-    _functions().tonnage_reset_peaks()
+    _answer(_functions().tonnage_reset_peaks)
 
 
 class Event(typing.NamedTuple):
@@ -326,7 +336,7 @@ def _read() -> tuple[list[tuple[int, ...]], list[Event]]:
     room = 0
     while True:
         values = (ctypes.c_uint64 * room)()
-        needed = functions.tonnage_snapshot(values, room)
+        needed = _answer(functions.tonnage_snapshot, values, room)
         if needed <= room:
             break
         # Other threads go on meanwhile.
@@ -423,27 +433,116 @@ def dump_snapshot(path: "str | os.PathLike[str]") -> None:
 
 
 def _answer_for_torch() -> None:
-    """Lets `torch.cuda.memory_allocated()` and its like answer: PyTorch asks no plug-in for statistics, it raises."""
-    torch._C._cuda_memoryStats = _torch_stats
-    torch._C._cuda_resetPeakMemoryStats = lambda device: reset_peak_memory_stats()
+    """Lets `torch.cuda.memory_allocated()` and its like answer. PyTorch asks no plug-in: it raises in `torch.cuda`, and
+    answers 0 in `torch.accelerator`.
+    """
+    functions = {
+        "_cuda_memoryStats": _torch_stats,
+        "_cuda_resetPeakMemoryStats": lambda device: reset_peak_memory_stats(),
+        "_cuda_resetAccumulatedMemoryStats": lambda device: _forget_counts(),
+        "_cuda_getMemoryFraction": lambda device: _functions().tonnage_memory_fraction(),
+        "_cuda_isHistoryEnabled": lambda: False,
+        "_cuda_getCheckpointState": _refuse_checkpoint,
+        "_cuda_setCheckpointPoolState": _refuse_checkpoint,
+        "_accelerator_isAllocatorInitialized": torch.cuda.is_initialized,
+        "_accelerator_emptyCache": torch._C._cuda_emptyCache,
+        "_accelerator_getDeviceStats": _torch_stats,
+        "_accelerator_resetPeakStats": lambda device: reset_peak_memory_stats(),
+        "_accelerator_resetAccumulatedStats": lambda device: _forget_counts(),
+        "_accelerator_setAllocatorSettings": _warn_of_settings,
+        "_cuda_cudaCachingAllocator_set_allocator_settings": _warn_of_settings,
+    }
+    for name, function in functions.items():
+        # Releases of PyTorch differ in what they have.
+        if hasattr(torch._C, name):
+            setattr(torch._C, name, function)
     torch.cuda.memory_summary = torch.cuda.memory.memory_summary = _summary
 
 
+def _warn_of_settings(settings: str) -> None:
+    warnings.warn(
+        f"{settings} has no effect: it is for PyTorch's allocator, and this process uses tonnage's, which takes no "
+        "settings. Remove it, or run without tonnage.torch.install()",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _refuse_checkpoint(*_: typing.Any) -> typing.NoReturn:
+    raise RuntimeError(
+        "tonnage: torch.compile(mode='reduce-overhead') keeps its CUDA graphs in trees, which need checkpoints of a "
+        "pool that only PyTorch's own allocator has. Set torch._inductor.config.triton.cudagraph_trees = False, so "
+        "that each graph has a pool of its own, or compile without mode='reduce-overhead'"
+    )
+
+
+_POOLS = ("all", "small_pool", "large_pool")
+
+
 def _torch_stats(device: int) -> dict[str, typing.Any]:
-    """The statistics under PyTorch's names, as far as they mean the same: it has pools of small and large blocks."""
+    """The statistics under PyTorch's names: every one that its own allocator has.
+
+    A segment is a page of memory. Blocks are not split off segments, there are no pools of small and large blocks, and
+    no blocks that are too large to be split: these figures are 0. A block that waits for a stream counts as allocated.
+    A GPU that is not served has nothing.
+    """
     stats = memory_stats()
+    if device != _functions().tonnage_device():
+        stats = dict.fromkeys(stats, 0)
+    page = stats["page_bytes"] or 1
+    since = {name: count - _counted_before.get(name, 0) for name, count in _counts(stats).items()}
+    nothing = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
 
-    def level(name: str) -> dict[str, dict[str, int]]:
-        return {"all": {"current": stats[f"{name}.current"], "peak": stats[f"{name}.peak"]}}
+    def level(name: str, current: int, peak: int) -> dict[str, dict[str, int]]:
+        figures = {"current": current, "peak": peak}
+        totals = {total: since[f"{name}.{total}"] for total in ("allocated", "freed")}
+        return {pool: {**figures, **totals} if pool == "all" else dict(nothing) for pool in _POOLS}
 
+    def of_bytes(name: str) -> dict[str, dict[str, int]]:
+        return level(name, stats[f"{name}.current"], stats[f"{name}.peak"])
+
+    blocks = level("allocation", stats["blocks"], stats["blocks.peak"])
+    pages = [stats[f"reserved_bytes.{name}"] // page for name in ("current", "peak")]
     return {
-        "active_bytes": level("allocated_bytes"),
-        "allocated_bytes": level("allocated_bytes"),
-        "num_alloc_retries": stats["retries"],
-        "num_ooms": stats["requests_refused"],
-        "requested_bytes": level("requested_bytes"),
-        "reserved_bytes": level("reserved_bytes"),
+        "active": blocks,
+        "active_bytes": of_bytes("allocated_bytes"),
+        "allocated_bytes": of_bytes("allocated_bytes"),
+        "allocation": blocks,
+        "inactive_split": {pool: dict(nothing) for pool in _POOLS},
+        "inactive_split_bytes": {pool: dict(nothing) for pool in _POOLS},
+        "max_split_size": -1,
+        "num_alloc_retries": since["num_alloc_retries"],
+        "num_device_alloc": since["segment.allocated"],
+        "num_device_free": since["segment.freed"],
+        "num_oom_rejections": 0,
+        "num_ooms": since["num_ooms"],
+        "num_sync_all_streams": since["num_alloc_retries"],
+        "oversize_allocations": dict(nothing),
+        "oversize_segments": dict(nothing),
+        "requested_bytes": of_bytes("requested_bytes"),
+        "reserved_bytes": of_bytes("reserved_bytes"),
+        "reserved_bytes_by_private_pools": {},
+        "segment": level("segment", *pages),
     }
+
+
+def _counts(stats: dict[str, int]) -> dict[str, int]:
+    """What only grows, until `torch.cuda.reset_accumulated_memory_stats()`."""
+    pages = {"allocated": stats["pages_obtained"], "freed": stats["pages_given_back"]}
+    counts = {f"reserved_bytes.{name}": count * stats["page_bytes"] for name, count in pages.items()}
+    counts |= {f"segment.{name}": count for name, count in pages.items()}
+    totals = {
+        "allocation": (stats["requests_served"], stats["blocks"]),
+        "allocated_bytes": (stats["allocated_bytes.total"], stats["allocated_bytes.current"]),
+        "requested_bytes": (stats["requested_bytes.total"], stats["requested_bytes.current"]),
+    }
+    for name, (total, current) in totals.items():
+        counts |= {f"{name}.allocated": total, f"{name}.freed": total - current}
+    return {**counts, "num_alloc_retries": stats["retries"], "num_ooms": stats["requests_refused"]}
+
+
+def _forget_counts() -> None:
+    _counted_before.update(_counts(memory_stats()))
 
 
 def _summary(device: typing.Any = None, abbreviated: bool = False) -> str:
@@ -453,17 +552,30 @@ def _summary(device: typing.Any = None, abbreviated: bool = False) -> str:
 
 
 def _main() -> None:
-    """`python -m tonnage.torch [--plan FILE] SCRIPT …`: runs a script with the allocator."""
+    """`python -m tonnage.torch [--plan FILE] (-m MODULE | SCRIPT) …`: runs a script or a module with the allocator."""
     from tonnage import torch as own
 
     parser = argparse.ArgumentParser(
-        prog="python -m tonnage.torch", description="Runs a script with tonnage's allocator."
+        prog="python -m tonnage.torch",
+        usage="%(prog)s [-h] [--plan FILE] (-m MODULE | SCRIPT) ...",
+        description="Runs a script or a module with tonnage's allocator.",
     )
     parser.add_argument("--plan", metavar="FILE", help="a plan of `tonnage plan RECORDING --for-runtime`")
-    parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER)
+    # As Python's own option: what follows belongs to the module.
+    parser.add_argument("-m", metavar="MODULE", nargs=argparse.REMAINDER, help="a module, as with `python -m`")
+    parser.add_argument("script", metavar="SCRIPT", nargs="?", help="a script")
+    parser.add_argument("arguments", metavar="...", nargs=argparse.REMAINDER, help="arguments of the script or module")
     given = parser.parse_args()
+    if given.script is None and not given.m:
+        parser.error("name a script, or a module with -m")
     own.install(given.plan)
+    if given.m:
+        # `-mMODULE` without a space leaves the rest to the other arguments.
+        sys.argv = [*given.m, *filter(None, [given.script]), *given.arguments]
+        # As Python does for a module: what lies in the working directory can be imported.
+        sys.path[0] = os.getcwd()
+        runpy.run_module(given.m[0], run_name="__main__", alter_sys=True)
+        return
     sys.argv = [given.script, *given.arguments]
     # As Python does for a script: what lies beside it can be imported.
     sys.path[0] = given.script.rpartition("/")[0] or "."

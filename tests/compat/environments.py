@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+from rows import NEWEST
+
 PACKAGES = {
     "2.1.2": ["numpy<2", "torchvision==0.16.2", "transformers==4.36.2", "accelerate<1", "peft==0.7.1", "timm==0.9.12",
               "lightning==2.1.4"],
@@ -17,18 +19,18 @@ PACKAGES = {
               "xformers==0.0.33.post2"],
     "2.11.0": ["numpy", "transformers", "accelerate", "einops", "einx", "jaxtyping", "regex", "tiktoken"],
     "2.13.0": ["numpy", "transformers", "peft", "accelerate"],
-    "2.15.0": ["transformers", "accelerate", "lightning", "torchvision", "timm", "peft", "trl", "bitsandbytes",
-               "torchao", "diffusers", "ultralytics", "openai-whisper", "torch-geometric", "sentence-transformers",
-               "liger-kernel", "datasets", "einops", "cupy-cuda13x", "kornia", "monai", "open_clip_torch",
-               "gpytorch", "torchdiffeq", "x-transformers", "einx", "vector-quantize-pytorch", "stable-baselines3",
-               "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
+    NEWEST: ["transformers", "accelerate", "lightning", "torchvision", "timm", "peft", "trl", "bitsandbytes",
+             "torchao", "diffusers", "ultralytics", "openai-whisper", "torch-geometric", "sentence-transformers",
+             "liger-kernel", "datasets", "einops", "cupy-cuda13x", "kornia", "monai", "open_clip_torch",
+             "gpytorch", "torchdiffeq", "x-transformers", "einx", "vector-quantize-pytorch", "stable-baselines3",
+             "segmentation-models-pytorch", "scipy", "deepspeed", "megatron-core", "torchtitan", "torchtune"],
 }  # fmt: skip
 # Packages that bring a torch of their own. vLLM wants cuda-python, which writes over files of cuda-bindings.
 OWN = {
     "vllm-0.33.0": (["vllm==0.33.0"], ["cuda-bindings==13.5.0"]),
     "vllm-0.32.0": (["vllm==0.32.0"], ["cuda-bindings==13.5.0"]),
     "sglang-0.5.23": (["sglang==0.5.23"], []),
-    "transformers-5.23.0": (["torch==2.15.0", "transformers[serving]==5.23.0"], []),
+    "transformers-5.23.0": ([f"torch=={NEWEST}", "transformers[serving]==5.23.0"], []),
 }
 # Earlier versions of vLLM, whose logs are published, with everything as it was on a day: they set few upper limits.
 THEN = {

@@ -7,6 +7,9 @@ tonnage says of it. A program makes its own data and weights, because nothing is
 
 from dataclasses import dataclass, replace
 
+#: The newest release of torch that tonnage was verified with.
+NEWEST = "2.15.0"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -22,7 +25,7 @@ class Row:
     # How ranks are started: a module of Python and its options, which the program follows.
     launch: tuple = ()
     gpu: str = "rtx4090"
-    torch: str = "2.15.0"
+    torch: str = NEWEST
     # Further options of `tonnage run`.
     options: tuple = ()
     # "fits" or "does_not_fit", as it is on that GPU; "failed" where the script itself must fail; "no_device".
@@ -498,7 +501,7 @@ def on_ranks(name, packages, model, setting, program, *arguments, ranks=2, of=No
     # The verdict names the rank of each.
     says = rf'"rank": "{which[-1]}"'
     launch = (*launch, str(ranks)) if launch else ()
-    row = Row(name, packages, model, setting, program, arguments, launch, "h100-80gb", "2.15.0", options)
+    row = Row(name, packages, model, setting, program, arguments, launch, "h100-80gb", NEWEST, options)
     return replace(row, prints=prints, says=says, seconds=600, **more)
 
 
@@ -649,6 +652,6 @@ OTHER = [
     ("2.13.0", ("gpt_eager", "gpt_compile", "lora_8b", "generate", "masked_lm", "rnn", "distributions")),
 ]
 for torch, names in OTHER:
-    by_name = {row.name: row for row in ROWS if row.torch == "2.15.0"}
+    by_name = {row.name: row for row in ROWS if row.torch == NEWEST}
     for name in names:
         ROWS.append(replace(by_name[name], name=f"{name}_{torch}", torch=torch, ci=False))

@@ -5,7 +5,8 @@
     python3 tests/compat/run.py --only gpt --again  runs rows whose name has `gpt`, whether or not they have a result
     python3 tests/compat/run.py --ci                runs the slice of CI and fails if a row is not as on a GPU
     python3 tests/compat/run.py --page              writes the page from the results that are there
-    python3 tests/compat/run.py --check             fails if page or rows do not agree with the results
+    python3 tests/compat/run.py --check             fails if page or rows do not agree with the results, if a row has no
+                                                    result, or if one is too old (tests/results/stored.py)
     python3 tests/compat/run.py --environment 2.6.0 makes the environment of a torch, with the Python that it needs
 
 Results are appended to results.jsonl one by one, so it can be ended at any time and started again. A result counts for
@@ -28,11 +29,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from environments import OWN, PACKAGES, THEN, make
-from rows import ROWS
-
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "results"))
+
+import stored  # noqa: E402
+from environments import OWN, PACKAGES, THEN, make  # noqa: E402
+from rows import ROWS  # noqa: E402
 
 RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "compatibility.md"
@@ -42,17 +45,20 @@ OPENING = """
 
 <!-- page not run: made by tests/compat/run.py, which takes an hour and other torches -->
 
-{rows} programs, run with `tonnage run` on a machine without a GPU: {right} end as on a GPU, {limited} of these with a
-limit that the verdict names; {wrong} do not. torch {torches}; besides torch: {packages}.
+{rows} programs, run with `tonnage run --margin 0` on a machine without a GPU: {right} end as on a GPU, {limited} of
+these with a limit that the verdict names; {wrong} do not. torch {torches}; besides torch: {packages}.
 
 *Works* means: the script ends as on a GPU, with the exit code and the lines that it prints there as far as they do not
-depend on the values of kernels, and the verdict is the one that is expected: it fits, or it runs out of memory.
+depend on the values of kernels, and the verdict is the one that is expected: it fits, or it runs out of memory. With a
+margin of 0, little headroom does not make a verdict uncertain.
 *Limits* are what the verdict itself says it does not know. How each program ends on a GPU follows from its source; none
 of them was run on a real one.
 
 Peak is what PyTorch's blocks take, and in brackets what the device has in use with cache and context. Processor time
 and host memory (of the largest process) are of the whole dry run, with a debug build of tonnage on two shared cores.
 Weights are random and data is made by the program, because nothing is downloaded.
+
+{ages}
 
 The programs are in `tests/compat/programs`, what is expected of each in `tests/compat/rows.py`, the results in
 `tests/compat/results.jsonl`. The command runs what has no result yet, and can be ended and started again; the second
@@ -77,12 +83,7 @@ def digest(row):
 
 def results():
     """The last result of every row, by name."""
-    found = {}
-    if RESULTS.exists():
-        for line in RESULTS.read_text().splitlines():
-            result = json.loads(line)
-            found[result["name"]] = result
-    return found
+    return stored.read_results(RESULTS, "name")
 
 
 def tree_memory(group):
@@ -104,7 +105,9 @@ def run(row, tonnage, python):
     """One run in a folder of its own: the verdict, what the script printed, and what it cost."""
     with tempfile.TemporaryDirectory(prefix="compat-") as folder:
         program = shutil.copy(HERE / "programs" / row.program, folder)
-        line = [tonnage, "run", "--json", "--no-progress", "--gpu", row.gpu, *row.options, "-o", "out.tonnage", "--"]
+        # A row states whether the program runs out of memory. How much headroom it has is not part of that.
+        line = [tonnage, "run", "--json", "--no-progress", "--margin", "0", "--gpu", row.gpu, *row.options]
+        line += ["-o", "out.tonnage", "--"]
         line += [str(python), *row.launch, Path(program).name, *row.arguments]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTORCH_", "CUDA_", "TORCH"))}
         variables = {**kept, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
@@ -233,8 +236,13 @@ def state(row, result):
     return "works" + ("; limits: " + "; ".join(parts) if parts else "")
 
 
-def page(found):
-    known = [(row, found[row.name]) for row in ROWS if row.name in found and found[row.name]["digest"] == digest(row)]
+def current(found):
+    """The rows whose result is of their present program."""
+    return [(row, found[row.name]) for row in ROWS if row.name in found and found[row.name]["digest"] == digest(row)]
+
+
+def page(found, history, at):
+    known = current(found)
     right = [result for _, result in known if result["right"]]
     limited = sum(1 for row, result in known if "limits:" in state(row, result) and result["right"])
     torches = sorted({row.torch for row, _ in known}, key=lambda text: [int(part) for part in text.split(".")])
@@ -246,18 +254,36 @@ def page(found):
         "wrong": len(known) - len(right),
         "torches": ", ".join(torches),
         "packages": ", ".join(packages),
+        "ages": stored.sentence(history, [result for _, result in known], at),
     }
     lines = [OPENING.format(**names).strip(), ""]
-    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | processor s | host |"]
-    lines += ["|---" * 9 + "|"]
+    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | processor s | host | commit |"]
+    lines += ["|---" * 10 + "|"]
     for row, result in known:
         version = result["versions"].get(row.packages[0], "")
         name = row.packages[0] if row.packages[0] == "torch" else f"{row.packages[0]} {version}"
         peak = f"{size(result['peak_allocated'])} ({size(result['most_in_use'])})" if result["most_in_use"] else "–"
         cells = [name, row.model, row.setting, row.torch, row.gpu, state(row, result).replace("|", "/"), peak]
-        cells += [f"{result['cpu_seconds']:.0f}", size(result["host_bytes"])]
+        cells += [f"{result['cpu_seconds']:.0f}", size(result["host_bytes"]), stored.cell(result, history, at)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def check(found, history):
+    failures = 0
+    if missing := [row.name for row in ROWS if row.name not in found]:
+        failures += 1
+        print(f"without a result, so not on the page: {', '.join(missing)}")
+    if changed := [row.name for row in ROWS if row.name in found and found[row.name]["digest"] != digest(row)]:
+        failures += 1
+        print(f"changed since they were run: {', '.join(changed)}")
+    if not missing and not changed:
+        text = PAGE.read_text() if PAGE.exists() else ""
+        if text != page(found, history, stored.marked_commit(text)):
+            failures += 1
+            print("docs/compatibility.md is not what the results give: run tests/compat/run.py --page")
+    failures += len(stored.check(history, [(row.name, result) for row, result in current(found)]))
+    return 1 if failures else 0
 
 
 def main():
@@ -279,20 +305,16 @@ def main():
         make(arguments.environments, arguments.environment)
         return 0
     found = results()
-    if arguments.page or arguments.check:
-        text = page(found)
-        if arguments.page:
-            PAGE.write_text(text)
-            return 0
-        if missing := [row.name for row in ROWS if row.name not in found]:
-            print(f"without a result, so not on the page: {', '.join(missing)}")
-        stale = [row.name for row in ROWS if row.name in found and found[row.name]["digest"] != digest(row)]
-        if stale:
-            print(f"changed since they were run: {', '.join(stale)}")
-        if not PAGE.exists() or PAGE.read_text() != text:
-            print("docs/compatibility.md is not what the results give: run tests/compat/run.py --page")
-            return 1
-        return 1 if stale else 0
+    history = stored.History()
+    if arguments.page:
+        PAGE.write_text(page(found, history, history.code_commit()))
+        return 0
+    if arguments.check:
+        return check(found, history)
+    stamp = {}
+    if not arguments.ci:
+        history.check_binary(arguments.tonnage)
+        stamp = history.stamp()
     missing, wrong, done = set(), [], 0
     for row in ROWS:
         if arguments.only not in row.name or arguments.torch not in ("", row.torch) or (arguments.ci and not row.ci):
@@ -318,15 +340,14 @@ def main():
             wrong.append(row.name)
             print("    " + "\n    ".join(printed.splitlines()[-15:]), flush=True)
         if not arguments.ci:
-            with open(RESULTS, "a") as file:
-                file.write(json.dumps(result) + "\n")
+            stored.append_result(RESULTS, {**result, **stamp})
     if missing:
         print(f"left out, without an environment: {', '.join(sorted(missing))}")
     print(f"{done - len(wrong)} passed, {len(wrong)} failed")
     if not arguments.ci and done:
-        PAGE.write_text(page(results()))
+        PAGE.write_text(page(results(), history, history.code_commit()))
     return 1 if arguments.ci and wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stored.end_with(main))

@@ -15,8 +15,8 @@ WORKSPACE = (
     " 9.10 (torch 2.9.1) 1.02 GiB more are in use"
 )
 BESIDE = (
-    "memory beside PyTorch that is not counted: with 350 MiB more, the most that was seen, it is the published one; the"
-    " verdict of the larger batch says that it fits only if this takes less"
+    "memory outside PyTorch that is not counted: with 350 MiB more, the most that was seen, it is the published one."
+    " The verdict of the larger batch is uncertain, because its headroom is less"
 )
 UNTOLD = (
     "workspace of a convolution, which cuDNN below 9.8 does not tell without a GPU (the verdict says so); with cuDNN"

@@ -19,6 +19,13 @@ def difference(figure):
     return 100 * (figure["dry"] - figure["real"]) / figure["real"] if figure["real"] else 0.0
 
 
+def optimistic(figure):
+    """Whether the dry run completes more than the real GPU did."""
+    if figure["unit"] == "fits":
+        return figure["dry"] == "fits" and figure["real"] != "fits"
+    return figure["dry"] > figure["real"]
+
+
 def kind(figure):
     if figure["unit"] in ("batch", "events", "fits"):
         return figure["unit"]
@@ -44,7 +51,14 @@ def quantile(values, part):
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
-def tables(known):
+def thresholds_of(figures):
+    """How many thresholds of running out of memory there are, how many are right, and how many are optimistic."""
+    thresholds = [figure for figure in figures if kind(figure) in ("batch", "fits")]
+    right = sum(1 for figure in thresholds if figure["real"] == figure["dry"])
+    return len(thresholds), right, sum(1 for figure in thresholds if optimistic(figure))
+
+
+def tables(known, commit):
     rows = [(job, result, figure) for job, result in known for figure in result["figures"]]
     authors = sorted({SOURCES[job.source][2] for job, _, _ in rows}, key=str.lower)
     by_kind = defaultdict(list)
@@ -56,7 +70,8 @@ def tables(known):
         name = next((name for name in ("reserved", "in use") if name in one["what"]), "allocated")
         groups[next(title for title in groups if title.startswith(name))].append(abs(difference(one)))
     thresholds = by_kind["batch"] + by_kind["fits"]
-    right = sum(1 for _, _, figure in thresholds if figure["real"] == figure["dry"])
+    _, right, too_large = thresholds_of(figure for _, _, figure in rows)
+    wrong = len(thresholds) - right
     whole = sum(1 for _, _, figure in by_kind["events"] if figure["real"] == figure["dry"])
     above = [row for row in measured if abs(difference(row[2])) > 1] + [
         row for row in thresholds + by_kind["events"] if row[2]["real"] != row[2]["dry"]
@@ -76,6 +91,8 @@ def tables(known):
         "",
         f"* Thresholds of running out of memory: {right} of {len(thresholds)} right"
         + (f" ({100 * right / len(thresholds):.0f} %)." if thresholds else "."),
+        f"* Direction of the {wrong} misses: {too_large} false *fits* (the dry run completes a batch that the real GPU"
+        f" refused), {wrong - too_large} false *does not fit*.",
         f"* Traces of which every event agrees in order, with its size: {whole} of {len(by_kind['events'])}.",
         f"* Differences above 1 %, and thresholds and traces that are not the same: {len(above)}; of {unknown} of them"
         " the cause is unknown.",
@@ -83,7 +100,7 @@ def tables(known):
     ]
     for unit, title in TITLES.items():
         if by_kind[unit]:
-            text += [f"### {title}", "", *table(by_kind[unit], unit), ""]
+            text += [f"### {title}", "", *table(by_kind[unit], unit, commit), ""]
     text += ["### Commands", "", *commands(known), ""]
     return "\n".join(text)
 
@@ -95,8 +112,8 @@ def cause(job, figure):
     return ""
 
 
-def table(rows, unit):
-    lines = ["| author | torch | GPU | what | real | dry | difference | cause |", "|---" * 8 + "|"]
+def table(rows, unit, commit):
+    lines = ["| author | torch | GPU | what | real | dry | difference | cause | commit |", "|---" * 9 + "|"]
     for job, result, figure in rows:
         same = figure["real"] == figure["dry"]
         if unit == "bytes":
@@ -107,7 +124,7 @@ def table(rows, unit):
         if not words and not same and (unit != "bytes" or abs(difference(figure)) > 1):
             words = "unknown"
         cells = [SOURCES[job.source][2], job.torch, job.gpu, figure["what"], shown(figure, figure["real"])]
-        lines.append(f"| {' | '.join([*cells, shown(figure, figure['dry']), apart, words])} |")
+        lines.append(f"| {' | '.join([*cells, shown(figure, figure['dry']), apart, words, commit(result)])} |")
     return lines
 
 

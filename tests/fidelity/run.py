@@ -5,10 +5,12 @@
     python3 tests/fidelity/run.py --only timm       those whose name has `timm`; with --again even if they have one
     python3 tests/fidelity/run.py --fetch timm      clones a source into the folder of sources
     python3 tests/fidelity/run.py --page            writes the tables from the results that are there
-    python3 tests/fidelity/run.py --check           fails if the page does not agree with the results
+    python3 tests/fidelity/run.py --check           fails if a page does not agree with the results, if a job has no
+                                                    result and is not in not_run.toml, or if a result is too old
 
-A job runs a published script and gives figures, each with the published value and the one of the dry run. Results are
-appended to results.jsonl, so it can be ended at any time. Environments are those of tests/compat.
+A job runs a published script and gives figures, each with the published value and the one of the dry run. Figures come
+from the output of the script. The verdict and the exit code do not decide them, so the margin does not matter. Results
+are appended to results.jsonl, so it can be ended at any time. Environments are those of tests/compat.
 """
 
 import argparse
@@ -23,16 +25,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
-import jobs
-import serving
-from sources import SOURCES, get
+import tomllib
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent / "results"))
+
+import jobs  # noqa: E402
+import serving  # noqa: E402
+import stored  # noqa: E402
+from sources import SOURCES, get  # noqa: E402
+
 RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "fidelity.md"
+#: Jobs without a result of their present code, with the reason of each.
+NOT_RUN = HERE / "not_run.toml"
+#: Pages that repeat figures of PAGE.
+REPEATED = (ROOT / "README.md", ROOT / "docs" / "concepts" / "limits.md")
 BEGIN, END = "<!-- figures: begin, made by tests/fidelity/run.py -->", "<!-- figures: end -->"
 LOGS, LOGS_END = "<!-- logs: begin, made by tests/fidelity/run.py -->", "<!-- logs: end -->"
 
@@ -93,12 +105,7 @@ def digest(job):
 
 
 def results():
-    found = {}
-    if RESULTS.exists():
-        for line in RESULTS.read_text().splitlines():
-            result = json.loads(line)
-            found[result["job"]] = result
-    return found
+    return stored.read_results(RESULTS, "job")
 
 
 def current(found):
@@ -107,8 +114,74 @@ def current(found):
     ]
 
 
+def not_run():
+    """The reason of each job that has no result, by its name."""
+    groups = tomllib.loads(NOT_RUN.read_text())["jobs"]
+    return {name: group["reason"] for group in groups for name in group["names"]}
+
+
+def without_result(known, reasons):
+    """Where jobs without a result and the jobs of not_run.toml are not the same."""
+    done, names = {job.name for job, _ in known}, [job.name for job in jobs.JOBS]
+    differences = {
+        "without a result, and without a reason in not_run.toml": [
+            name for name in names if name not in done and name not in reasons
+        ],
+        "in not_run.toml, but with a result": [name for name in reasons if name in done],
+        "in not_run.toml, but not a job": [name for name in reasons if name not in names],
+    }
+    return [f"{what}: {', '.join(found)}" for what, found in differences.items() if found]
+
+
 def between(page, begin, end, text):
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n\n{text}\n{end}", page, flags=re.S)
+
+
+def render_page(before, history, at):
+    from page import tables
+
+    known = current(results())
+    scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
+    logs = [(log, result) for job, result in known for log in serving.LOGS if log.name == job.name]
+
+    def commit(result):
+        return stored.cell(result, history, at)
+
+    counts = Counter(not_run().values())
+    missing = f"{len(jobs.JOBS) - len(known)} of {len(jobs.JOBS)} jobs have no result of their present code:"
+    reasons = "\n".join(f"* {count}: {reason}." for reason, count in counts.items())
+    ages = f"{stored.sentence(history, [result for _, result in known], at)}\n\n{missing}\n\n{reasons}"
+    text = between(before, BEGIN, END, f"{ages}\n\n{tables(scripts, commit)}")
+    return between(text, LOGS, LOGS_END, serving.table(logs, commit) + "\n")
+
+
+def repeated(known):
+    """The words about thresholds on the pages of REPEATED."""
+    from page import thresholds_of
+
+    figures = [figure for job, result in known if job.measure is not serving.measure for figure in result["figures"]]
+    number, right, too_large = thresholds_of(figures)
+    return [
+        f"{right} of {number} thresholds of running out of memory",
+        f"{too_large} of the {number - right} misses are false *fits*",
+    ]
+
+
+def check(history):
+    failures, before, known = 0, PAGE.read_text(), current(results())
+    if differences := without_result(known, not_run()):
+        failures += 1
+        print("\n".join(differences))
+    elif render_page(before, history, stored.marked_commit(before)) != before:
+        failures += 1
+        print("docs/fidelity.md is not what the results give: run tests/fidelity/run.py --page")
+    for page in REPEATED:
+        for words in repeated(known):
+            if words not in " ".join(page.read_text().split()):
+                failures += 1
+                print(f"{page.relative_to(ROOT)} does not have “{words}”, as the results give")
+    failures += len(stored.check(history, [(job.name, result) for job, result in known]))
+    return 1 if failures else 0
 
 
 def main():
@@ -128,21 +201,14 @@ def main():
         arguments.sources.mkdir(parents=True, exist_ok=True)
         get(arguments.sources, arguments.fetch)
         return 0
-    if arguments.page or arguments.check:
-        from page import tables
-
-        before = PAGE.read_text()
-        known = current(results())
-        scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
-        logs = [(log, result) for job, result in known for log in serving.LOGS if log.name == job.name]
-        text = between(before, BEGIN, END, tables(scripts))
-        text = between(text, LOGS, LOGS_END, serving.table(logs) + "\n")
-        if arguments.page:
-            PAGE.write_text(text)
-        elif text != before:
-            print("docs/fidelity.md is not what the results give: run tests/fidelity/run.py --page")
-            return 1
+    history = stored.History()
+    if arguments.page:
+        PAGE.write_text(render_page(PAGE.read_text(), history, history.code_commit()))
         return 0
+    if arguments.check:
+        return check(history)
+    history.check_binary(arguments.tonnage)
+    stamp = history.stamp()
     found, done, missing = results(), 0, set()
     for job in jobs.JOBS:
         if arguments.only not in job.name or arguments.torch not in ("", job.torch) or done >= arguments.at_most:
@@ -164,6 +230,7 @@ def main():
         done += 1
         result = {
             "job": job.name,
+            **stamp,
             "digest": digest(job),
             "torch": context.verdict.get("torch", job.torch),
             "gpu": job.gpu,
@@ -179,8 +246,7 @@ def main():
         for figure in figures:
             if figure["real"] != figure["dry"]:
                 print(f"    {figure['what']}: real {figure['real']}, dry {figure['dry']} {figure['unit']}", flush=True)
-        with open(RESULTS, "a") as file:
-            file.write(json.dumps(result) + "\n")
+        stored.append_result(RESULTS, result)
     if missing:
         print(f"left out, without a source or an environment: {', '.join(sorted(missing))}")
     print(f"{done} done")
@@ -188,4 +254,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stored.end_with(main))

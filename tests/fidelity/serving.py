@@ -95,7 +95,7 @@ def difference(found):
     return None
 
 
-def table(known):
+def table(known, commit):
     """The table of the page, and its first sentence."""
     lines, apart, listed = [], [], []
     for log, result in known:
@@ -113,16 +113,17 @@ def table(known):
         kv = [" = ".join(filter(None, (cell("kv", found, side), cell("tokens", found, side)))) for side in (0, 1)]
         words = "; ".join(filter(None, (log.note, log.cause if abs(off) > 1 else "")))
         version = log.environment.removeprefix("vllm-").partition("+")[0]
-        cells = [version, log.gpu, f"{log.what} ({log.source})", "<br>".join(pairs), *kv, f"{off:+.2f} %", words]
+        cells = [version, log.gpu, f"{log.what} ({log.source})", "<br>".join(pairs), *kv]
+        cells += [f"{off:+.2f} %", words, commit(result)]
         lines.append(f"| {' | '.join(cells)} |")
-    head = "| vLLM | GPU | model, settings | terms in GiB, real / dry | KV cache, real | dry | difference | |"
+    head = "| vLLM | GPU | model, settings | terms in GiB, real / dry | KV cache, real | dry | difference | | commit |"
     first = (
         f"{len(listed)} logs of a list that was made before any was run: the size of the KV cache is within 2 % of the"
         f" real one in {near(listed)}, and the median difference is {statistics.median(listed):.2f} %. With"
         f" {len(apart) - len(listed)} that were found later: {near(apart)} of {len(apart)}, and"
         f" {statistics.median(apart):.2f} %."
     )
-    return "\n".join([first, "", head, "|---" * 8 + "|", *lines])
+    return "\n".join([first, "", head, "|---" * 9 + "|", *lines])
 
 
 def near(differences):

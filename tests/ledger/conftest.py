@@ -7,6 +7,7 @@
 import json
 import os
 import subprocess
+import tempfile
 
 import pytest
 from programs import compiled
@@ -56,7 +57,8 @@ def run(tmp_path):
             capture_output=True,
             text=True,
             timeout=600,
-            env={**os.environ, **(environment or {})},
+            # Tests read what their programs write.
+            env={**os.environ, "TONNAGE_PASS_THROUGH": tempfile.gettempdir(), **(environment or {})},
         )
         return Ran(done, recording)
 

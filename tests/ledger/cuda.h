@@ -27,6 +27,39 @@ int cuMemRelease(address handle);
 int cuMemMap(address start, size_t bytes, size_t offset, address handle, unsigned long long flags);
 int cuMemUnmap(address start, size_t bytes);
 int cusolverDnCreateParams(void **parameters);
+int cudaStreamSynchronize(void *stream);
+int cudaStreamDestroy(void *stream);
+int cudaGetSymbolAddress(void **found, const void *symbol);
+struct extent {
+    unsigned x, y, z;
+};
+int cudaLaunchKernel(
+    const void *kernel, struct extent grid, struct extent block, void **arguments, size_t shared, void *stream);
+void **__cudaRegisterFatBinary(void *binary);
+void __cudaUnregisterFatBinary(void **binary);
+void __cudaRegisterFunction(
+    void **binary, const char *host, char *device, const char *name, int threads, void *thread, void *block,
+    void *block_extent, void *grid_extent, int *warp);
+void __cudaRegisterVar(
+    void **binary, char *host, char *device, const char *name, int external, size_t bytes, int constant, int global);
+int cuModuleLoadData(void **module, const void *image);
+int cuModuleGetGlobal_v2(address *start, size_t *bytes, void *module, const char *name);
+int cuModuleUnload(void *module);
+int cublasCreate_v2(void **handle);
+int cublasDestroy_v2(void *handle);
+int cublasSetStream_v2(void *handle, void *stream);
+int cublasSgemm_v2(
+    void *handle, int a_form, int b_form, int m, int n, int k, const float *alpha, const void *a, int a_step,
+    const void *b, int b_step, const float *beta, void *c, int c_step);
+int cublasLtMatrixLayoutCreate(
+    void **layout, int type, unsigned long long rows, unsigned long long columns, long long step);
+int cusparseCreate(void **handle);
+int cusparseSetPointerMode(void *handle, int mode);
+int ncclGetUniqueId(void *id);
+int ncclCommInitAll(void **communicators, int count, const int *devices);
+int ncclAllReduce(
+    const void *from, void *to, size_t count, int type, int operation, void *communicator, void *stream);
+int ncclCommDestroy(void *communicator);
 
 #define MIB ((size_t)1 << 20)
 #define GIB ((size_t)1 << 30)

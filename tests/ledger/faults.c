@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "cuda.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -242,28 +243,93 @@ static int locked_out(void) {
 
 /* Forks while other threads are in the middle of calls: every child ends. */
 static atomic_int stop;
-static void *keeps_calling(void *unused) {
-    void *block;
-    while (!stop) {
-        cudaMalloc(&block, 2 * MIB);
-        report(block, 512, 512);
-        report(block, -512, 0);
-        cudaFree(block);
-    }
-    return unused;
+static void allocate(void) {
+    void *block = 0;
+    cudaMalloc(&block, 2 * MIB);
+    report(block, 512, 512);
+    report(block, -512, 0);
+    cudaFree(block);
+}
+
+static int symbol[4];
+static void launch(void) {
+    struct extent one = {1, 1, 1};
+    static const char kernel;
+    void *stream = 0, *found = 0, *module = 0;
+    size_t bytes;
+    address variable;
+    void **binary = __cudaRegisterFatBinary(0);
+    __cudaRegisterFunction(binary, &kernel, "kernel", "kernel", -1, 0, 0, 0, 0, 0);
+    __cudaRegisterVar(binary, (char *)symbol, (char *)symbol, "symbol", 0, sizeof symbol, 0, 0);
+    cudaGetSymbolAddress(&found, symbol);
+    cuModuleLoadData(&module, ".version 8.0 .visible .global .b8 table[64];");
+    cuModuleGetGlobal_v2(&variable, &bytes, module, "table");
+    cuModuleUnload(module);
+    cudaStreamCreate(&stream);
+    cudaLaunchKernel(&kernel, one, one, 0, 0, stream);
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    __cudaUnregisterFatBinary(binary);
+}
+
+static void multiply(void) {
+    void *handle = 0, *sparse = 0, *layout = 0;
+    cublasCreate_v2(&handle);
+    cublasSetStream_v2(handle, 0);
+    cublasSgemm_v2(handle, 0, 0, 8, 8, 8, 0, 0, 8, 0, 8, 0, 0, 8);
+    cublasDestroy_v2(handle);
+    cublasLtMatrixLayoutCreate(&layout, 0, 8, 8, 8);
+    cusparseCreate(&sparse);
+    cusparseSetPointerMode(sparse, 1);
+}
+
+static void reduce(void) {
+    struct {
+        char name[128];
+    } id;
+    void *ranks = 0, *block = 0;
+    ncclGetUniqueId(&id);
+    ncclCommInitAll(&ranks, 1, 0);
+    cudaMalloc(&block, MIB);
+    ncclAllReduce(block, block, 16, 7, 0, ranks, 0);
+    cudaStreamSynchronize(0);
+    ncclCommDestroy(ranks);
+    cudaFree(block);
+}
+
+/* Libraries register kernels while the loader is at work. */
+static void load(void) {
+    void *library = dlopen("libnccl.so.2", RTLD_NOW);
+    if (library) dlclose(library);
+    library = dlopen("libcudart.so.13", RTLD_NOW);
+    if (library) dlclose(library);
+}
+
+static void (*const CALLS[])(void) = {allocate, launch, multiply, reduce, load};
+enum { CALLERS = sizeof CALLS / sizeof *CALLS };
+
+static void *keeps_calling(void *call) {
+    while (!stop) CALLS[(intptr_t)call]();
+    return 0;
+}
+
+/* The calls of all threads but those of the loader, which C does not allow in such a child. */
+static void call_in_child(void) {
+    for (int call = 0; call < CALLERS - 1; call++) CALLS[call]();
+    free_bytes();
 }
 
 static int forks(void) {
     void *parameters;
     cusolverDnCreateParams(&parameters); /* A function that is counted, so there is something to write at the end. */
     malloc_or_die(MIB);
-    pthread_t threads[2];
-    for (int i = 0; i < 2; i++) pthread_create(&threads[i], 0, keeps_calling, 0);
+    pthread_t threads[CALLERS];
+    for (intptr_t i = 0; i < CALLERS; i++) pthread_create(&threads[i], 0, keeps_calling, (void *)i);
     int hung = 0, status;
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < 25; i++) {
         pid_t child = fork();
         if (child == 0) {
-            free_bytes();
+            call_in_child();
             exit(0);
         }
         int patience = 5000;
@@ -275,7 +341,7 @@ static int forks(void) {
         }
     }
     stop = 1;
-    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    for (int i = 0; i < CALLERS; i++) pthread_join(threads[i], 0);
     printf("hung %d\n", hung);
     return 0;
 }

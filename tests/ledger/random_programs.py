@@ -28,7 +28,8 @@ def problems(program, seed, folder):
     devices, capacity = 1 + seed % 3, CAPACITIES[seed // 3 % len(CAPACITIES)]
     answers, recording = folder / f"{seed}.txt", folder / f"{seed}.tonnage"
     line = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "--gpus", devices, "--capacity", capacity]
-    line += ["--context", CONTEXT, "--no-progress", "--json", "-o", recording, "--", program, seed, devices, answers]
+    line += ["--context", CONTEXT, "--pass-through", folder, "--no-progress", "--json", "-o", recording]
+    line += ["--", program, seed, devices, answers]
     line = [str(word) for word in line]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120)
     recording.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ def test_a_runtime_that_is_linked_statically_is_named(run, runtime):
 
 
 def test_the_words_say_what_can_and_what_cannot_be_done(runtime, tmp_path):
-    line = [os.environ["TONNAGE"], "run", "-o", tmp_path / "run.tonnage", "--", runtime, "runtime"]
+    line = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "-o", tmp_path / "run.tonnage", "--", runtime, "runtime"]
     said = subprocess.run(line, capture_output=True, text=True, check=False).stdout
     assert said.splitlines()[1] == "no verdict: this program uses CUDA through runtime, and PyTorch did not use a GPU"
     assert "linked statically" in said and "import torch first" in said

@@ -70,6 +70,9 @@ def dialogue(folder, talk):
 
     async def all_of_it():
         variables = {name: os.environ[name] for name in ("TONNAGE_STANDIN",) if name in os.environ}
+        # The test reads what its jobs write.
+        variables["TONNAGE_PASS_THROUGH"] = str(folder)
+        variables["TONNAGE_GPU"] = "h100-80gb"
         server = StdioServerParameters(command=TONNAGE[0], args=[*TONNAGE[1:], "mcp"], cwd=str(folder), env=variables)
         async with stdio_client(server) as streams, ClientSession(*streams) as session:
             await session.initialize()

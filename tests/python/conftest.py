@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """The tests of the Python package: the installed wheel with the real torch, one recording for many of them."""
 
+import os
+import tempfile
 import textwrap
 
 import pytest
 import tonnage
 
+#: The GPU of tests that do not name one.
+os.environ.setdefault("TONNAGE_GPU", "h100-80gb")
+
 pytest_plugins = ["pytester"]
+
+# Tests read what their jobs write.
+os.environ["TONNAGE_PASS_THROUGH"] = tempfile.gettempdir()
 
 TRAIN = textwrap.dedent(
     """

@@ -268,3 +268,19 @@ def test_fit_finds_the_largest_value_of_a_range(job):
         tonnage.fit(["train.py", "{batch}"], cwd=job, batch="7")
     with pytest.raises(tonnage.Error, match="does not grow"):
         tonnage.fit(["train.py", "{batch}"], cwd=job, batch=range(9, 1))
+
+
+@pytest.mark.parametrize("side_effects", [False, True])
+def test_a_dry_run_changes_files_only_where_that_is_asked_for(tmp_path, monkeypatch, side_effects):
+    monkeypatch.delenv("TONNAGE_PASS_THROUGH")
+    (tmp_path / "best.txt").write_text("precious")
+    (tmp_path / "train.py").write_text(
+        "import torch\ntorch.zeros(1, device='cuda')\nopen('best.txt', 'w').write('ruined')\n"
+    )
+    verdict = tonnage.dry_run(["train.py"], gpu="rtx4090", capture=True, cwd=tmp_path, side_effects=side_effects)
+    assert verdict.fits
+    assert (tmp_path / "best.txt").read_text() == ("ruined" if side_effects else "precious")
+    assert (verdict.to_dict()["files"] is None) == side_effects
+    fit = tonnage.fit(["train.py", "{n}"], gpu="rtx4090", n=[1, 2], cwd=tmp_path, side_effects=side_effects)
+    assert fit
+    assert (tmp_path / "best.txt").read_text() == ("ruined" if side_effects else "precious")

@@ -27,12 +27,12 @@ def width():
     return 4096
 
 
-@pytest.mark.tonnage(gpu="a100-40gb", peak="2 GiB", reserved="1 GiB")
+@pytest.mark.tonnage(gpu="a100-40gb", peak_used="2 GiB", reserved="1 GiB")
 def test_fits(width):
     train(width)
 
 
-@pytest.mark.tonnage(gpu="a100-40gb", peak="512 MiB")
+@pytest.mark.tonnage(gpu="a100-40gb", peak_used="512 MiB")
 def test_over_budget(width):
     train(width)
 
@@ -58,7 +58,7 @@ def test_skips():
     pytest.skip("not today")
 
 
-@pytest.mark.tonnage(peak="1 GiB")
+@pytest.mark.tonnage(peak_used="1 GiB")
 def test_without_a_name():
     pass
 
@@ -111,3 +111,36 @@ def test_recordings_are_kept_where_asked(session):
     folder, _ = session
     kept = folder / "kept" / "test-planted.py-test-over-budget.tonnage"
     assert tonnage.load(kept).explain().used > 512 << 20
+
+
+WRITES = """
+import pytest
+import torch
+
+
+def write():
+    torch.zeros(3, device="cuda")
+    with open("best.txt", "w") as file:
+        file.write("ruined")
+
+
+@pytest.mark.tonnage(gpu="rtx4090")
+def test_writes():
+    write()
+
+
+@pytest.mark.tonnage(gpu="rtx4090", side_effects=True)
+def test_writes_for_real():
+    write()
+"""
+
+
+@pytest.mark.parametrize(("name", "text"), [("test_writes", "precious"), ("test_writes_for_real", "ruined")])
+def test_a_marked_test_changes_files_only_where_that_is_asked_for(tmp_path, monkeypatch, name, text):
+    monkeypatch.delenv("TONNAGE_PASS_THROUGH")
+    (tmp_path / "test_planted.py").write_text(WRITES)
+    (tmp_path / "best.txt").write_text("precious")
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"test_planted.py::{name}"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "best.txt").read_text() == text

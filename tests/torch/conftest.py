@@ -10,6 +10,7 @@ CI runs a slice: what is named in `WHOLE` is left out unless `TORCH_TESTS=all`.
 import json
 import os
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,20 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 TONNAGE = os.environ.get("TONNAGE", str(Path(__file__).parents[2] / "target" / "debug" / "tonnage"))
 PYTHON = os.environ.get("TORCH_PYTHON", "python")
+#: The GPU of tests that do not name one.
+os.environ.setdefault("TONNAGE_GPU", "h100-80gb")
+
+# Tests read what their jobs write; test_harmless.py takes this out again.
+os.environ["TONNAGE_PASS_THROUGH"] = tempfile.gettempdir()
 
 #: Tests that take long and have a shorter one beside them: parts of their names.
 WHOLE = (
     "test_changes.py::test_a_change_gives_what_the_printed_lines_give[",
     "test_fit.py::test_a_constant_of_the_script_has_another_value",
+    "test_harmless.py::test_files_are_as_before_and_the_job_sees_its_writes[fabric.py-preload]",
+    "test_harmless.py::test_files_are_as_before_and_the_job_sees_its_writes[trainer.py-preload]",
+    "test_harmless.py::test_fit_leaves_the_files_that_an_import_writes[overlay]",
+    "test_harmless.py::test_fit_leaves_the_directory_of_a_script_that_rotates_checkpoints[overlay]",
     "test_host.py::test_a_model_built_on_the_host_costs_no_memory_there[True-False]",
     "test_plugged.py::test_less_is_reserved[script1]",
     "test_ranks.py::test_every_collective_operator_and_type[8]",
@@ -87,14 +97,20 @@ def environment(**more):
 def tonnage(tmp_path):
     """Runs `tonnage run` with a script of this folder; `--json` unless told otherwise."""
 
-    def run(script, *arguments, options=(), command=None, json=True, timeout=300, **variables):
+    def run(script, *arguments, options=(), command=None, json=True, timeout=300, hook_may_fail=False, **variables):
         recording = tmp_path / f"{len(list(tmp_path.glob('*.tonnage')))}.tonnage"
         command = command or [PYTHON, str(SCRIPTS / script), *arguments]
-        line = [TONNAGE, "run", *(["--json"] if json else []), "-o", str(recording), *options, "--", *command]
+        # A test that sets the capacity is about the last byte, and not about the margin.
+        exact = ["--margin", "0"] if "--capacity" in options and "--margin" not in options else []
+        line = [TONNAGE, "run", *(["--json"] if json else []), "-o", str(recording), *options, *exact]
+        line += ["--", *command]
         started = time.monotonic()
         done = subprocess.run(
             line, capture_output=True, text=True, timeout=timeout, env=environment(**variables), cwd=tmp_path
         )
-        return Result(done.returncode, done.stdout, done.stderr, time.monotonic() - started, recording)
+        result = Result(done.returncode, done.stdout, done.stderr, time.monotonic() - started, recording)
+        if json and done.stdout and not hook_may_fail:
+            assert not result.verdict.get("hook_failures"), result.verdict["hook_failures"]
+        return result
 
     return run

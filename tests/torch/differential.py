@@ -42,6 +42,8 @@ from pathlib import Path
 
 MIB = 1 << 20
 GIB = 1 << 30
+# The newest release of torch that tonnage was verified with.
+NEWEST = "2.15"
 ROOT = Path(__file__).resolve().parents[2]
 # Where the stand-in puts the first device, and how much room it gives it.
 ADDRESS_BASE = 0x1000_0000_0000
@@ -216,7 +218,7 @@ class Real:
         self.graphs_made = 0
         self.capturing = False
         self.standin = ctypes.CDLL(None)
-        self.standin.tonnage_hold.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+        self.standin.tonnage_hold_stream.argtypes = [ctypes.c_void_p, ctypes.c_bool]
         torch.cuda.init()
         self.device = torch.device("cuda", 0)
         free, total = torch.cuda.mem_get_info()
@@ -340,7 +342,7 @@ class Real:
 
     def hold(self, stream, hold):
         self.note(f"{'hold' if hold else 'let'} {self.handles[stream]}")
-        self.standin.tonnage_hold(self.handles[stream], hold)
+        self.standin.tonnage_hold_stream(self.handles[stream], hold)
 
     def empty_cache(self):
         self.risk()
@@ -724,7 +726,7 @@ def compare(real, policy, whole, outcome, complaint):
     """Reads both texts in step up to the first line that differs."""
     call, before = "", []
     with open(real) as left, open(policy) as right:
-        old = any(line.startswith("> rules") and line != "> rules 2.15\n" for line in itertools.islice(left, 3))
+        old = any(line.startswith("> rules") and line != f"> rules {NEWEST}\n" for line in itertools.islice(left, 3))
         left.seek(0)
         if old:
             left, right = without_pools(left), without_pools(right)
@@ -803,7 +805,7 @@ def summary(outcomes):
 
 def golden_plans(version):
     """What the golden scripts are made of; of an older torch there is one."""
-    if version != "2.15":
+    if version != NEWEST:
         return [Plan(f"torch-{version}", kind="few", streams=2, capacity=GIB, order="descending")]
     return [
         Plan("default", capacity=4 * GIB),

@@ -111,3 +111,50 @@ def test_an_operator_leaves_results_undefined(tonnage, tmp_path):
     run = tonnage("", command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "(3, 5)" in run.err
+
+
+SLOTS = """
+import importlib.machinery
+import sys
+
+import torch
+
+
+class Loader:
+    # Nothing can be assigned to it, and one loader serves several modules.
+    __slots__ = ()
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        assert module.__spec__.loader is module.__loader__ is loader
+        module.executed = True
+
+
+loader = Loader()
+
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name in ("vllm", "vllm.envs", "vllm.other"):
+            return importlib.machinery.ModuleSpec(name, loader, is_package=name == "vllm")
+
+
+sys.meta_path.append(Finder())
+import vllm.envs
+import vllm.other
+
+assert vllm.envs.executed and vllm.other.executed
+torch.ones(1, device="cuda")
+print("imported")
+"""
+
+
+def test_a_loader_with_slots_is_left_as_it_is(tonnage, tmp_path):
+    # The hook watches the import of vllm.envs.
+    script = tmp_path / "script.py"
+    script.write_text(SLOTS)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "imported" in run.err.splitlines()

@@ -263,3 +263,70 @@ def test_too_late_is_said(tmp_path):
     line = [TONNAGE, "run", "--gpu", "rtx3090", "--", PYTHON, str(tmp_path / "late.py"), LIBRARY, "x"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path)
     assert "PyTorch has used CUDA already" in done.stderr + done.stdout
+
+
+def test_pytorch_answers_about_memory(tonnage, tmp_path):
+    native = tmp_path / "native.py"
+    native.write_text(
+        "import torch\ntorch.zeros(1, device='cuda')\nprint('keys', ','.join(sorted(torch.cuda.memory_stats())))\n"
+    )
+    keys = tonnage(None, command=[PYTHON, str(native)], options=["--gpu", "rtx3090"], json=False)
+    keys = next(line for line in keys.out.splitlines() if line.startswith("keys ")).split()[1]
+    assert len(keys.split(",")) > 100
+    result = tonnage(
+        None,
+        command=plugged("plugged_answers.py", keys),
+        options=["--gpu", "rtx3090"],
+        json=False,
+        PYTORCH_CUDA_ALLOC_CONF="garbage_collection_threshold:0.8",
+    )
+    assert result.code == 0, result.out + result.err
+    assert "every answer is true" in result.out
+    warning = "PYTORCH_CUDA_ALLOC_CONF=garbage_collection_threshold:0.8 has no effect"
+    assert (result.out + result.err).count(warning) == 1
+
+
+def test_a_plan_after_the_first_request_is_said(tonnage, tmp_path):
+    plan = tmp_path / "some.plan"
+    plan.write_text("tonnage plan 1\nend 0\n")
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import sys, torch\ntorch.zeros(1, device='cuda')\n"
+        "own = sys.modules['tonnage.torch']\n"
+        f"own._set_plan(own._functions(), {str(plan)!r})\n"
+    )
+    result = tonnage(None, command=plugged(str(script)), options=["--gpu", "rtx3090"], json=False)
+    assert "the plan comes too late: memory was requested already" in result.err, result.err
+    assert "line -1" not in result.err
+
+
+def test_a_module_is_run_as_python_does(tmp_path):
+    """`python -m tonnage.torch -m package`: without CUDA, with an installation that only takes note."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys; print('ran', __name__, sys.argv[1:], __package__)")
+    (tmp_path / "single.py").write_text("import sys; print('ran', __name__, sys.argv[1:], __package__)")
+    source = str(SCRIPTS.parents[2] / "python" / "tonnage" / "torch.py")
+    starter = tmp_path / "starter.py"
+    starter.write_text(
+        "import importlib.util, sys, types\n"
+        f"spec = importlib.util.spec_from_file_location('tonnage.torch', {source!r})\n"
+        "own = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(own)\n"
+        "tonnage = types.ModuleType('tonnage')\ntonnage.torch = own\nsys.modules['tonnage'] = tonnage\n"
+        "own.install = lambda plan: print('installed', plan)\n"
+        "own._main()\n"
+    )
+    for arguments, ran in (
+        (["-m", "package", "--plan", "theirs", "-m", "x"], "ran __main__ ['--plan', 'theirs', '-m', 'x'] package"),
+        (["-m", "single", "a"], "ran __main__ ['a'] "),
+        (["-msingle", "a", "-b"], "ran __main__ ['a', '-b'] "),
+        (["single.py", "-m", "a"], "ran __main__ ['-m', 'a'] "),
+    ):
+        line = [PYTHON, str(starter), "--plan", "ours", *arguments]
+        done = subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        installed, said = done.stdout.splitlines()
+        assert installed == "installed ours" and said.startswith(ran), (arguments, done.stdout)
+    none = subprocess.run([PYTHON, str(starter)], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert none.returncode == 2 and "name a script, or a module with -m" in none.stderr

@@ -86,6 +86,20 @@ def test_a_rank_that_does_not_come_is_named(tonnage, tmp_path):
     assert alone["place"]["line"] == line_of("# alone", script)
 
 
+def test_a_hang_decides_though_its_launcher_returns_0(tonnage, tmp_path):
+    script = tmp_path / "hang.py"
+    script.write_text(SETUP + "if rank == 0:\n    dist.all_reduce(x)  # alone\n    torch.cuda.synchronize()\n")
+    launcher = tmp_path / "launch.sh"
+    launcher.write_text('"$@"\nexit 0\n')
+    run = tonnage(None, options=["--gpus", "2"], command=["sh", str(launcher), *LAUNCH, "2", str(script)])
+    assert run.verdict["ending"] == "exit 0"
+    assert (run.code, run.verdict["outcome"]) == (2, "failed")
+    (waits,) = run.verdict["deadlocks"]
+    assert (waits["rank"], waits["place"]["line"]) == (0, line_of("# alone", script.read_text()))
+    (failed,) = run.verdict["failed_processes"]
+    assert (failed["rank"], failed["ending"]) == (0, "exit 2")
+
+
 def test_a_rank_with_fewer_batches_is_named(tonnage, tmp_path):
     """The gradients of the last batch are summed with those of a rank that has no such batch."""
     deadlocks, script = hang(

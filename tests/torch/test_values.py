@@ -623,7 +623,7 @@ def test_a_limit_of_the_script_is_told_from_a_full_gpu(tonnage, tmp_path):
     command = [PYTHON, str(script(tmp_path, OWN_LIMIT.format(count=100)))]
     run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
     assert run.code == 1, run.err
-    assert "does not fit on NVIDIA GeForce RTX 3090 (23.55 GiB): it needs 25.25 GiB" in run.out, run.out
+    assert "does not fit on NVIDIA GeForce RTX 3090 (23.55 GiB): needs 25.25 GiB" in run.out, run.out
 
 
 RAISED = """

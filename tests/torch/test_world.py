@@ -35,7 +35,23 @@ def test_two_ranks_of_512(tonnage):
     assert verdict["ranks_run"] == {"world_size": 512, "ranks": [0, 511], "differing": []}
     # Rank 511 is the eighth of the 64th machine, which is the second here.
     assert {device["rank"]: device["device"] for device in verdict["devices"]} == {"0": 0, "511": 15}
-    assert any("510 ranks that were not run" in sentence for sentence in verdict["unknown"])
+    # The script reads nothing that the other ranks send.
+    assert not any("ranks that were not run" in sentence for sentence in verdict["unknown"])
+
+
+def test_a_size_from_an_absent_rank_is_assumed(tonnage):
+    command = [*TORCHRUN, "4", str(SCRIPTS / "uneven.py")]
+    run = tonnage("", options=world(4, "0"), command=command)
+    assert run.code == 0, run.err
+    assert "rows 4000" in run.err, "four times its own"
+    values = run.verdict["unknown_values"]
+    assert values["sizes_absent"] == values["sizes"] > 0
+    assert values["first_size"]["file"].endswith("uneven.py")
+    assert any("3 ranks that were not run" in sentence for sentence in run.verdict["unknown"])
+    # A job that reads nothing of other ranks rests on nothing that they send.
+    run = tonnage("", options=world(4, "0"), command=[*command, "own"])
+    assert "rows 4000" in run.err and run.verdict["unknown_values"] is None
+    assert not any("ranks that were not run" in sentence for sentence in run.verdict["unknown"])
 
 
 def test_a_rank_alone_does_what_it_does_among_others(tonnage):

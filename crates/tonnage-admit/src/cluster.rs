@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tonnage_gpus::Catalogue;
 
 use crate::answer::Known;
@@ -16,9 +16,8 @@ use crate::devices::{Devices, Gpus};
 use crate::job::PodJobs;
 use crate::objects::{Pod, ResourceClaimTemplate, ResourceSlice};
 
-/// A pod that is newer than the watch is asked for: so many at a time, and for so long.
+/// A pod that is newer than the watch is asked for: so many at a time.
 const LOOKUPS: usize = 32;
-const LOOKUP_TIME: Duration = Duration::from_secs(2);
 
 /// Pods that use claims, by their identity, and the GPUs.
 #[derive(Debug)]
@@ -163,8 +162,8 @@ impl Pods {
         }
     }
 
-    /// What is known of the job of a claim that belongs to `owner`.
-    pub async fn known(&self, owner: Option<&Owner>) -> Known {
+    /// What is known at `deadline` of the job of a claim that belongs to `owner`.
+    pub async fn known(&self, owner: Option<&Owner>, deadline: Instant) -> Known {
         let Some(owner) = owner else {
             return Known::Not("the claim belongs to no pod".to_owned());
         };
@@ -172,7 +171,7 @@ impl Pods {
         // come later.
         let pod = match self.cache.jobs(&owner.uid) {
             Some(pod) if !pod.is_held => pod,
-            _ => match tokio::time::timeout(LOOKUP_TIME, self.look_up(owner)).await {
+            _ => match timeout_at(deadline, self.look_up(owner)).await {
                 Ok(Ok(pod)) => pod,
                 Ok(Err(known)) => return known,
                 Err(_) => {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -19,6 +19,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use hyper::body::Body as _;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tonnage_forecast::admit::Asked;
 use tonnage_forecast::metrics::{Exposition, Kind};
 use tonnage_forecast::{Forecast, Store, StoreError};
@@ -39,11 +40,11 @@ use crate::review::{self, Subject};
 pub const MAX_BODY: usize = 4 << 20;
 /// Reviews that are read at a time: together they hold so many times [`MAX_BODY`].
 const REVIEWS: usize = 64;
-/// How long a review waits for its turn, and its bytes for theirs.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// `timeoutSeconds` of the registrations in `deploy/kubernetes`. The API server sends its own with each review.
+pub const API_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Who connects. An API server has few connections, and reuses them.
 const LIMITS: Limits = Limits {
-    headers: PATIENCE,
+    headers: API_SERVER_TIMEOUT,
     silence: Duration::from_mins(1),
     connections: 1024,
 };
@@ -207,23 +208,24 @@ impl Webhook {
     }
 
     /// Makes sure that the forecasts are known which were there when a pod's gate was opened.
-    async fn caught_up(&self, known: Known, namespace: &str) -> Known {
+    async fn caught_up(&self, known: Known, namespace: &str, deadline: Instant) -> Known {
         let (Known::Job(job), Some(forecasts), Some(client)) =
             (&known, &self.cluster_forecasts, self.pods.client())
         else {
             return known;
         };
-        match forecasts.catch_up(client, namespace, &job.made).await {
-            Ok(()) => known,
-            Err(error) => {
-                self.tell(Event::Watch(&error));
-                Known::Later
-            }
-        }
+        let caught_up = forecasts.catch_up(client, namespace, &job.made);
+        let error = match timeout_at(deadline, caught_up).await {
+            Ok(Ok(())) => return known,
+            Ok(Err(error)) => error,
+            Err(_) => ClientError::Time,
+        };
+        self.tell(Event::Watch(&error));
+        Known::Later
     }
 
     /// Has a pod wait if the forecast of its job can be made and is not there.
-    async fn hold(&self, pod: &Pod, forecasts: &Forecasts) -> Answer {
+    async fn hold(&self, pod: &Pod, forecasts: &Forecasts, deadline: Instant) -> Answer {
         let (Some(of_cluster), Some(spec)) = (&self.cluster_forecasts, &pod.spec) else {
             return Answer::default();
         };
@@ -260,7 +262,8 @@ impl Webhook {
                 continue;
             }
             // What cannot be read now is left to the controller.
-            let template = self.pods.template(&namespace, name).await.ok().flatten();
+            let template = timeout_at(deadline, self.pods.template(&namespace, name)).await;
+            let template = template.ok().and_then(Result::ok).flatten();
             let wants_number = template.is_none_or(|template| {
                 let settings = &self.settings;
                 let requests =
@@ -280,22 +283,24 @@ impl Webhook {
         Answer::default()
     }
 
-    /// Answers a review.
+    /// Answers a review before the API server stops waiting: its turn, its bytes and what has to be looked up share one
+    /// deadline, at which the answer for what is not known then is sent.
     async fn review(&self, request: Request) -> Response {
         let started = Instant::now();
+        let deadline = started + time_for_review(request.uri().query());
         // Who announces too much is not waited for.
         if request.body().size_hint().lower() > MAX_BODY as u64 {
             self.tell(Event::Malformed("it is too large".to_owned()));
             return (StatusCode::PAYLOAD_TOO_LARGE, "the review is too large\n").into_response();
         }
-        let Ok(Ok(_permit)) = tokio::time::timeout(PATIENCE, self.reviews.acquire()).await else {
+        let Ok(Ok(_permit)) = timeout_at(deadline, self.reviews.acquire()).await else {
             return (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "too many reviews at a time\n",
             )
                 .into_response();
         };
-        let body = match tokio::time::timeout(PATIENCE, Bytes::from_request(request, &())).await {
+        let body = match timeout_at(deadline, Bytes::from_request(request, &())).await {
             Ok(Ok(body)) => body,
             // Too large, or cut off.
             Ok(Err(rejection)) => {
@@ -325,11 +330,12 @@ impl Webhook {
                 self.counters.unready();
                 return (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response();
             }
-            (Subject::Pod(pod), Some(forecasts)) => self.hold(pod, &forecasts).await,
+            (Subject::Pod(pod), Some(forecasts)) => self.hold(pod, &forecasts, deadline).await,
             (Subject::Claim(claim), Some(forecasts)) => {
                 let namespace = claim.metadata.namespace.clone().unwrap_or_default();
-                let known = self.pods.known(claim::owner(claim).as_ref()).await;
-                let known = self.caught_up(known, &namespace).await;
+                let owner = claim::owner(claim);
+                let known = self.pods.known(owner.as_ref(), deadline).await;
+                let known = self.caught_up(known, &namespace, deadline).await;
                 let of_cluster = self.cluster_forecasts.as_ref();
                 let of_cluster = of_cluster.map(|all| all.of(&namespace));
                 let all: Vec<&Forecasts> = std::iter::once(&*forecasts)
@@ -352,6 +358,16 @@ impl Webhook {
         )
             .into_response()
     }
+}
+
+/// How long a review may take: four fifths of the API server's `timeoutSeconds`, which it sends as `?timeout=5s`. The
+/// rest is for the way there and back.
+fn time_for_review(query: Option<&str>) -> Duration {
+    let mut pairs = query.unwrap_or_default().split('&');
+    let sent = pairs.find_map(|pair| pair.strip_prefix("timeout=")?.strip_suffix('s'));
+    let sent = sent.and_then(|seconds| seconds.parse().ok());
+    let waits = sent.map_or(API_SERVER_TIMEOUT, Duration::from_secs);
+    waits.min(API_SERVER_TIMEOUT) * 4 / 5
 }
 
 /// The change that puts the gate on a pod, which may have others.

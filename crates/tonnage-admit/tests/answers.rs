@@ -4,17 +4,22 @@
 //! `recorded/` was recorded from a real API server; the patches are applied here by a reader of its own.
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+use std::net::TcpListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tonnage_admit::answer::Settings;
+use tonnage_admit::client::Client;
 use tonnage_admit::cluster::{Cache, Pods};
 use tonnage_admit::cluster_forecasts::ClusterForecasts;
 use tonnage_admit::forecasts::Forecasts;
-use tonnage_admit::server::{Event, MAX_BODY, Webhook, router};
+use tonnage_admit::server::{API_SERVER_TIMEOUT, Event, MAX_BODY, Webhook, router};
 use tonnage_forecast::admit::Mode;
 use tonnage_forecast::{Evidence, Fits, Forecast, JobKey, Known, Role, SCHEMA_VERSION, Source};
 use tower_service::Service as _;
@@ -111,6 +116,11 @@ impl World {
 
     /// Without forecasts yet.
     fn unshared(&self, events: &Arc<Mutex<Vec<String>>>) -> Webhook {
+        self.asking(None, events)
+    }
+
+    /// One that asks an API server about what the watch has not shown.
+    fn asking(&self, client: Option<Client>, events: &Arc<Mutex<Vec<String>>>) -> Webhook {
         let settings = Settings {
             mode: self.mode,
             driver: "gpu.nvidia.com".to_owned(),
@@ -126,7 +136,7 @@ impl World {
         cache.set_slices(&slices);
         let events = Arc::clone(events);
         let write = move |event: Event<'_>| events.lock().unwrap().push(format!("{event:?}"));
-        let pods = Pods::new(Arc::clone(&cache), None);
+        let pods = Pods::new(Arc::clone(&cache), client);
         Webhook::new(settings, cache, pods, Box::new(write))
     }
 
@@ -655,4 +665,167 @@ fn allocator_settings_that_may_come_from_elsewhere_are_said() {
     let from = json!([{ "secretRef": { "name": "tokens" } }]);
     assert!(!says(json!({})));
     assert!(says(json!({ "envFrom": from })));
+}
+
+/// The pod of the claim under review, as a name that the watch has not shown.
+fn unseen_pod() -> Value {
+    pod(|pod| pod["metadata"]["uid"] = json!("another"))
+}
+
+/// An API server that takes connections and never answers, and the webhook that asks it.
+fn silent_api_server(world: &World) -> ((TcpListener, tempfile::TempDir), Webhook) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let [authority, token] = ["ca.crt", "token"].map(|name| folder.path().join(name));
+    std::fs::write(&authority, "").unwrap();
+    std::fs::write(&token, "token").unwrap();
+    let address = format!("https://{}", listener.local_addr().unwrap());
+    let client = Client::new(&address, authority, token).unwrap();
+    let webhook = world.asking(Some(client), &Arc::default());
+    webhook.set_forecasts(Forecasts::of(world.forecasts.clone()));
+    // Both files are read for each request.
+    ((listener, folder), webhook)
+}
+
+/// A body of which nothing comes.
+struct SilentBody;
+
+impl HttpBody for SilentBody {
+    type Data = hyper::body::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+/// When an answer with a deadline of 1.6 s is there, on a machine that is busy with other tests.
+const AT_MOST: Duration = Duration::from_secs(4);
+
+/// What is answered to a request of an API server that waits for two seconds, and that its deadline holds.
+fn sent_in_time(webhook: Arc<Webhook>, path: &str, body: Body) -> (StatusCode, Vec<u8>) {
+    let started = Instant::now();
+    let request = Request::post(format!("{path}?timeout=2s")).body(body);
+    let answer = sent(webhook, request.unwrap());
+    let took = started.elapsed();
+    assert!(took < AT_MOST, "{took:?}");
+    answer
+}
+
+#[test]
+fn a_slow_api_server_gets_the_prepared_answer_in_time() {
+    let mut world = World::new(Mode::Enforce);
+    world.pod = unseen_pod();
+    for (mode, allowed) in [(Mode::Enforce, false), (Mode::Fill, true)] {
+        world.mode = mode;
+        let (_server, webhook) = silent_api_server(&world);
+        let body = review(|_| {}).to_string();
+        let (status, body) = sent_in_time(Arc::new(webhook), "/claims", body.into());
+        assert_eq!(status, StatusCode::OK);
+        let response = serde_json::from_slice::<Value>(&body).unwrap()["response"].clone();
+        assert_eq!(response["allowed"], allowed, "{response}");
+        assert!(
+            response.to_string().contains("could not be read in time"),
+            "{response}"
+        );
+    }
+}
+
+#[test]
+fn forecasts_that_a_slow_api_server_does_not_show_are_waited_for_in_time() {
+    let mut world = World::new(Mode::Enforce);
+    // A pod whose gate was opened with this forecast, which the watch has not shown.
+    let made = json!({ "tonnage.dev/forecasts": "f-1,f-2,f-3" });
+    world.pod = pod(|pod| pod["metadata"]["annotations"] = made);
+    let (_server, webhook) = silent_api_server(&world);
+    let cluster = Arc::new(ClusterForecasts::new(3600));
+    cluster.set(Vec::new());
+    let webhook = webhook.with_cluster_forecasts(cluster);
+    let body = review(|_| {}).to_string();
+    let (status, body) = sent_in_time(Arc::new(webhook), "/claims", body.into());
+    assert_eq!(status, StatusCode::OK);
+    let response = serde_json::from_slice::<Value>(&body).unwrap()["response"].clone();
+    assert_eq!(response["allowed"], false);
+    assert!(response.to_string().contains("the pod waits"), "{response}");
+}
+
+#[test]
+fn a_pod_is_gated_in_time_when_its_template_cannot_be_read() {
+    let mut world = World::new(Mode::Enforce);
+    world.forecasts.clear();
+    let (_server, webhook) = silent_api_server(&world);
+    let cluster = Arc::new(ClusterForecasts::new(3600));
+    cluster.set(Vec::new());
+    let webhook = Arc::new(webhook.with_cluster_forecasts(cluster));
+    let body = pod_review(|_| {}).to_string();
+    let (status, body) = sent_in_time(webhook, "/pods", body.into());
+    assert_eq!(status, StatusCode::OK);
+    let response = serde_json::from_slice::<Value>(&body).unwrap()["response"].clone();
+    let patch = String::from_utf8(unpacked(response["patch"].as_str().unwrap())).unwrap();
+    assert!(patch.contains("tonnage.dev/forecast"), "{patch}");
+}
+
+#[test]
+fn a_slow_body_is_answered_in_time() {
+    let world = World::new(Mode::Enforce);
+    let webhook = world.webhook(&Arc::default());
+    let (status, _) = sent_in_time(webhook, "/claims", Body::new(SilentBody));
+    assert_eq!(status, StatusCode::REQUEST_TIMEOUT);
+}
+
+#[test]
+fn reviews_that_wait_for_their_turn_are_answered_in_time() {
+    let world = World::new(Mode::Enforce);
+    let webhook = world.webhook(&Arc::default());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let statuses = runtime.block_on(async {
+        let started = Instant::now();
+        let mut waiting = tokio::task::JoinSet::new();
+        // Twice as many as are read at a time; none of them ever has its bytes.
+        for _ in 0..128 {
+            let request = Request::post("/claims?timeout=2s").body(Body::new(SilentBody));
+            let answer = router(Arc::clone(&webhook)).call(request.unwrap());
+            waiting.spawn(async { answer.await.unwrap().status() });
+        }
+        let statuses = waiting.join_all().await;
+        assert!(started.elapsed() < AT_MOST);
+        statuses
+    });
+    // One that gets its turn at the deadline has no bytes, either.
+    let expected = [StatusCode::REQUEST_TIMEOUT, StatusCode::SERVICE_UNAVAILABLE];
+    assert!(
+        statuses.iter().all(|status| expected.contains(status)),
+        "{statuses:?}"
+    );
+}
+
+#[test]
+fn the_registrations_wait_for_as_long_as_the_webhook_believes() {
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/kubernetes");
+    let mut found = 0;
+    for entry in std::fs::read_dir(deploy).unwrap() {
+        let Ok(text) = std::fs::read_to_string(entry.unwrap().path().join("registration.yaml"))
+        else {
+            continue;
+        };
+        let waits = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("timeoutSeconds: "));
+        for seconds in waits {
+            let seconds: u64 = seconds.parse().unwrap();
+            assert_eq!(Duration::from_secs(seconds), API_SERVER_TIMEOUT);
+            found += 1;
+        }
+    }
+    assert_eq!(found, 4);
 }

@@ -9,6 +9,7 @@
 
 use thiserror::Error;
 
+use crate::tonnage::Live;
 use crate::torch::{PoolId, Undefined};
 use crate::{Device, DeviceAddr, DeviceError, StreamId};
 
@@ -81,6 +82,12 @@ pub enum PolicyError {
     /// No live block starts at this address.
     #[error("no live block at {:#x}", .0.0)]
     UnknownAddress(DeviceAddr),
+    /// A handle owns the block at this address, or another caller does. Only the owner frees it.
+    #[error("the block at {:#x} has another owner; free it through the handle that was given for it", .0.0)]
+    Owned(DeviceAddr),
+    /// Blocks are live that have to be freed first.
+    #[error("{0}")]
+    Live(Box<Live>),
     /// The device failed in a way that is not shortage of memory.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -106,7 +113,7 @@ pub enum PolicyError {
 ///   then. A request for a graph's own pool, whose name starts with a number
 ///   other than 0, is made during the capture of that graph.
 ///
-/// Dropping a policy gives nothing back.
+/// Dropping a policy need not give anything back; tonnage's own allocator does.
 ///
 /// ```
 /// use tonnage_alloc::torch::{Allocator, Settings};

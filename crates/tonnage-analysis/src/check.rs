@@ -53,7 +53,11 @@ pub struct Budget {
     pub gpus: u8,
     /// Memory of the GPU, instead of the catalogue's.
     pub capacity: Option<Size>,
+    /// Memory that must stay free, instead of the most CUDA overhead seen on real GPUs.
+    pub margin: Option<Size>,
     /// Limit on the largest sum of blocks.
+    pub peak_allocated: Option<Size>,
+    /// The older name of `peak_allocated`.
     pub peak: Option<Size>,
     /// Limit on what PyTorch holds from the driver.
     pub reserved: Option<Size>,
@@ -70,6 +74,8 @@ fn one() -> u8 {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The GPU of commands without `--gpu`; `tonnage gpus` lists them.
+    pub gpu: Option<String>,
     /// The budgets.
     #[serde(default, rename = "budget")]
     pub budgets: Vec<Budget>,
@@ -147,6 +153,8 @@ pub enum Answer {
     Over,
     /// Does not fit on the GPU at all.
     DoesNotFit,
+    /// Ran to its end and left less than the margin: it may run out of memory on a real GPU.
+    Uncertain,
     /// The command failed for another reason, or a figure that has a limit is not known.
     Failed,
 }
@@ -253,6 +261,8 @@ mod tests {
             gpu: "a100-40gb".to_owned(),
             gpus: 1,
             capacity: None,
+            margin: None,
+            peak_allocated: None,
             peak: None,
             reserved: None,
             growth: None,

@@ -18,10 +18,15 @@ pub const MEASURED: &str = "measured";
 pub const GPU_CAPACITY_KNOWN: &str = "gpu.capacity.known";
 /// How the size of the context is known.
 pub const GPU_CONTEXT_KNOWN: &str = "gpu.context.known";
+/// Bytes that are to stay free on each device, where the user set them.
+pub const MARGIN: &str = "run.margin";
 /// The order of the driver's addresses.
 pub const ADDRESS_ORDER: &str = "driver.address_order";
 /// How the command ended: `exit 0`, `exit 1`, `signal 9`.
 pub const ENDING: &str = "run.ending";
+/// A process that failed, as JSON of [`FailedProcess`](crate::verdict::FailedProcess); one fact for each, in the order in
+/// which they ended.
+pub const FAILED_PROCESS: &str = "run.failed_process";
 /// How many ranks the job has of which only some were run.
 pub const WORLD_SIZE: &str = "run.world_size";
 /// The beginning of the name of a fact: a rank that does something else than the process that says so.
@@ -34,6 +39,8 @@ pub const STOPPED: &str = "run.stopped";
 pub const WITHOUT_NEW_PEAK: &str = "run.seconds_without_new_peak";
 /// How many processes the kernel ended during the run because the machine was out of memory.
 pub const KILLED_FOR_MEMORY: &str = "run.killed_for_memory";
+/// How many processes with a GPU still ran when the command had ended, and were ended.
+pub const LEFT_RUNNING: &str = "run.left_running";
 /// Set if the user interrupted the run.
 pub const INTERRUPTED: &str = "run.interrupted";
 /// Which values a process read that were not computed, and which sizes depended on such values, as JSON.
@@ -55,6 +62,16 @@ pub const ENDED_EARLY: &str = "process.ended_early";
 pub const DEADLOCK: &str = "process.deadlock";
 /// A user of a device that a dry run cannot follow, as JSON; one fact for each.
 pub const FOREIGN: &str = "run.foreign";
+/// An action that a dry run did not carry out, as JSON; one fact for each.
+pub const SUPPRESSED: &str = "run.suppressed";
+/// A host that a process connected to, with the port; one fact for each.
+pub const HOST: &str = "run.host";
+/// A library that could not be kept from uploading, with the reason; one fact for each.
+pub const UNPROTECTED: &str = "run.unprotected";
+/// A limitation of the recording that has a code, as JSON; one fact for each.
+pub const LIMITATION: &str = "run.limitation";
+/// A function of the hook that failed in a process, as JSON; one fact for each function and process.
+pub const HOOK_FAILURE: &str = "run.hook_failure";
 /// The allocator that took the place of PyTorch's own in a process: [`TONNAGE`], or [`PLUGGED`].
 pub const ALLOCATOR: &str = meta::ALLOCATOR;
 /// tonnage's.
@@ -71,6 +88,8 @@ pub const ENVIRONMENT: &str = "process.environment";
 pub const PYTHON_VERSION: &str = "python.version";
 /// CUDA's version as torch was built for it.
 pub const CUDA_VERSION: &str = "cuda.version";
+/// How files of the user were protected and what the job did to them, as JSON of [`FileChanges`].
+pub const FILES: &str = "run.files";
 /// From where on rows are missing, and why.
 pub const INCOMPLETE: &str = "recording.incomplete";
 
@@ -83,6 +102,55 @@ pub struct NcclBuffers {
     pub low: u64,
     /// The most.
     pub high: u64,
+}
+
+/// How the files of the user are protected from a job that runs dry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// Overlay mounts of the kernel: every write, however a program makes it.
+    Overlay,
+    /// The preloaded library: every write through the C library, but not raw system calls.
+    Preload,
+}
+
+/// Changes of files by a job. They are discarded, and the user's files are as before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FileChanges {
+    /// The mechanism that protected the files.
+    pub protection: Protection,
+    /// Files that the job made. Temporary files and byte code of Python are not counted.
+    pub new: u64,
+    /// Existing files that the job wrote to.
+    pub changed: u64,
+    /// Existing files that the job deleted.
+    pub deleted: u64,
+    /// The first of the files that the job changed or deleted: the user's own are as before.
+    pub unchanged: Vec<String>,
+    /// Files at which the preloaded library refused a change, because it could not redirect it.
+    pub refused: u64,
+    /// The first of them.
+    pub refused_at: Vec<String>,
+    /// Where copies of the files that the job wrote are, if they were kept.
+    pub kept_in: Option<String>,
+}
+
+impl FileChanges {
+    /// No changes.
+    pub fn new(protection: Protection) -> Self {
+        Self {
+            protection,
+            new: 0,
+            changed: 0,
+            deleted: 0,
+            unchanged: Vec::new(),
+            refused: 0,
+            refused_at: Vec::new(),
+            kept_in: None,
+        }
+    }
 }
 
 /// Why the run, or one of its processes, was ended before its own end.
@@ -98,6 +166,11 @@ pub fn why_stopped(facts: &[Meta]) -> Option<String> {
 /// The name of the fact that a rank does something else.
 pub fn differing_rank(rank: u32) -> String {
     format!("{DIFFERING_RANK}{rank}")
+}
+
+/// That no other process had memory of a device when a process first used it.
+pub fn alone_at_start(device: i32) -> String {
+    format!("device.{device}.alone_at_start")
 }
 
 /// The most that all processes together had in use on a device, kept beside the rows.

@@ -169,6 +169,10 @@ pub struct Info {
     pub gpu: Option<String>,
     /// How many of them the machine had.
     pub gpu_count: Option<u32>,
+    /// Ranks of the job, if only some of them were run and the others were answered.
+    pub world_size: Option<u32>,
+    /// The ranks that were run, in order.
+    pub ranks_run: Vec<u32>,
     /// Bytes of the GPU.
     pub capacity: Option<KnownBytes>,
     /// Bytes of a context.
@@ -317,6 +321,14 @@ pub fn info<R: Read>(source: R) -> Result<Info, ReadError> {
         cuda: facts.any(facts::CUDA_VERSION),
         python: facts.any(facts::PYTHON_VERSION),
         gpu: facts.run(meta::GPU_NAME),
+        world_size: facts
+            .run(facts::WORLD_SIZE)
+            .and_then(|text| text.parse().ok()),
+        ranks_run: facts.run(facts::RANKS).map_or_else(Vec::new, |text| {
+            text.split(',')
+                .filter_map(|rank| rank.parse().ok())
+                .collect()
+        }),
         gpu_count: facts
             .run(facts::GPU_COUNT)
             .and_then(|count| count.parse().ok()),

@@ -2,7 +2,7 @@
 //! What the stand-in inside a dry-run process and `tonnage run` outside it say
 //! to each other.
 //!
-//! Four things cross the boundary, each a file in one folder that the command
+//! Five things cross the boundary, each a file in one folder that the command
 //! makes and the processes find through the environment variable
 //! [`RUN_VARIABLE`]. `tonnage record` has such a folder too; where the GPU is a
 //! real one, what it says of its memory is a [`sample`] in the log. They are:
@@ -14,7 +14,8 @@
 //! * one [`log`] a process: driver calls and torch's own history, appended
 //!   record by record. A killed process leaves everything up to its last record;
 //! * one file of [`blocks`] a process: what torch's allocator handed out and
-//!   took back, complete up to the very last one.
+//!   took back, complete up to the very last one;
+//! * the [`endings`], one file of lines: how processes ended, and by whose signal.
 //!
 //! None of this is the recording. The command turns it into one when the
 //! script has ended, however it ended.
@@ -22,6 +23,7 @@
 
 pub mod blocks;
 pub mod config;
+pub mod endings;
 pub mod ledger;
 pub mod log;
 pub mod sample;
@@ -36,6 +38,42 @@ pub const SOURCES_VARIABLE: &str = "TONNAGE_SOURCES";
 
 /// Which of the run's machines a process is on, where there are several; see [`RunConfig::machines`].
 pub const MACHINE_VARIABLE: &str = "TONNAGE_MACHINE";
+
+/// Lists addresses of this machine that count as other machines, with commas: tests need such a host.
+pub const REMOTE_HOSTS_VARIABLE: &str = "TONNAGE_REMOTE_HOSTS";
+
+/// Names the directory that holds the changes of a job whose files are protected; without it nothing is redirected.
+pub const FILES_VARIABLE: &str = "TONNAGE_FILES";
+
+/// Names the mechanism that protects files: [`FILES_BY_PRELOAD`] or [`FILES_BY_OVERLAY`].
+pub const FILES_BY_VARIABLE: &str = "TONNAGE_FILES_BY";
+
+/// The stand-in redirects writes itself.
+pub const FILES_BY_PRELOAD: &str = "preload";
+
+/// A mount of the kernel redirects writes; the stand-in only completes renames of directories.
+pub const FILES_BY_OVERLAY: &str = "overlay";
+
+/// Makes a process enter the protected view before its `main`: [`FILES_ENTER_MAKE`], or the process id of the keeper.
+pub const FILES_ENTER_VARIABLE: &str = "TONNAGE_FILES_ENTER";
+
+/// The process makes the view and keeps it; see [`FILES_ENTER_VARIABLE`].
+pub const FILES_ENTER_MAKE: &str = "make";
+
+/// The file below [`FILES_VARIABLE`] with the reason why a view could not be made or joined.
+pub const FILES_ERROR: &str = "error";
+
+/// The directory below [`FILES_VARIABLE`] with every new or changed file, each under its absolute path.
+pub const FILES_UPPER: &str = "upper";
+
+/// The directory below [`FILES_VARIABLE`] with a mark for each deleted file, each under its absolute path.
+pub const FILES_DELETED: &str = "deleted";
+
+/// The file below [`FILES_VARIABLE`] with the prefixes of paths that are not protected, each absolute and on a line.
+pub const FILES_THROUGH: &str = "through";
+
+/// The file below [`FILES_VARIABLE`] with a line for each path at which the stand-in refused a change.
+pub const FILES_REFUSED: &str = "refused";
 
 /// The name of the [`RunConfig`] file inside the folder.
 pub const CONFIG_FILE: &str = "run.json";

@@ -167,24 +167,41 @@ pub enum LogError {
     },
 }
 
+/// A record has no room for so many bytes: its length is a number of 32 bits.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("a record of {length} bytes is longer than a log can hold")]
+pub struct TooLong {
+    /// Bytes of its payload.
+    pub length: usize,
+}
+
 /// Writes `record` as bytes, ready to be appended in one piece.
-pub fn encode(record: &Record<'_>) -> Vec<u8> {
-    let (tag, payload): (u32, Vec<u8>) = match record {
-        Record::Start(start) => (START, serde_json::to_vec(start).unwrap_or_default()),
-        Record::Call(call) => return encode_call(call).to_vec(),
-        Record::Torch(bytes) => (TORCH, bytes.to_vec()),
-        Record::Note(bytes) => (NOTE, bytes.to_vec()),
-        Record::Unmodelled(name) => (UNMODELLED, name.as_bytes().to_vec()),
-        Record::Counts(bytes) => (COUNTS, bytes.to_vec()),
-        Record::Text(text) => (TEXT, text.as_bytes().to_vec()),
-        Record::Owners(bytes) => (OWNERS, bytes.to_vec()),
+///
+/// # Errors
+///
+/// If its payload has 4 GiB or more.
+pub fn encode(record: &Record<'_>) -> Result<Vec<u8>, TooLong> {
+    let start;
+    let (tag, payload): (u32, &[u8]) = match record {
+        Record::Start(record) => {
+            start = serde_json::to_vec(record).unwrap_or_default();
+            (START, &start)
+        }
+        Record::Call(call) => return Ok(encode_call(call).to_vec()),
+        Record::Torch(bytes) => (TORCH, bytes),
+        Record::Note(bytes) => (NOTE, bytes),
+        Record::Unmodelled(name) => (UNMODELLED, name.as_bytes()),
+        Record::Counts(bytes) => (COUNTS, bytes),
+        Record::Text(text) => (TEXT, text.as_bytes()),
+        Record::Owners(bytes) => (OWNERS, bytes),
     };
-    let length = u32::try_from(payload.len()).unwrap_or(0);
+    let length = payload.len();
+    let length = u32::try_from(length).map_err(|_| TooLong { length })?;
     let mut bytes = Vec::with_capacity(HEAD + payload.len());
     bytes.extend_from_slice(&tag.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
-    bytes.extend_from_slice(&payload);
-    bytes
+    bytes.extend_from_slice(payload);
+    Ok(bytes)
 }
 
 /// [`encode`] for the commonest record, without touching the heap.
@@ -303,16 +320,48 @@ mod tests {
         records
     }
 
+    fn encoded() -> Vec<u8> {
+        let records = records();
+        records
+            .iter()
+            .flat_map(|record| encode(record).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_record_without_room_for_its_length_is_an_error() {
+        // Never touched, so no memory is behind it.
+        let length = 1 << 32;
+        let payload = vec![0; length];
+        assert_eq!(encode(&Record::Torch(&payload)), Err(TooLong { length }));
+    }
+
+    #[test]
+    fn random_bytes_do_not_panic() {
+        let whole = encoded();
+        let mut seed = 1_u64;
+        for round in 0..50_000 {
+            let mut log = whole.clone();
+            for _ in 0..=round % 8 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let at = (seed >> 33) as usize % log.len();
+                log[at] = (seed >> 20) as u8;
+            }
+            let most = log.len() / HEAD + 1;
+            assert!(read(&log).count() <= most, "the reader ends");
+        }
+    }
+
     #[test]
     fn every_record_comes_back() {
-        let bytes: Vec<u8> = records().iter().flat_map(encode).collect();
+        let bytes = encoded();
         let back: Vec<_> = read(&bytes).map(Result::unwrap).collect();
         assert_eq!(back, records());
     }
 
     #[test]
     fn a_log_cut_anywhere_gives_its_whole_records() {
-        let bytes: Vec<u8> = records().iter().flat_map(encode).collect();
+        let bytes = encoded();
         let mut last = 0;
         for cut in 0..bytes.len() {
             let whole = read(&bytes[..cut]).map(Result::unwrap).count();
@@ -323,12 +372,12 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_and_the_end() {
-        let mut bytes = encode(&Record::Note(b"x"));
+        let mut bytes = encode(&Record::Note(b"x")).unwrap();
         bytes.extend_from_slice(&[0xff; 32]);
         // The length reaches past the end: taken for a record that was cut.
         assert_eq!(read(&bytes).count(), 1);
         let mut bytes = vec![99, 0, 0, 0, 1, 0, 0, 0, 0];
-        bytes.extend(encode(&Record::Note(b"x")));
+        bytes.extend(encode(&Record::Note(b"x")).unwrap());
         let read: Vec<_> = read(&bytes).collect();
         assert_eq!(read.len(), 1);
         assert!(read[0].is_err());

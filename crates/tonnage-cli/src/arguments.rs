@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Import(ImportOptions),
     Export(ExportOptions),
     Gpus(GpusOptions),
+    Doctor(DoctorOptions),
     Mcp(McpOptions),
     Completions(CompletionsOptions),
 }
@@ -90,6 +91,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
             "import",
             "export",
             "gpus",
+            "doctor",
             "mcp",
             "completions",
             "help",
@@ -136,6 +138,7 @@ impl Command {
             Self::Fit(options) => options.json,
             Self::ServeFit(options) => options.json,
             Self::Gpus(options) => options.json,
+            Self::Doctor(options) => options.json,
             Self::Info(options) => options.json,
             Self::Replay(options) => options.json,
             Self::Plan(options) => options.json,
@@ -189,33 +192,43 @@ pub(crate) struct JobCommand {
 /// that the verdict can say how much it needs. It ends with the job, or when
 /// the peak has not grown for a while.
 ///
-/// Exit code: 0 it fits, 1 it does not fit, 2 the script failed otherwise.
+/// A job fits if it leaves a margin free: the most that CUDA was seen to take on
+/// real GPUs beyond the bytes that a dry run counts. Less headroom than that is
+/// an uncertain answer.
+///
+/// Exit code: 0 it fits, 1 it does not fit or that is uncertain, 2 the script failed otherwise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage run train.py
+  tonnage run --gpu rtx4090 train.py
   tonnage run --gpu a100-80gb python train.py --batch-size 8
   tonnage run --gpu h100 --gpus 2 torchrun --nproc-per-node 2 train.py
   tonnage run --gpu h100 --world-size 512 --ranks 0,511 torchrun --nproc-per-node 8 train.py
-  tonnage run --capacity 24GiB --json -- python -m my.training > verdict.json")]
+  tonnage run --gpu rtx4090 --capacity 20GiB --json -- python -m my.training > verdict.json")]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct RunOptions {
-    /// The GPU to simulate; `tonnage gpus` lists them.
-    #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
-    pub(crate) gpu: String,
+    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
+    /// tool.tonnage].
+    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    pub(crate) gpu: Option<String>,
     /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "N", value_parser = parse_gpus)]
     pub(crate) gpus: Option<u8>,
     /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as torchrun
     /// would start it. A torchrun in front of the command is taken off.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
     pub(crate) world_size: Option<u32>,
     /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 tells; without
     /// a pipeline the first and the last [default: 0].
-    #[arg(long, value_name = "LIST", requires = "world_size", value_parser = parse_ranks)]
+    #[arg(long, value_name = "LIST", value_parser = parse_ranks)]
     pub(crate) ranks: Option<Ranks>,
     /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
@@ -223,6 +236,9 @@ pub(crate) struct RunOptions {
     /// Memory that the context of a process takes, instead of the catalogue's.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) context: Option<u64>,
+    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
+    pub(crate) margin: Option<u64>,
     /// In which order the driver hands out addresses: it decides ties between free blocks.
     #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
     pub(crate) address_order: AddressOrder,
@@ -258,7 +274,36 @@ pub(crate) struct RunOptions {
     #[arg(long, alias = "even-with-gpu")]
     pub(crate) allow_real_gpu: bool,
     #[command(flatten)]
+    pub(crate) effects: SideEffects,
+    /// Copy the files that the job writes to DIR, a new directory. Without it they are discarded.
+    #[arg(long, value_name = "DIR", conflicts_with = "side_effects")]
+    pub(crate) keep_files: Option<PathBuf>,
+    #[command(flatten)]
     pub(crate) job: JobCommand,
+}
+
+/// Side effects that a dry run may have.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SideEffects {
+    /// Let the job change files and upload data as a real run does. By default, a dry run does neither.
+    #[arg(long)]
+    pub(crate) side_effects: bool,
+    /// Let the job change PATH and all below it; its other writes are discarded. May be repeated.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TONNAGE_PASS_THROUGH",
+        value_delimiter = ':'
+    )]
+    pub(crate) pass_through: Vec<PathBuf>,
+}
+
+impl SideEffects {
+    /// Puts them into the options of a dry run.
+    pub(crate) fn apply(&self, options: &mut tonnage_run::Options) {
+        options.side_effects = self.side_effects;
+        options.pass_through.clone_from(&self.pass_through);
+    }
 }
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -336,6 +381,17 @@ pub(crate) enum Ranks {
     These(Vec<u32>),
     /// Those that can differ.
     Auto,
+}
+
+/// GPUs of a machine.
+fn parse_gpus(text: &str) -> Result<u8, String> {
+    match text.parse::<u8>() {
+        Ok(gpus @ 1..=16) => Ok(gpus),
+        _ => Err(
+            "a machine has 1 to 16 GPUs; --world-size runs ranks of a job on several machines"
+                .to_owned(),
+        ),
+    }
 }
 
 /// `0,7` or `0-3,511` or `auto`.
@@ -422,11 +478,12 @@ Examples:
 )]
 pub(crate) struct FitOptions {
     /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
-    /// them.
+    /// them [default: `gpu` in tonnage.toml, or in pyproject.toml under tool.tonnage].
     #[arg(
         long,
         value_name = "NAME",
-        default_value = "h100-80gb",
+        env = "TONNAGE_GPU",
+        hide_env_values = true,
         value_delimiter = ','
     )]
     pub(crate) gpu: Vec<String>,
@@ -443,8 +500,8 @@ pub(crate) struct FitOptions {
     /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
     pub(crate) capacity: Option<u64>,
-    /// Memory that is to stay free [default: the most that was seen on real GPUs of what a dry run does not count].
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
     pub(crate) margin: Option<u64>,
     /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
@@ -486,6 +543,8 @@ pub(crate) struct FitOptions {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
+    pub(crate) effects: SideEffects,
+    #[command(flatten)]
     pub(crate) job: JobCommand,
 }
 
@@ -511,9 +570,10 @@ Examples:
     reason = "each is a switch of the command line"
 )]
 pub(crate) struct ServeFitOptions {
-    /// The GPU to simulate. `tonnage gpus` lists them.
-    #[arg(long, value_name = "NAME", default_value = "h100-80gb")]
-    pub(crate) gpu: String,
+    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
+    /// tool.tonnage].
+    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    pub(crate) gpu: Option<String>,
     /// How many of them the machine has.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]
@@ -534,6 +594,8 @@ pub(crate) struct ServeFitOptions {
     /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
     #[command(flatten)]
     pub(crate) job: JobCommand,
 }
@@ -595,6 +657,26 @@ pub(crate) struct GpusOptions {
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Print the catalogue as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check that dry runs work here, with a remedy for each problem
+///
+/// Runs a small job dry, and shows the Python, the torch and the CUDA libraries
+/// that it found. The exit code is 0 if everything works, 1 if there is a
+/// problem, and 2 if the check itself failed.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage doctor
+  tonnage doctor --python .venv/bin/python
+  tonnage doctor --json")]
+pub(crate) struct DoctorOptions {
+    /// Check this Python instead of the one on the path.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) python: Option<PathBuf>,
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -861,7 +943,7 @@ pub(crate) struct CheckOptions {
     /// Write a first tonnage.toml, for the command that follows, and check nothing.
     #[arg(long, conflicts_with_all = ["update", "json", "format"])]
     pub(crate) init: bool,
-    /// The GPU of the first budget; `tonnage gpus` lists them [default: h100-80gb].
+    /// The GPU of the first budget; `tonnage gpus` lists them [env: TONNAGE_GPU].
     #[arg(long, value_name = "NAME", requires = "init")]
     pub(crate) gpu: Option<String>,
     /// Overwrite the configuration if it is there.
@@ -880,6 +962,8 @@ pub(crate) struct CheckOptions {
     #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
           action = clap::ArgAction::SetTrue)]
     pub(crate) no_progress: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -146,6 +146,7 @@ fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Re
         Command::Fit(options) => commands::fit::run(options, form, surroundings),
         Command::ServeFit(options) => commands::serve_fit::run(options, form, surroundings),
         Command::Gpus(options) => commands::gpus::run(options, form),
+        Command::Doctor(options) => commands::doctor::run(options, form, surroundings),
         Command::Info(options) => commands::info::run(options, form),
         Command::Import(options) => commands::import::run(options),
         Command::Export(options) => commands::export::run(options),

@@ -259,9 +259,28 @@ pub(crate) fn parse_capacity(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
+/// Reads the memory that must stay free, which may be none.
+pub(crate) fn parse_margin(text: &str) -> Result<u64, String> {
+    match text
+        .trim()
+        .trim_end_matches(|c: char| c.is_ascii_alphabetic())
+    {
+        "0" => Ok(0),
+        _ => parse_bytes(text),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_margin_may_be_none() {
+        assert_eq!(parse_margin("0"), Ok(0));
+        assert_eq!(parse_margin("0MiB"), Ok(0));
+        assert_eq!(parse_margin("2GiB"), Ok(2 << 30));
+        assert!(parse_margin("-1").is_err() && parse_margin("").is_err());
+    }
 
     #[test]
     fn sizes_are_what_their_unit_says() {

@@ -29,6 +29,7 @@ pub fn schemas() -> Vec<Described> {
         of::<tonnage_fit::Serving>("serve-fit", "tonnage serve-fit --json -- vllm serve MODEL"),
         of::<commands::gpus::All<'_>>("gpus", "tonnage gpus --json"),
         of::<commands::gpus::One<'_>>("gpu", "tonnage gpus --json NAME"),
+        of::<commands::doctor::Diagnosis>("doctor", "tonnage doctor --json"),
         of::<commands::info::All>("info", "tonnage info --json FILE"),
         of::<replay::Report>("replay", "tonnage replay --json FILE"),
         of::<plan::Report>("plan", "tonnage plan --json INPUT"),

@@ -28,9 +28,12 @@ impl Server {
             .unwrap()
             .with_file_name("libtonnage_standin.so");
         let mut process = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+            // Tests read what their jobs write.
+            .env("TONNAGE_PASS_THROUGH", std::env::temp_dir())
             .arg("mcp")
             .current_dir(folder)
             .env("NO_COLOR", "1")
+            .env("TONNAGE_GPU", "h100-80gb")
             .env("TONNAGE_STANDIN", standin)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -226,7 +229,8 @@ fn the_streams_of_a_job_are_not_those_of_the_protocol() {
     assert_eq!(reply["result"]["isError"], true);
     let printed = reply["result"]["content"][1]["text"].as_str().unwrap();
     assert!(printed.ends_with("from the job\nand more"), "{printed}");
-    assert!(folder.path().join("run.tonnage").exists());
+    let recording = folder.path().join("run.tonnage");
+    assert!(!recording.exists(), "it failed before it used a GPU");
 
     let elsewhere = TempDir::new().unwrap();
     let arguments = json!({

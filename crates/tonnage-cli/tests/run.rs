@@ -19,6 +19,7 @@ fn tonnage(folder: &Path, words: &[&str]) -> Command {
         .args(words)
         .current_dir(folder)
         .env("NO_COLOR", "1")
+        .env("TONNAGE_GPU", "h100-80gb")
         .env("TONNAGE_STANDIN", standin)
         .stdin(Stdio::null());
     command
@@ -116,6 +117,7 @@ fn a_script_that_makes_a_file_of_the_same_name_costs_no_recording() {
     let folder = TempDir::new().unwrap();
     let words = [
         "run",
+        "--side-effects",
         "--",
         "sh",
         "-c",

@@ -182,6 +182,7 @@ fn fault(name: &str, value: &Value) -> Option<String> {
 /// Runs the command in `folder`; what it prints.
 fn printed(folder: &Path, arguments: &str) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_tonnage"))
+        .env("TONNAGE_GPU", "h100-80gb")
         .args(arguments.split_whitespace())
         .current_dir(folder)
         // Nothing here touches a device, so any file will do for the library.
@@ -391,6 +392,7 @@ fn what_commands_print_is_as_the_schemas_say() {
         ("change", "explain --json checkpoint-blocks"),
         ("diff", "diff --json train.tonnage after.tonnage"),
         ("check", "check --json"),
+        ("doctor", "doctor --json"),
         ("report", "report --json train.tonnage"),
         ("report", "report --json --text oom.tonnage"),
     ];
@@ -437,6 +439,8 @@ fn verdicts_and_budgets_are_as_the_schemas_say() {
         gpu: "a100-40gb".to_owned(),
         gpus: 1,
         capacity: None,
+        margin: None,
+        peak_allocated: None,
         peak: None,
         reserved: None,
         growth: None,

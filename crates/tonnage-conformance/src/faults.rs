@@ -23,7 +23,7 @@ struct Held {
 }
 
 /// A program in which every call is made until it succeeds.
-struct Program<D> {
+struct Program<D: TestDevice> {
     allocator: Allocator<Checked<D>>,
     held: Vec<Held>,
     failures: u64,

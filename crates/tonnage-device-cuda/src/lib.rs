@@ -21,7 +21,9 @@
 //! use tonnage_alloc::{Policy, Request, StreamId};
 //! use tonnage_device_cuda::CudaDevice;
 //!
-//! let mut allocator = Allocator::new(CudaDevice::new(0)?, Settings::default());
+//! // SAFETY: only the default stream is named.
+//! let device = unsafe { CudaDevice::new(0) }?;
+//! let mut allocator = Allocator::new(device, Settings::default());
 //! let block = allocator.alloc(Request::new(3 << 20, StreamId(0)))?;
 //! allocator.free(block)?;
 //! allocator.close()?;
@@ -90,6 +92,9 @@ pub enum Capture {
 }
 
 /// A device of the CUDA driver.
+///
+/// The driver follows the handles and addresses that it is given, and the verbs of [`Device`] and [`Contents`] are safe
+/// functions. So whoever makes a device promises, once, that they are right; see [`new`](Self::new).
 #[derive(Debug)]
 pub struct CudaDevice {
     table: Table,
@@ -103,18 +108,30 @@ pub struct CudaDevice {
 impl CudaDevice {
     /// The device with this number, as the driver counts them.
     ///
+    /// # Safety
+    /// As long as the device, or an allocator on it, is used:
+    /// * every [`StreamId`] is 0, 1, 2 or the handle of a live stream of the device's primary context;
+    /// * every address, event and piece of memory is one that this device gave and that was not given back.
+    ///
     /// # Errors
     /// If there is no driver, no such device, or it cannot map memory.
-    pub fn new(number: i32) -> Result<Self, LoadError> {
-        Self::of_library(Path::new(DRIVER), number)
+    #[expect(unsafe_code, reason = "handles and addresses are the caller's promise")]
+    pub unsafe fn new(number: i32) -> Result<Self, LoadError> {
+        // SAFETY: the caller promises it, and the system's driver is one.
+        unsafe { Self::of_library(Path::new(DRIVER), number) }
     }
 
     /// The same with another library in the role of the driver.
     ///
+    /// # Safety
+    /// As [`new`](Self::new), and the functions of the library are those of the driver: loading it runs its code.
+    ///
     /// # Errors
     /// As [`new`](Self::new).
-    pub fn of_library(library: &Path, number: i32) -> Result<Self, LoadError> {
-        let table = Table::open(library)?;
+    #[expect(unsafe_code, reason = "handles and addresses are the caller's promise")]
+    pub unsafe fn of_library(library: &Path, number: i32) -> Result<Self, LoadError> {
+        // SAFETY: the caller promises it.
+        let table = unsafe { Table::open(library) }?;
         loaded("cuInit", table.init(0))?;
         let (status, device) = table.device_get(number);
         loaded("cuDeviceGet", status)?;

@@ -6,7 +6,9 @@
 //! that was found can be called at any time. Signatures are those that NVIDIA
 //! documents for the driver API; the names carry the version of the signature
 //! (`_v2`), as the library exports them. Every function of this file takes and
-//! gives plain values: what the driver writes is written to a local.
+//! gives plain values: what the driver writes is written to a local. They are
+//! safe because whoever opens the table promises that handles and addresses are
+//! live ones ([`Table::open`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -166,8 +168,8 @@ macro_rules! plain {
         impl Table {
             $($(#[$note])*
             pub(crate) fn $name(&self, $($argument: $type),*) -> Status {
-                // SAFETY: the function takes values and reads or writes no memory of this program. A value that the
-                // driver does not know is answered with an error.
+                // SAFETY: the function takes values and reads or writes no memory of this program. Handles and addresses
+                // are live ones: `Table::open` was called with that promise.
                 unsafe { (self.0.$name)($($passed),*) }
             })*
         }
@@ -213,7 +215,11 @@ writes! {
 
 impl Table {
     /// Opens the driver and finds its functions.
-    pub(crate) fn open(library: &Path) -> Result<Self, LoadError> {
+    ///
+    /// # Safety
+    /// The library is a driver, or a stand-in for one. Handles and addresses that are passed to the table are live ones
+    /// that this driver gave.
+    pub(crate) unsafe fn open(library: &Path) -> Result<Self, LoadError> {
         let name = CString::new(library.as_os_str().as_bytes());
         let name = name.map_err(|_| LoadError::Missing("a name with a zero in it".to_owned()))?;
         Ok(Self(Functions::find(Library::open(&name)?)?))
@@ -242,13 +248,15 @@ impl Table {
 
     /// Copies memory of the device to the host.
     pub(crate) fn download(&self, to: &mut [u8], from: u64) -> Status {
-        // SAFETY: the function writes as many bytes as the slice has, and comes back when they are written.
+        // SAFETY: the function writes as many bytes as the slice has, and comes back when they are written. The range
+        // is live (`Table::open`).
         unsafe { (self.0.download)(to.as_mut_ptr().cast(), from, to.len()) }
     }
 
     /// Copies memory of the host to the device.
     pub(crate) fn upload(&self, to: u64, from: &[u8]) -> Status {
-        // SAFETY: the function reads as many bytes as the slice has, and has read them when it comes back.
+        // SAFETY: the function reads as many bytes as the slice has, and has read them when it comes back. The range
+        // is live memory of the device (`Table::open`).
         unsafe { (self.0.upload)(to, from.as_ptr().cast(), from.len()) }
     }
 
@@ -291,7 +299,7 @@ impl Table {
     /// Whether a stream is captured: 0 no, 1 yes, 2 a capture that was invalidated.
     pub(crate) fn stream_capturing(&self, stream: Handle) -> (Status, i32) {
         let mut capturing = 0;
-        // SAFETY: the function takes a handle and writes a number to a local.
+        // SAFETY: the function takes a handle, which is of a live stream (`Table::open`), and writes a number to a local.
         let status = unsafe { (self.0.stream_capturing)(pointer(stream), &raw mut capturing) };
         (status, capturing)
     }

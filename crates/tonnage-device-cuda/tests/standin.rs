@@ -85,7 +85,8 @@ fn stage() -> MutexGuard<'static, ()> {
 }
 
 fn device(number: i32) -> CudaDevice {
-    CudaDevice::of_library(&library(), number).unwrap()
+    // SAFETY: the library is the stand-in, which checks every handle and address that it is given.
+    unsafe { CudaDevice::of_library(&library(), number) }.unwrap()
 }
 
 /// Lets the work of a stream wait, or happen.
@@ -94,7 +95,7 @@ fn hold(stream: StreamId, hold: bool) {
     // SAFETY: the function is the stand-in's control for tests, of this signature.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
-        let found = libc::dlsym(handle, c"tonnage_hold".as_ptr());
+        let found = libc::dlsym(handle, c"tonnage_hold_stream".as_ptr());
         assert!(!found.is_null());
         let control: extern "C" fn(*mut c_void, bool) = std::mem::transmute(found);
         control(
@@ -215,14 +216,16 @@ fn a_device_is_the_one_of_its_number() {
 #[test]
 fn what_is_missing_is_told() {
     let _stage = stage();
-    let nowhere = CudaDevice::of_library(Path::new("libno-such-driver.so"), 0);
+    // SAFETY: none of them makes a device.
+    let open = |library: &Path, number| unsafe { CudaDevice::of_library(library, number) };
+    let nowhere = open(Path::new("libno-such-driver.so"), 0);
     assert!(matches!(nowhere, Err(LoadError::Missing(_))), "{nowhere:?}");
     // A library, but no driver.
-    let other = CudaDevice::of_library(Path::new("libc.so.6"), 0);
+    let other = open(Path::new("libc.so.6"), 0);
     let wanted = LoadError::Function("cuInit".to_owned());
     assert_eq!(other.err(), Some(wanted));
     for number in [-1, 2] {
-        let none = CudaDevice::of_library(&library(), number);
+        let none = open(&library(), number);
         let told = matches!(
             none,
             Err(LoadError::Driver {

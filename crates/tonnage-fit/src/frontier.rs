@@ -348,7 +348,7 @@ fn unanswered(request: &Request, variants: Variants<'_>, capacity: u64, begun: I
         gpus: Vec::new(),
         sharded: Vec::new(),
         remedies: None,
-        runs: variants.runs,
+        runs: variants.runs(),
         not_forked: variants.not_forked,
         interrupted: false,
         seconds: begun.elapsed().as_secs_f64(),
@@ -524,7 +524,10 @@ fn named(
 
 /// Whether the job ran as far as its memory let it; else it failed for another reason.
 fn tells_of_memory(trial: &Trial) -> bool {
-    matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit)
+    matches!(
+        trial.outcome,
+        Outcome::Fits | Outcome::Uncertain | Outcome::DoesNotFit
+    )
 }
 
 fn finished(row: Open, template: &Template, searched: Option<usize>) -> Row {

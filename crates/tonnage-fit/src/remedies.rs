@@ -142,13 +142,18 @@ pub struct NotMade {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
 pub struct Remedies {
-    /// What makes it fit, in the order of the least time of each if that of all is known; the same times, and others, in
-    /// the order of a weight of what each does more: operations, bytes moved and launches.
+    /// What makes it fit: changes that leave the mathematics as it is first, then those that round otherwise, then those
+    /// that change the algorithm. Among these by the least time of each if that of all is known, else by a weight of what
+    /// each does more: operations, bytes moved and launches.
     pub fitting: Vec<Remedy>,
     /// What comes nearest, where nothing makes it fit.
     pub nearest: Option<Remedy>,
     /// Changes that were tried and could not be made.
     pub not_made: Vec<NotMade>,
+    /// The changes that were run alone, by name.
+    pub tried: Vec<String>,
+    /// Whether the search was ended before everything was tried: another change may make it fit.
+    pub interrupted: bool,
 }
 
 /// A change that was made and saves something.
@@ -196,6 +201,7 @@ pub(crate) fn find(
         let Some(trial) = trial else {
             continue;
         };
+        found.tried.push(change.name.clone());
         if let Some(not_made) = not_made(change, &trial) {
             found.not_made.push(not_made);
         } else if let Some(less) = trial.need.filter(|less| saves(need, *less)) {
@@ -223,18 +229,22 @@ pub(crate) fn find(
     let mut tried_together = Together::default();
     for level in [Maths::Nothing, Maths::Rounding, Maths::Algorithm] {
         let of_level = helpful.iter().filter(|one| one.change.maths == level);
-        for one in of_level.filter(|one| one.trial.fits) {
-            let remedy = remedy(
-                &[one.change],
-                one.trial.clone(),
-                baseline,
-                &variants.options,
-            );
-            found.fitting.push(remedy);
-        }
+        let fitting = of_level.filter(|one| one.trial.fits);
+        let mut remedies: Vec<Remedy> = fitting
+            .map(|one| {
+                remedy(
+                    &[one.change],
+                    one.trial.clone(),
+                    baseline,
+                    &variants.options,
+                )
+            })
+            .collect();
+        in_order(&mut remedies);
+        found.fitting.extend(remedies);
+        // The single changes of the next levels were run as well, and are listed behind.
         if !found.fitting.is_empty() {
-            in_order(&mut found.fitting);
-            break;
+            continue;
         }
         let candidates: Vec<&Helpful> = helpful
             .iter()
@@ -254,7 +264,7 @@ pub(crate) fn find(
         let remedy = remedy(&set, trial, baseline, &variants.options);
         if remedy.trial.fits {
             found.fitting.push(remedy);
-            break;
+            continue;
         }
         let nearer = |known: &Remedy| known.trial.need > remedy.trial.need;
         if found.nearest.as_ref().is_none_or(nearer) {
@@ -264,6 +274,7 @@ pub(crate) fn find(
     if !found.fitting.is_empty() {
         found.nearest = None;
     }
+    found.interrupted = variants.is_stopped();
     Ok(found)
 }
 

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tonnage_analysis::verdict::Outcome;
-use tonnage_run::{DryRun, Job, JobOutput, Observer, Options, Progress, RunError, dry_run};
+use tonnage_run::{
+    DryRun, Job, JobOutput, Observer, Options, Progress, RunError, dry_run, private_folder,
+};
 
 use crate::variants::{Stage, Watcher};
 
@@ -143,9 +145,6 @@ pub enum ServeError {
     /// A dry run could not be done.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The files of the runs have no place.
-    #[error("cannot make a temporary folder")]
-    Temporary(#[source] std::io::Error),
 }
 
 /// How many requests of which length the server of a command holds at once.
@@ -157,8 +156,7 @@ pub fn serve_fit(request: &ServeRequest, watcher: &dyn Watcher) -> Result<Servin
     if !starts_vllm(&request.job) {
         return Err(ServeError::NotVllm);
     }
-    let folder = tempfile::Builder::new().prefix("tonnage-serve-").tempdir();
-    let folder = folder.map_err(ServeError::Temporary)?;
+    let folder = private_folder("tonnage-serve-")?;
     let runs = Runs {
         request,
         watcher,

@@ -19,7 +19,7 @@ use tonnage_analysis::verdict::{Costs, Outcome, ProgramChange, Verdict, ended};
 use tonnage_gpus::Gpu;
 use tonnage_run::{
     DryRun, ForkServer, Imports, Job, JobOutput, Observer, Options, Progress, RunError, dry_run,
-    dry_run_forked, first_dry_run,
+    dry_run_forked, first_dry_run, private_folder,
 };
 
 use crate::compare::first_difference;
@@ -77,7 +77,7 @@ pub struct Trial {
     pub command: String,
     /// The constants of the source that were given a value.
     pub constants: Vec<ConstantValue>,
-    /// How the run went. That it fits says nothing of the margin: see `fits`.
+    /// How the run went; `uncertain` if it ran to its end without leaving the margin.
     pub outcome: Outcome,
     /// Whether it fits with the margin, without running out of memory once.
     pub fits: bool,
@@ -148,7 +148,6 @@ pub(crate) struct Variant {
 /// Runs variants.
 pub(crate) struct Variants<'a> {
     pub(crate) options: Options,
-    margin: Option<u64>,
     /// Whether the recordings are kept as long as the search goes on.
     keep: bool,
     watcher: &'a dyn Watcher,
@@ -160,8 +159,8 @@ pub(crate) struct Variants<'a> {
     pub(crate) not_forked: Option<String>,
     /// The largest margin of a trial.
     margin_seen: u64,
-    /// How often a job was run, the second time of one that runs out of memory not counted.
-    pub(crate) runs: usize,
+    /// How often a job was run: also without a limit, and in a fork to compare it.
+    runs: AtomicUsize,
 }
 
 /// The first variant, which ran in a process of its own.
@@ -187,21 +186,19 @@ impl<'a> Variants<'a> {
         keep: bool,
         watcher: &'a dyn Watcher,
     ) -> Result<Self, RunError> {
+        let mut options = options.clone();
+        options.margin = margin;
         Ok(Self {
-            options: options.clone(),
-            margin,
+            options,
             keep,
             watcher,
-            folder: tempfile::Builder::new()
-                .prefix("tonnage-fit-")
-                .tempdir()
-                .map_err(RunError::Temporary)?,
+            folder: private_folder("tonnage-fit-")?,
             numbers: AtomicUsize::new(0),
             first: None,
             server: None,
             not_forked: None,
             margin_seen: 0,
-            runs: 0,
+            runs: AtomicUsize::new(0),
         })
     }
 
@@ -243,7 +240,6 @@ impl<'a> Variants<'a> {
         });
         self.server = server;
         for (number, trial) in results.into_inner().unwrap_or_default() {
-            self.runs += 1;
             trials[number] = trial?;
         }
         let margins = trials.iter().flatten().map(|trial| trial.margin);
@@ -262,7 +258,6 @@ impl<'a> Variants<'a> {
         let mut observer = Until::stopped(self.watcher);
         let (run, imports) =
             first_dry_run(&begun.job, &begun.options, &begun.recording, &mut observer)?;
-        self.runs += 1;
         let trial = self.judged(variant, &run, &begun, false);
         self.first = Some(First {
             variant: variant.clone(),
@@ -353,6 +348,7 @@ impl<'a> Variants<'a> {
         };
         let run = dry_run_forked(&server, &job, &options, &recording, &mut observer);
         let run = run.map_err(told)?;
+        self.count(&run);
         if self.watcher.stopped() {
             return Err("it was interrupted".to_owned());
         }
@@ -399,6 +395,21 @@ impl<'a> Variants<'a> {
         }
     }
 
+    /// Whether the search is to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.watcher.stopped()
+    }
+
+    /// How many dry runs were made.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, run: &DryRun) {
+        let runs = 1 + usize::from(run.unlimited.is_some());
+        self.runs.fetch_add(runs, Ordering::Relaxed);
+    }
+
     fn judged(
         &self,
         variant: &Variant,
@@ -406,6 +417,7 @@ impl<'a> Variants<'a> {
         begun: &Begun,
         forked: bool,
     ) -> Option<Trial> {
+        self.count(run);
         let (verdict, recording) = (&run.verdict, &begun.recording);
         if verdict.outcome == Outcome::Interrupted && self.watcher.stopped() {
             return None;
@@ -413,7 +425,7 @@ impl<'a> Variants<'a> {
         let mut trial = judge(
             variant,
             verdict,
-            self.margin,
+            self.options.margin,
             forked,
             begun.at.elapsed().as_secs_f64(),
         );
@@ -442,13 +454,11 @@ fn judge(
     seconds: f64,
 ) -> Trial {
     let (need, evidence) = needed(verdict);
-    let uncounted = match (&verdict.margin, &verdict.need) {
-        (Some(margin), _) => margin.uncounted.iter().map(|item| item.high).sum(),
-        (None, Some(need)) => need.uncounted,
-        (None, None) => 0,
+    let margin = match (&verdict.margin, &verdict.need) {
+        (Some(found), _) => found.kept,
+        (None, Some(need)) => margin.unwrap_or(need.uncounted),
+        (None, None) => margin.unwrap_or(0),
     };
-    let margin = margin.unwrap_or(uncounted);
-    let holds = need.is_none_or(|need| need.saturating_add(margin) <= verdict.capacity.bytes);
     let mut unknown = verdict.unknown_sizes.clone();
     if let Some(values) = &verdict.unknown_values
         && values.sizes > 0
@@ -464,7 +474,7 @@ fn judge(
         constants: variant.constants.clone(),
         outcome: verdict.outcome,
         // A job that ran out and went on is not what was asked for.
-        fits: verdict.outcome == Outcome::Fits && holds && verdict.handled_ooms() == 0,
+        fits: verdict.outcome == Outcome::Fits && verdict.handled_ooms() == 0,
         handled_ooms: verdict.handled_ooms(),
         need,
         evidence,
@@ -540,7 +550,7 @@ fn peak_allocated(verdict: &Verdict) -> u64 {
 /// Why a job ended early, where it was not for the memory of the GPU.
 fn reason(verdict: &Verdict) -> Option<String> {
     match verdict.outcome {
-        Outcome::Fits | Outcome::DoesNotFit => None,
+        Outcome::Fits | Outcome::Uncertain | Outcome::DoesNotFit => None,
         Outcome::Interrupted => Some("it was interrupted".to_owned()),
         Outcome::NoDevice => Some("it did not use a GPU".to_owned()),
         Outcome::NotCovered => Some("it uses CUDA in ways that a dry run cannot follow".to_owned()),

@@ -190,7 +190,7 @@ impl Forecast {
             key.gpu.clone_from(&verdict.gpu);
         }
         let (fits, roles) = match verdict.outcome {
-            Outcome::Fits => fitting(verdict),
+            Outcome::Fits | Outcome::Uncertain => fitting(verdict),
             Outcome::DoesNotFit => {
                 let need = verdict.need.as_ref().ok_or_else(|| {
                     ForecastError::NoAnswer(
@@ -488,11 +488,10 @@ fn fitting(verdict: &Verdict) -> (Fits, Vec<Role>) {
             role.name = format!("all {}", plural(u64::from(ran.world_size), "rank"));
         }
     }
-    let fits = if certain
-        || roles
-            .iter()
-            .all(|role| role.bound <= Some(verdict.capacity.bytes))
-    {
+    let is_given = margin.is_some_and(|margin| margin.given);
+    let is_within = |role: &Role| role.bound <= Some(verdict.capacity.bytes);
+    // A margin that was given decides, as it does for the verdict.
+    let fits = if certain || (!is_given && roles.iter().all(is_within)) {
         Fits::Yes
     } else {
         Fits::Perhaps
@@ -593,6 +592,8 @@ pub(crate) mod tests {
             smallest: Some(total.most_in_use - GIB / 2),
             after_ooms: None,
             room: total.least_free + GIB / 2,
+            kept: GIB,
+            given: false,
             certain: total.least_free + GIB / 2 >= GIB,
             uncounted: vec![Uncounted {
                 what: "kernel images".to_owned(),

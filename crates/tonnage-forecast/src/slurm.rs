@@ -4,6 +4,8 @@
 //! The hooks of Slurm are Lua and know nothing; they pass on what was typed and do what [`submission`] says.
 
 mod asked;
+mod launchers;
+mod lexer;
 mod script;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,9 @@ use crate::store::{Store, StoreError};
 
 /// The longest that a hook may wait.
 const MAX_SECONDS: u32 = 60;
+
+/// Lines of a script that a message names.
+const SHOWN: usize = 5;
 
 /// What an administrator says of a cluster.
 #[derive(Clone, Debug, Deserialize)]
@@ -189,7 +194,10 @@ pub fn submission(
         && !missing.is_empty()
         && decision.action != Action::Refuse
     {
-        let parts = missing.join(", ");
+        let mut parts = missing[..missing.len().min(SHOWN)].join(", ");
+        if missing.len() > SHOWN {
+            parts += ", …";
+        }
         *decision = decide(None, asked, largest, settings.mode);
         let done = match decision.action {
             Action::Fill => "it asks for whole GPUs",
@@ -255,14 +263,17 @@ fn look_up(
         let mut found = store.find(&key)?;
         found.retain(|forecast| gpu_types.names.contains(&forecast.key.gpu));
         // The job may start on any GPU it may have: it must fit on the kind that it takes most of.
-        match (found.into_iter().max_by_key(most), started.line) {
-            (Some(forecast), _) => known.push((forecast, started.by)),
-            (None, Some(line)) => missing.push(format!("line {line}")),
-            (None, None) => missing.push("its command".to_owned()),
+        match found.into_iter().max_by_key(most) {
+            Some(forecast) => known.push((forecast, started.by)),
+            None => missing.push(place(started.line)),
         }
     }
-    missing.extend(commands.variables.iter().map(|line| format!("line {line}")));
+    missing.extend(commands.unknown.iter().map(|&line| place(line)));
     Ok((known, missing))
+}
+
+fn place(line: Option<usize>) -> String {
+    line.map_or_else(|| "its command".to_owned(), |line| format!("line {line}"))
 }
 
 /// The shards that a job asks for, for each task. Those of a node are all of one GPU, unless the cluster splits them.
@@ -503,6 +514,45 @@ mod tests {
         let strict = Cluster::with(Some(&one), Mode::Enforce);
         let (action, filled, message) = strict.ask("python train.py\npython other.py\n", None, &[]);
         assert_eq!((action, filled), (Action::Fill, Some((1, 79))), "{message}");
+    }
+
+    #[test]
+    fn a_line_is_not_passed_over_for_its_quotes_or_its_launcher() {
+        let one = forecast_of(&[29 * GIB]);
+        for mode in [Mode::Advise, Mode::Fill, Mode::Enforce] {
+            let cluster = Cluster::with(Some(&one), mode);
+            for script in [
+                "python other.py --tags \"a;b\"",
+                "python other.py --tags 'a && b'",
+                "python other.py --tags \"a;b",
+                "apptainer exec --nv image.sif python other.py",
+                "uv run other.py",
+                "./run.sh",
+            ] {
+                let (action, filled, message) = cluster.ask(script, None, &[]);
+                assert_eq!((action, filled), (Action::Advise, None), "{script}");
+                assert!(message.contains("no forecast"), "{message}");
+            }
+            let action = if mode == Mode::Advise {
+                Action::Advise
+            } else {
+                Action::Fill
+            };
+            for script in [
+                "echo \"a;b\" && python train.py",
+                "apptainer exec image.sif python train.py",
+                "uv run train.py",
+                "cat <<END\npython other.py\nEND\npython train.py",
+            ] {
+                let (found, _, message) = cluster.ask(script, None, &[]);
+                assert_eq!(found, action, "{script}: {message}");
+                assert!(!message.contains("no forecast"), "{message}");
+            }
+        }
+        let many = format!("python train.py\n{}", "./run.sh\n".repeat(9));
+        let cluster = Cluster::with(Some(&one), Mode::Fill);
+        let (_, _, message) = cluster.ask(&many, None, &[]);
+        assert!(message.contains("line 6, … of the script"), "{message}");
     }
 
     #[test]

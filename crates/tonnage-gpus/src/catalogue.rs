@@ -147,6 +147,13 @@ impl Catalogue {
             .collect();
         // Stable, so that equally close GPUs stay in the file's order.
         scored.sort_by_key(|&(score, _)| score);
+        // Of "rtx9999" at least the family is right.
+        let family: String = wanted.chars().take_while(|it| it.is_alphabetic()).collect();
+        if scored.is_empty() && family.len() > 2 && family != wanted {
+            let of_family = self.gpus.iter().filter(|gpu| gpu.id.starts_with(&family));
+            scored.extend(of_family.map(|gpu| (distance(wanted, &gpu.id), gpu.id.as_str())));
+            scored.sort_by_key(|&(apart, id)| (apart, std::cmp::Reverse(id)));
+        }
         scored
             .into_iter()
             .take(SUGGESTIONS)

@@ -97,7 +97,7 @@ pub struct Story {
 pub struct Ranks {
     /// How many ranks the job has.
     pub world_size: u32,
-    /// Those that were run, in order.
+    /// The ranks that were run, in order.
     pub run: Vec<Rank>,
     /// A line for each group of equal ranks.
     pub lines: Vec<Fact>,

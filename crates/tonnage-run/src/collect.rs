@@ -18,17 +18,18 @@ use thiserror::Error;
 use tonnage_analysis::facts::{self, NcclBuffers};
 use tonnage_analysis::format::{count, plural};
 use tonnage_analysis::holdings::named_from;
-use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
+use tonnage_analysis::verdict::{Costs, HookFailure, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
 use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
-use tonnage_import::ImportError;
 use tonnage_import::pytorch::Snapshot;
 use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
 
+use crate::endings::{self, Seen};
 use crate::measured::{Machine, Measured, note_kind, note_row};
+use crate::side_effects::SideEffects;
 
 /// Why a recording could not be made.
 #[derive(Debug, Error)]
@@ -41,22 +42,6 @@ pub enum CollectError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
-    },
-    /// The log of a process is corrupt.
-    #[error("the log {path} is corrupt")]
-    Log {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: LogError,
-    },
-    /// A piece of torch's history cannot be read.
-    #[error("torch's history in {path} cannot be read")]
-    History {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        source: ImportError,
     },
     /// The recording cannot be written.
     #[error("the recording cannot be written")]
@@ -95,6 +80,10 @@ struct Note {
     values: Option<ToldValues>,
     stopped: Option<String>,
     foreign: Option<Value>,
+    /// A limitation with its code.
+    limitation: Option<Value>,
+    /// A function of the hook that failed, and how often so far.
+    failure: Option<Value>,
     sample: Option<Sample>,
     overrun: Option<u64>,
     unsampled: Option<String>,
@@ -173,35 +162,108 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     let mut losses = Losses::of(ledger.as_ref());
     let mut foreign = BTreeSet::new();
     let mut raised = Vec::new();
+    // A log that cannot be read costs its own process, and no other.
+    let mut broken = Vec::new();
+    let mut seen = Vec::new();
+    let mut side_effects = SideEffects::default();
+    let mut failures = Vec::new();
+    let mut limitations = BTreeSet::new();
     for path in logs {
-        let log = read(&path)?;
+        let log = match read(&path) {
+            Ok(log) => log,
+            Err(error) => {
+                broken.push(format!("{}: {}", name_of(&path), with_cause(&error)));
+                continue;
+            }
+        };
+        side_effects.read(&log);
         // Also of a process that has no rows because its calls failed.
         foreign.extend(told(&log, |note| note.foreign).map(|user| user.to_string()));
-        raised.extend(told(&log, |note| note.exception));
+        failures.extend(hook_failures(&log));
+        limitations.extend(told(&log, |note| note.limitation).map(|one| one.to_string()));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
         let number = collected.processes;
         let mut process = Process::new(number, &path, &blocks, writer);
         process.loss = number_of(&path).and_then(|number| losses.take(number));
-        if process.write(&log, &mut collected)? {
+        let mut one = look_at(&log);
+        if process.write(&log, &mut collected, &mut broken)? {
+            one.number = Some(number);
             collected.processes += 1;
         }
+        raised.extend(told(&log, |note| note.exception).map(|exception| (one.clone(), exception)));
+        seen.push(one);
+    }
+    let failed = endings::failures(&endings::read(folder), &seen);
+    for failed in &failed {
+        let text = serde_json::to_string(failed).unwrap_or_default();
+        writer.meta(facts::RUN, facts::FAILED_PROCESS, &text)?;
     }
     // A script may fail before it uses a device. Where one was used, those that used it tell how the job ended: the
     // others may have raised because of them, as a launcher or a server of notebooks does.
     if collected.processes == 0 {
-        for exception in raised.iter().filter(|raised| !says_another_failed(raised)) {
+        let has_failed = |one: &Seen| {
+            let mut failed = failed.iter();
+            failed.any(|failed| failed.process_id == one.process.unsigned_abs())
+        };
+        for (one, mut exception) in raised {
+            // Others were ended because of those that failed.
+            if says_another_failed(&exception) || (!failed.is_empty() && !has_failed(&one)) {
+                continue;
+            }
+            exception["of_failed_process"] = has_failed(&one).into();
+            if let Some(rank) = one.rank {
+                exception["rank"] = rank.to_string().into();
+            }
             writer.meta(facts::RUN, facts::EXCEPTION, &exception.to_string())?;
         }
+    }
+    for limitation in limitations {
+        writer.meta(facts::RUN, facts::LIMITATION, &limitation)?;
+    }
+    for failure in failures {
+        let text = serde_json::to_string(&failure).unwrap_or_default();
+        writer.meta(facts::RUN, facts::HOOK_FAILURE, &text)?;
     }
     for user in foreign {
         writer.meta(facts::RUN, facts::FOREIGN, &user)?;
     }
+    side_effects.write(writer)?;
     if let Some(ledger) = &ledger {
         write_run_facts(ledger, &losses, writer)?;
     }
+    for (index, gap) in broken.iter().enumerate() {
+        let name = format!("{}.log.{index}", meta::UNKNOWN);
+        writer.meta(facts::RUN, &name, gap)?;
+        writer.meta(facts::RUN, facts::INCOMPLETE, gap)?;
+    }
     Ok(collected)
+}
+
+/// Who a process is, by its log.
+fn look_at(log: &[u8]) -> Seen {
+    let mut seen = Seen::default();
+    let mut by_launcher = None;
+    for record in log::read(log).filter_map(Result::ok) {
+        match record {
+            Record::Start(start) => {
+                seen.process = start.pid.cast_signed();
+                seen.started = start.time;
+                seen.arguments = start.arguments;
+            }
+            Record::Call(call) => seen.used_memory |= call.kind != CallKind::Context,
+            Record::Note(json) => {
+                let note = serde_json::from_slice::<Note>(json).unwrap_or_default();
+                let variable = note.environment.get("RANK");
+                by_launcher = by_launcher.or_else(|| variable.and_then(|rank| rank.parse().ok()));
+                seen.rank = note.rank.or(seen.rank);
+            }
+            _ => {}
+        }
+    }
+    seen.rank = seen.rank.or(by_launcher);
+    seen
 }
 
 /// What the notes of a process say of one thing.
@@ -210,6 +272,20 @@ fn told(log: &[u8], what: fn(Note) -> Option<Value>) -> impl Iterator<Item = Val
         Ok(Record::Note(json)) => what(serde_json::from_slice(json).ok()?),
         _ => None,
     })
+}
+
+/// The functions of the hook that failed in a process, each with its last count.
+fn hook_failures(log: &[u8]) -> Vec<HookFailure> {
+    let mut failures: Vec<HookFailure> = Vec::new();
+    let notes = told(log, |note| note.failure);
+    for failure in notes.filter_map(|note| serde_json::from_value::<HookFailure>(note).ok()) {
+        let same = |before: &&mut HookFailure| before.function == failure.function;
+        match failures.iter_mut().find(same) {
+            Some(before) => before.count = failure.count,
+            None => failures.push(failure),
+        }
+    }
+    failures
 }
 
 /// Whether an exception is that of a process which waited for one that failed.
@@ -263,6 +339,21 @@ fn write_run_facts<W: Write>(
         writer.meta(facts::RUN, facts::INCOMPLETE, gap)?;
     }
     Ok(())
+}
+
+/// What a process is called, by the name of its log.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let pid = name.rsplit('-').next().unwrap_or_default();
+    format!("process {pid}")
+}
+
+/// An error in one line, with its cause.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
 }
 
 /// The number of a process in the run, from the name of its log.
@@ -437,13 +528,22 @@ impl<'a, W: Write> Process<'a, W> {
     }
 
     /// Writes the rows of the process, and returns whether there were any.
-    fn write(mut self, bytes: &[u8], collected: &mut Collected) -> Result<bool, CollectError> {
+    fn write(
+        mut self,
+        bytes: &[u8],
+        collected: &mut Collected,
+        broken: &mut Vec<String>,
+    ) -> Result<bool, CollectError> {
         let mut records = Vec::new();
         for record in log::read(bytes) {
-            records.push(record.map_err(|source| CollectError::Log {
-                path: self.path.to_owned(),
-                source,
-            })?);
+            match record {
+                Ok(record) => records.push(record),
+                Err(LogError::Broken { at, why }) => broken.push(format!(
+                    "{} after byte {at} of its log, which is corrupt: {why}",
+                    name_of(self.path)
+                )),
+                Err(error) => broken.push(format!("{}: {error}", name_of(self.path))),
+            }
         }
         for record in &records {
             match record {
@@ -453,16 +553,23 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         if self.measure(&records) {
-            return self.write_measured(records, collected);
+            return self.write_measured(records, collected, broken);
         }
         if self.calls.is_empty() && self.loss.is_none() {
             // A launcher or a worker that only asked how many devices there are.
             return Ok(false);
         }
+        let mut devices = BTreeSet::new();
+        let firsts: Vec<DriverCall> = (self.calls.iter().copied())
+            .filter(|call| devices.insert(call.device))
+            .collect();
+        for first in firsts.iter().filter(|call| call.in_use == call.charged) {
+            self.fact(&facts::alone_at_start(i32::from(first.device)), "yes")?;
+        }
         for record in records {
             match record {
                 Record::Start(start) => self.begin(start)?,
-                Record::Torch(pickle) => self.history(pickle)?,
+                Record::Torch(pickle) => self.history(pickle, broken)?,
                 Record::Note(json) => self.note(json)?,
                 Record::Unmodelled(name) => {
                     self.unmodelled.entry(name.to_owned()).or_insert(1);
@@ -560,6 +667,7 @@ impl<'a, W: Write> Process<'a, W> {
         mut self,
         records: Vec<Record<'_>>,
         collected: &mut Collected,
+        broken: &mut Vec<String>,
     ) -> Result<bool, CollectError> {
         let history = |record: &Record<'_>| matches!(record, Record::Torch(_));
         let is_measured = self.measured.as_ref().is_some_and(Measured::has_samples);
@@ -584,7 +692,7 @@ impl<'a, W: Write> Process<'a, W> {
         for record in records {
             match record {
                 Record::Start(start) => self.begin(start)?,
-                Record::Torch(pickle) => self.history(pickle)?,
+                Record::Torch(pickle) => self.history(pickle, broken)?,
                 Record::Note(json) => self.note(json)?,
                 _ => {}
             }
@@ -839,12 +947,17 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    fn history(&mut self, pickle: &[u8]) -> Result<(), CollectError> {
-        let snapshot = Snapshot::parse(pickle, self.writer.stacks_mut());
-        let snapshot = snapshot.map_err(|source| CollectError::History {
-            path: self.path.to_owned(),
-            source,
-        })?;
+    fn history(&mut self, pickle: &[u8], broken: &mut Vec<String>) -> Result<(), CollectError> {
+        let snapshot = match Snapshot::parse(pickle, self.writer.stacks_mut()) {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                let (process, why) = (name_of(self.path), with_cause(&error));
+                broken.push(format!(
+                    "a part of PyTorch's history of {process}, which cannot be read: {why}"
+                ));
+                return Ok(());
+            }
+        };
         let mut queues: Vec<_> = snapshot.traces.into_iter().map(VecDeque::from).collect();
         let mut marks = VecDeque::from(snapshot.annotations);
         // One device after the other by time; a machine with one device, the

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tonnage_analysis::verdict::{Outcome, Verdict, VerdictError, verdict, verdict_of_whole};
 use tonnage_gpus::Catalogue;
@@ -17,7 +17,7 @@ use crate::error::RunError;
 use crate::fork_server::{ForkServer, Imports};
 use crate::observer::{JobEnd, Observer};
 use crate::options::{Attempt, Job, Options};
-use crate::python::Torch;
+use crate::python::{self, Torch};
 use crate::run_dir::RunDir;
 use crate::watch::{self, Watching};
 
@@ -112,6 +112,7 @@ pub(crate) fn prepare(job: &Job, options: &Options) -> Result<Torch, RunError> {
     if !options.allow_real_gpu {
         refuse_real_gpu(&SIGNS_OF_A_GPU)?;
     }
+    python::check_script(job)?;
     Torch::find(job)
 }
 
@@ -129,7 +130,8 @@ fn run(
     observer: &mut dyn Observer,
 ) -> Result<(DryRun, Option<Imports>), RunError> {
     let mut run_once = |attempt, patience| {
-        let run_dir = RunDir::create(options, how.torch, attempt)?;
+        let mut run_dir = RunDir::create(options, how.torch, attempt)?;
+        run_dir.protect_files(job)?;
         let watching = Watching {
             world: options.world.as_ref().map(|world| (world, options.gpus)),
             server: how.server,
@@ -139,6 +141,10 @@ fn run(
         observer.started(attempt);
         let end = watch::watch(&run_dir, job, &watching, observer)?;
         observer.ended(attempt, &end);
+        // A second run on devices without a limit writes other files, which nobody asked for.
+        if attempt == Attempt::Limited {
+            run_dir.keep_files()?;
+        }
         let collected = run_dir.record(job, &end, recording);
         let collected = collected.map_err(|source| RunError::Record {
             path: recording.to_owned(),
@@ -167,7 +173,8 @@ fn run(
         && need.known != "unknown"
     {
         let catalogue = Catalogue::embedded();
-        let bytes = need.bytes.saturating_add(need.uncounted);
+        let margin = options.margin.unwrap_or(need.uncounted);
+        let bytes = need.bytes.saturating_add(margin);
         let gpus = catalogue.that_hold(bytes, verdict.context.bytes);
         need.gpus = gpus.iter().map(|gpu| gpu.id.clone()).collect();
     }
@@ -205,6 +212,13 @@ const SIGNS_OF_A_GPU: [&str; 3] = [
     "/dev/nvidiactl",
     "/proc/driver/nvidia/version",
 ];
+
+/// The file that shows a real NVIDIA driver on this machine, if there is one.
+pub fn real_gpu() -> Option<PathBuf> {
+    let mut signs = SIGNS_OF_A_GPU.iter().map(Path::new);
+    let found = signs.find(|sign| sign.exists());
+    found.map(Path::to_owned)
+}
 
 /// A dry run beside a real device would show programs a device that is not the one they find in other ways.
 fn refuse_real_gpu(signs: &[&str]) -> Result<(), RunError> {

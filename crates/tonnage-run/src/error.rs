@@ -2,7 +2,7 @@
 //! Why a dry run could not be done. That a job does not fit, or fails, is a result and no error.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tonnage_analysis::verdict::VerdictError;
@@ -21,6 +21,24 @@ pub enum RunError {
     CommandNotFound {
         /// Its first word.
         command: String,
+    },
+    /// The script of the command is missing.
+    #[error("there is no script {}", script.display())]
+    NoScript {
+        /// The file.
+        script: PathBuf,
+    },
+    /// Python cannot compile the script of the command.
+    #[error("the script failed before using the GPU: {kind} ({}:{line}): {message}", script.display())]
+    Script {
+        /// The type of the exception.
+        kind: String,
+        /// The file.
+        script: PathBuf,
+        /// The line; 0 if it is not known.
+        line: u64,
+        /// The message of the exception.
+        message: String,
     },
     /// A program cannot be started.
     #[error("cannot run {program}")]
@@ -54,6 +72,17 @@ pub enum RunError {
         /// The file.
         path: PathBuf,
         /// What the system said.
+        source: io::Error,
+    },
+    /// The user's files cannot be protected from the job.
+    #[error("cannot protect files from the job")]
+    Protect(#[source] io::Error),
+    /// The files of the job cannot be kept.
+    #[error("cannot copy the files of the job to {}", folder.display())]
+    KeepFiles {
+        /// The target.
+        folder: PathBuf,
+        /// The cause.
         source: io::Error,
     },
     /// The end of the job cannot be waited for.
@@ -255,21 +284,78 @@ fn beside(others: &[String]) -> String {
     )
 }
 
+/// Whether an interpreter is that of a virtual environment that uv made, which has no pip.
+fn is_of_uv(python: &Path) -> bool {
+    let configuration = python
+        .parent()
+        .and_then(Path::parent)
+        .map(|environment| environment.join("pyvenv.cfg"));
+    let text = configuration.and_then(|file| std::fs::read_to_string(file).ok());
+    text.is_some_and(|text| text.lines().any(|line| line.starts_with("uv = ")))
+}
+
 impl RunError {
-    /// What to do about it, where that is known.
+    /// What to do about it, where that is known; for an error of the installation, `tonnage doctor`, too.
     pub fn hint(&self) -> Option<String> {
+        let of_installation = matches!(
+            self,
+            Self::CommandNotFound { .. }
+                | Self::NoTorch { .. }
+                | Self::TorchWithoutCuda { .. }
+                | Self::RealGpu { .. }
+                | Self::StandinUnreadable { .. }
+                | Self::NoStandin { .. }
+                | Self::NoExec { .. }
+                | Self::NoExecutable(_)
+                | Self::Start { .. }
+                | Self::ForkServer { .. }
+                | Self::Protect(_)
+                | Self::Temporary(_)
+                | Self::Prepare { .. }
+                | Self::Store(_)
+        );
+        let doctor = of_installation.then_some("`tonnage doctor` checks the installation");
+        match (self.remedy(), doctor) {
+            (Some(remedy), Some(doctor)) => Some(format!("{remedy}; {doctor}")),
+            (remedy, doctor) => remedy.or_else(|| doctor.map(str::to_owned)),
+        }
+    }
+
+    /// What to do about it, where that is known.
+    pub fn remedy(&self) -> Option<String> {
         let hint = match self {
             Self::CommandNotFound { .. } => {
                 "is the virtual environment active? Its folder works too: .venv/bin/python"
             }
-            Self::NoTorch { python, .. } => {
+            Self::NoScript { .. } => "check the name and the folder that the command runs in",
+            Self::Script { script, .. } => {
                 return Some(format!(
-                    "{} -m pip install torch, if the job uses it",
-                    python.display()
+                    "`python -m py_compile {}` prints the error",
+                    script.display()
                 ));
             }
-            Self::TorchWithoutCuda { .. } => {
-                "install the ordinary Linux build; no GPU and no driver is needed for it"
+            Self::NoTorch { python, .. } => {
+                return Some(if is_of_uv(python) {
+                    "uv pip install torch, if the job uses it".to_owned()
+                } else {
+                    format!(
+                        "{} -m pip install torch, if the job uses it",
+                        python.display()
+                    )
+                });
+            }
+            Self::TorchWithoutCuda { python } => {
+                let install = if is_of_uv(python) {
+                    "uv pip install --reinstall torch".to_owned()
+                } else {
+                    format!(
+                        "{} -m pip install --force-reinstall torch",
+                        python.display()
+                    )
+                };
+                return Some(format!(
+                    "{install} installs the ordinary Linux build, which has CUDA; it needs no GPU and no driver"
+                ));
             }
             Self::UnknownChange { .. } => {
                 let names = crate::changes::all().iter().map(|change| &*change.name);
@@ -314,5 +400,32 @@ impl RunError {
             _ => return None,
         };
         Some(hint.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_fits_the_environment_and_names_the_doctor() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("bin").join("python");
+        let missing = RunError::NoTorch {
+            python: python.clone(),
+            others: Vec::new(),
+        };
+        let without_cuda = RunError::TorchWithoutCuda { python };
+        assert!(missing.hint().unwrap().contains("-m pip install torch"));
+        std::fs::write(folder.path().join("pyvenv.cfg"), "home = /usr\nuv = 0.9\n").unwrap();
+        let hint = missing.hint().unwrap();
+        assert!(hint.starts_with("uv pip install torch"), "{hint}");
+        assert!(hint.contains("`tonnage doctor`"), "{hint}");
+        let hint = without_cuda.hint().unwrap();
+        assert!(
+            hint.starts_with("uv pip install --reinstall torch"),
+            "{hint}"
+        );
+        assert!(hint.contains("`tonnage doctor`"), "{hint}");
     }
 }

@@ -5,19 +5,25 @@
 //! itself: the Python hook stops it before the script begins, imports what the first run of the job imported, and forks
 //! a child for each variant. The child goes on with the script as if it had just been started. No device was used
 //! before the fork, so each variant has devices of its own.
+//!
+//! The server is protected like a run, because imports may write files, and each variant has a fresh view of the user's
+//! files. What an import wrote would be missing there, so variants of a job whose imports write are not forked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, IoSlice, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -124,7 +130,9 @@ impl ForkServer {
         let script = python::script_position(job).ok_or_else(|| {
             refused("the command is no Python script that is started directly".to_owned())
         })?;
-        let run_dir = RunDir::create(options, torch, Attempt::Limited)?;
+        let mut run_dir = RunDir::create(options, torch, Attempt::Limited)?;
+        run_dir.protect_files(job)?;
+        let before = run_dir.written();
         let socket = run_dir.path().join(SOCKET_FILE);
         let failed = |source: std::io::Error| refused(format!("no socket: {source}"));
         let listener = UnixListener::bind(&socket).map_err(failed)?;
@@ -147,7 +155,7 @@ impl ForkServer {
         let (stream, asked) = ready?;
         let listeners = Listeners::default();
         listen(stream.try_clone().map_err(failed)?, Arc::clone(&listeners));
-        Ok(Self {
+        let server = Self {
             stream: Mutex::new((stream, 0)),
             listeners,
             process,
@@ -157,7 +165,12 @@ impl ForkServer {
             script,
             gpu: options.gpu.id.clone(),
             asked,
-        })
+        };
+        let written = server.run_dir.written();
+        match written.difference(&before).next() {
+            Some(path) => Err(refused(format!("an import writes to {}", path.display()))),
+            None => Ok(server),
+        }
     }
 
     /// Whether `job` is a variant that this server can start: another only in the arguments of its script, in variables
@@ -190,12 +203,22 @@ impl ForkServer {
         let ended = || refused("it does not answer".to_owned());
         let text = |word: &OsStr| word.to_str().map(str::to_owned);
         let words: Option<Vec<String>> = job.command.iter().map(|word| text(word)).collect();
+        if prepared.protection() != self.run_dir.protection() {
+            return Err(refused("its files are protected in another way".to_owned()));
+        }
         let output = match &job.output {
-            JobOutput::File(path) => path.clone(),
-            JobOutput::Inherit | JobOutput::Stderr | JobOutput::Discard => {
-                PathBuf::from("/dev/null")
-            }
+            JobOutput::File(path) => path.as_path(),
+            JobOutput::Inherit | JobOutput::Stderr | JobOutput::Discard => Path::new("/dev/null"),
         };
+        // The child would open it in the server's view of the files.
+        let output = File::options()
+            .append(true)
+            .create(true)
+            .open(output)
+            .map_err(|source| RunError::Output {
+                path: output.to_owned(),
+                source,
+            })?;
         let mut environment: BTreeMap<String, Option<String>> = BTreeMap::new();
         for (name, _) in &self.job.environment {
             // Those of the first variant that this one may not have.
@@ -225,10 +248,9 @@ impl ForkServer {
             "script": self.script,
             "environment": environment,
             "folder": job.folder,
-            "output": output,
             "hook": prepared.folder().join(HOOK_FOLDER),
         });
-        writeln!(stream.0, "{request}").map_err(|_| ended())?;
+        send(&mut stream.0, &format!("{request}\n"), &output).map_err(|_| ended())?;
         drop(stream);
         match receiver.recv_timeout(FORK_TIMEOUT) {
             Ok(Word::Started(process)) => Ok(Variant { process, receiver }),
@@ -292,6 +314,22 @@ fn refused(why: String) -> RunError {
 
 fn not_text() -> RunError {
     refused("a word of the command is no text".to_owned())
+}
+
+/// Sends a text together with an open file.
+fn send(stream: &mut UnixStream, text: &str, file: &File) -> std::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut files = SendAncillaryBuffer::new(&mut space);
+    let file = [file.as_fd()];
+    files.push(SendAncillaryMessage::ScmRights(&file));
+    let bytes = text.as_bytes();
+    let sent = sendmsg(
+        &*stream,
+        &[IoSlice::new(bytes)],
+        &mut files,
+        SendFlags::NOSIGNAL,
+    )?;
+    stream.write_all(&bytes[sent..])
 }
 
 fn listeners(listeners: &Listeners) -> MutexGuard<'_, HashMap<u64, Sender<Word>>> {

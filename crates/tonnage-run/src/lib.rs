@@ -36,8 +36,11 @@ pub mod changes;
 pub mod collect;
 mod constants;
 mod dry_run;
+mod endings;
 mod error;
+mod files;
 mod fork_server;
+mod leftovers;
 mod measured;
 mod observer;
 mod options;
@@ -45,13 +48,14 @@ mod python;
 mod ranks;
 mod record;
 mod run_dir;
+mod side_effects;
 mod signals;
 mod standin;
 mod verify;
 mod watch;
 
 pub use constants::Constant;
-pub use dry_run::{DryRun, Run, dry_run, dry_run_forked, first_dry_run, judge};
+pub use dry_run::{DryRun, Run, dry_run, dry_run_forked, first_dry_run, judge, real_gpu};
 pub use error::RunError;
 pub use fork_server::{ForkServer, Imports};
 pub use measured::Machine;
@@ -60,7 +64,7 @@ pub use options::{AddressOrder, Attempt, Job, JobOutput, Options, StopAfter};
 pub use python::Torch;
 pub use ranks::{Launched, World, launched};
 pub use record::{RecordOptions, Recorded, record};
-pub use run_dir::RunDir;
+pub use run_dir::{RunDir, private_folder};
 pub use verify::{Verified, VerifyOptions, verify};
 
 /// What tonnage calls itself in the files it writes.

@@ -82,6 +82,8 @@ pub struct JobEnd {
     pub stopped: Option<String>,
     /// Whether it was interrupted: by a signal to this process, or by the observer.
     pub interrupted: bool,
+    /// How many processes with a GPU still ran when the command had ended, and were ended.
+    pub left_running: usize,
     /// How long it had gone on without a new peak.
     pub quiet: Duration,
     /// How many processes the kernel ended meanwhile, on the whole machine, for want of memory.
@@ -97,6 +99,7 @@ impl JobEnd {
             ending,
             stopped: None,
             interrupted: false,
+            left_running: 0,
             quiet: Duration::ZERO,
             killed_for_memory: 0,
             elapsed,

@@ -113,6 +113,8 @@ pub struct Options {
     pub capacity: Option<u64>,
     /// Bytes that the context of a process takes, instead of the catalogue's.
     pub context: Option<u64>,
+    /// Bytes that are to stay free on each GPU, instead of the most that was seen of what a dry run does not count.
+    pub margin: Option<u64>,
     /// In which order the driver hands out addresses.
     pub address_order: AddressOrder,
     /// Do not run a job that ran out of memory a second time to find out how much it needs.
@@ -130,6 +132,12 @@ pub struct Options {
     pub stop_after: Option<StopAfter>,
     /// Run even where a real NVIDIA device is present.
     pub allow_real_gpu: bool,
+    /// Let the job change files and upload data, as a real run does.
+    pub side_effects: bool,
+    /// Directories and files that the job may change although its other writes are redirected.
+    pub pass_through: Vec<PathBuf>,
+    /// Where the files that the job writes are copied when it has ended; otherwise they are discarded.
+    pub keep_files: Option<PathBuf>,
     /// Handle SIGINT, SIGTERM and SIGHUP while the job runs: they are for the job, and what it recorded until then is
     /// kept. Handlers are those of the whole process, so only a program that belongs to the run should ask for it.
     pub forward_signals: bool,
@@ -157,6 +165,7 @@ impl Options {
             world: None,
             capacity: None,
             context: None,
+            margin: None,
             address_order: AddressOrder::default(),
             stop_at_oom: false,
             values: true,
@@ -165,6 +174,9 @@ impl Options {
             changes: Vec::new(),
             stop_after: None,
             allow_real_gpu: false,
+            side_effects: false,
+            pass_through: Vec::new(),
+            keep_files: None,
             forward_signals: false,
             sources: Vec::new(),
             holders_at_end: true,

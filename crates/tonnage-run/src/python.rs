@@ -77,6 +77,60 @@ pub(crate) fn script_position(job: &Job) -> Option<usize> {
     }
 }
 
+/// Compiles a script without running it; prints the kind, the line and the message of an error.
+const COMPILE: &str = "import sys
+try: compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec', dont_inherit=True)
+except (SyntaxError, ValueError) as e: print(type(e).__name__, getattr(e, 'lineno', 0) or 0, getattr(e, 'msg', e), sep='\\n')
+except BaseException: pass";
+
+/// Fails if the job is `python SCRIPT` and Python could not begin to run that script.
+pub(crate) fn check_script(job: &Job) -> Result<(), RunError> {
+    let Ok(program) = program_of(job) else {
+        return Ok(());
+    };
+    let Some(position) = script_position(job).filter(|position| *position > 0) else {
+        return Ok(());
+    };
+    let before = &job.command[position - 1];
+    if before == "-m" || before == "-c" {
+        return Ok(());
+    }
+    let script = Path::new(&job.command[position]);
+    let path = job.resolve(script);
+    if !path.exists() {
+        return Err(RunError::NoScript {
+            script: script.to_owned(),
+        });
+    }
+    // Python also runs folders and archives.
+    let is_archive = || {
+        let mut head = [0; 2];
+        let read = std::fs::File::open(&path).and_then(|mut file| file.read_exact(&mut head));
+        read.is_err() || head == *b"PK"
+    };
+    if !path.is_file() || is_archive() {
+        return Ok(());
+    }
+    let mut command = Command::new(program);
+    command
+        .args(["-I", "-S", "-W", "ignore", "-c", COMPILE])
+        .arg(&path);
+    let Ok(answer) = command.output() else {
+        return Ok(());
+    };
+    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+    let mut lines = answer.lines();
+    let (Some(kind), Some(line)) = (lines.next(), lines.next()) else {
+        return Ok(());
+    };
+    Err(RunError::Script {
+        kind: kind.to_owned(),
+        script: script.to_owned(),
+        line: line.parse().unwrap_or(0),
+        message: lines.next().unwrap_or_default().to_owned(),
+    })
+}
+
 impl Job {
     /// Puts the Python that the job's path finds in front of a command that begins with a Python script.
     ///
@@ -242,6 +296,34 @@ mod tests {
         assert_eq!(started(path, &["./own.py"]), ["./own.py"]);
         // The system could not start it, although it may be executed.
         assert_eq!(started(path, &["./plain.py"]), ["python3", "./plain.py"]);
+    }
+
+    #[test]
+    fn a_script_that_cannot_begin_is_found_before_it_is_started() {
+        let folder = folder_with(&[
+            ("bad.py", "x = 1\ndef f(:\n", 0o644),
+            ("good.py", "import nowhere\n", 0o644),
+            ("app", "PK", 0o644),
+        ]);
+        let check = |words: &[&str]| {
+            let mut job = Job::new(["python3"].iter().chain(words));
+            job.folder = Some(folder.path().to_owned());
+            check_script(&job).map_err(|error| error.to_string())
+        };
+        let bad = check(&["-u", "bad.py", "--x"]).unwrap_err();
+        let start = "the script failed before using the GPU: SyntaxError (bad.py:2)";
+        assert!(bad.starts_with(start), "{bad}");
+        let none = check(&["none.py"]).unwrap_err();
+        assert_eq!(none, "there is no script none.py");
+        for words in [
+            &["good.py"][..],
+            &["-m", "bad"],
+            &["-c", "def f(:"],
+            &["."],
+            &["app"],
+        ] {
+            assert_eq!(check(words), Ok(()), "{words:?}");
+        }
     }
 
     #[test]

@@ -4,17 +4,17 @@
 //!
 //! It belongs to one run alone; the stand-in is never put where the system would find it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tonnage_analysis::facts;
+use tonnage_analysis::facts::{self, FileChanges, Protection};
 use tonnage_capture::{
     AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_FOLDER_PREFIX, RUN_VARIABLE,
     RUNNING_FILE, RunConfig, Running, SOURCES_VARIABLE, ledger,
@@ -25,16 +25,21 @@ use crate::PRODUCER;
 use crate::changes;
 use crate::collect::{CollectError, Collected, collect};
 use crate::error::RunError;
+use crate::files::Files;
 use crate::observer::JobEnd;
 use crate::options::{Attempt, Job, JobOutput, Options, StopAfter};
 use crate::python::Torch;
 use crate::ranks::World;
+use crate::side_effects::offline_modes;
 use crate::standin;
 
 /// The Python hook: files that run inside every Python process of the job.
 const HOOK_FILES: &[(&str, &str)] = &[
     ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
     ("owners.py", include_str!("hook/owners.py")),
+    ("failures.py", include_str!("hook/failures.py")),
+    ("handshake.py", include_str!("hook/handshake.py")),
+    ("needs.py", include_str!("hook/needs.py")),
     ("compilers.py", include_str!("hook/compilers.py")),
     ("host.py", include_str!("hook/host.py")),
     ("values.py", include_str!("hook/values.py")),
@@ -46,9 +51,12 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("changing.py", include_str!("hook/changing.py")),
     ("imports.py", include_str!("hook/imports.py")),
     ("libraries.py", include_str!("hook/libraries.py")),
+    ("network.py", include_str!("hook/network.py")),
+    ("offline.py", include_str!("hook/offline.py")),
     ("ranks.py", include_str!("hook/ranks.py")),
     ("sources.py", include_str!("hook/sources.py")),
     ("fork_server.py", include_str!("hook/fork_server.py")),
+    ("trackers.py", include_str!("hook/trackers.py")),
 ];
 pub(crate) const HOOK_FOLDER: &str = "python";
 /// Where the files of changes are, beside the hook.
@@ -79,6 +87,8 @@ const VALUE_LIMIT: u64 = 64 << 10;
 /// The temporary folder of a run; removed when dropped.
 #[derive(Debug)]
 pub struct RunDir {
+    /// Keeps the user's files as they are. Dropped first: mounts end before their directory is deleted.
+    files: Option<Files>,
     folder: TempDir,
     standin: PathBuf,
     options: Options,
@@ -103,6 +113,35 @@ impl RunDir {
             standin,
             options: options.clone(),
             attempt,
+            files: None,
+        })
+    }
+
+    /// Keeps the user's files as they are while `job` runs, unless the options let it change them.
+    pub fn protect_files(&mut self, job: &Job) -> Result<(), RunError> {
+        if !self.options.side_effects {
+            let through = &self.options.pass_through;
+            let files = Files::protect(self.path(), job, &self.standin, through);
+            self.files = Some(files.map_err(RunError::Protect)?);
+        }
+        Ok(())
+    }
+
+    /// Every path at which a process wrote or deleted something of the user's; see [`Files::written`].
+    pub(crate) fn written(&self) -> BTreeSet<PathBuf> {
+        self.files
+            .as_ref()
+            .map_or_else(BTreeSet::new, Files::written)
+    }
+
+    /// Copies the files that the job wrote to where the options keep them.
+    pub(crate) fn keep_files(&self) -> Result<(), RunError> {
+        let (Some(files), Some(folder)) = (&self.files, &self.options.keep_files) else {
+            return Ok(());
+        };
+        files.keep(folder).map_err(|source| RunError::KeepFiles {
+            folder: folder.clone(),
+            source,
         })
     }
 
@@ -136,6 +175,10 @@ impl RunDir {
         variables.extend(self.sources());
         let caches = compiler_caches(job, self.path());
         variables.extend(COMPILER_CACHES.map(|(name, folder)| (name, caches.join(folder).into())));
+        variables.extend(self.files.iter().flat_map(Files::environment));
+        if !self.options.side_effects {
+            variables.extend(offline_modes(job));
+        }
         variables
     }
 
@@ -205,6 +248,9 @@ impl RunDir {
             (facts::ADDRESS_ORDER, order.to_owned()),
             (facts::ENDING, end.ending.to_string()),
         ];
+        if let Some(margin) = self.options.margin {
+            all.push((facts::MARGIN, margin.to_string()));
+        }
         if self.attempt == Attempt::Unlimited {
             all.push((meta::PART, meta::WHOLE_JOB.to_owned()));
         }
@@ -223,9 +269,19 @@ impl RunDir {
             let seconds = end.quiet.as_secs().to_string();
             all.push((facts::WITHOUT_NEW_PEAK, seconds));
         }
+        if end.left_running > 0 && !end.interrupted {
+            all.push((facts::LEFT_RUNNING, end.left_running.to_string()));
+        }
         if end.interrupted {
             all.push((facts::INTERRUPTED, "yes".to_owned()));
         }
+        let kept = self.options.keep_files.as_ref();
+        let changes = self.files.as_ref().map(|files| FileChanges {
+            kept_in: kept.map(|folder| folder.to_string_lossy().into_owned()),
+            ..files.changes()
+        });
+        let changes = changes.and_then(|changes| serde_json::to_string(&changes).ok());
+        all.extend(changes.map(|changes| (facts::FILES, changes)));
         all
     }
 }
@@ -238,13 +294,30 @@ pub(crate) trait Prepared {
     /// Bytes of memory of each device; 0 if that is not known yet.
     fn capacity(&self) -> u64;
 
+    /// How the user's files are protected.
+    fn protection(&self) -> Option<Protection> {
+        None
+    }
+
+    /// The program that starts the program of a job, if one has to.
+    fn launcher(&self, _program: &OsString) -> Option<&Path> {
+        None
+    }
+
     /// The environment variables that lead the processes of `job` there.
     fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)>;
 
     /// The command of `job`, ready to be started.
     fn command(&self, job: &Job) -> Result<Command, RunError> {
         let (program, arguments) = job.command.split_first().ok_or(RunError::NoCommand)?;
-        let mut command = Command::new(program);
+        let mut command = match self.launcher(program) {
+            Some(launcher) => {
+                let mut command = Command::new(launcher);
+                command.arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
         command
             .args(arguments)
             .envs(job.environment.iter().cloned())
@@ -285,15 +358,36 @@ impl Prepared for RunDir {
         self.options.capacity()
     }
 
+    fn protection(&self) -> Option<Protection> {
+        self.files.as_ref().map(Files::by)
+    }
+
+    fn launcher(&self, program: &OsString) -> Option<&Path> {
+        self.files.as_ref()?.launcher(program)
+    }
+
     fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {
         self.environment(job)
     }
+}
+
+/// A new temporary folder that no other user may enter, whatever the mask of the process.
+///
+/// # Errors
+///
+/// [`RunError::Temporary`] if it cannot be made.
+pub fn private_folder(prefix: &str) -> Result<TempDir, RunError> {
+    folder_of_job(prefix, None)
 }
 
 /// A new folder for a job, in `live` or else in the temporary folder.
 pub(crate) fn folder_of_job(prefix: &str, live: Option<&Path>) -> Result<TempDir, RunError> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(prefix);
+    // It contains a library and Python that the job loads: no other user may write there. An exporter of the same group
+    // may read a directory that is made for it.
+    let mode = if live.is_some() { 0o750 } else { 0o700 };
+    builder.permissions(fs::Permissions::from_mode(mode));
     let made = match live {
         None => builder.tempdir(),
         Some(live) => fs::create_dir_all(live)
@@ -370,12 +464,14 @@ fn fill(
     let settings = serde_json::json!({
         "sources": sources,
         "values": options.values,
+        "absent_ranks": options.world.is_some(),
         "assumed_mask": options.assumed_mask,
         "changes": options.changes,
         "stop_after_steps": steps,
         "stop_after_seconds": seconds,
         "imports": options.list_imports,
         "holders_at_end": options.holders_at_end,
+        "side_effects": options.side_effects,
         "unlimited": attempt == Attempt::Unlimited,
         "ranks": options.world.as_ref().map(World::ranks),
     });

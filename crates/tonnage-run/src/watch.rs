@@ -5,15 +5,19 @@
 
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tonnage_capture::LEDGER_FILE;
+use tonnage_capture::endings::Fact;
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWord};
 
+use crate::endings;
 use crate::error::RunError;
 use crate::fork_server::ForkServer;
+use crate::leftovers::{self, Guard};
 use crate::observer::{JobEnd, Observer, Progress};
 use crate::options::{Job, JobOutput};
 use crate::ranks::World;
@@ -21,6 +25,8 @@ use crate::ranks::store::Store;
 use crate::run_dir::{self, Prepared};
 use crate::signals::{Forwarding, Termination};
 
+/// Seconds between two signals to a job that is ended: it may be cleaning up.
+const PACE: u64 = 10;
 const TICK: Duration = Duration::from_millis(100);
 /// The first look comes sooner, so that a short command is not waited for.
 const FIRST_TICK: Duration = Duration::from_millis(2);
@@ -84,6 +90,7 @@ struct Ranks {
     /// How the first ended that failed; else the last.
     status: ExitStatus,
     termination: Option<Termination>,
+    folder: PathBuf,
     /// Serves as long as they run.
     _store: Store,
 }
@@ -99,6 +106,7 @@ impl Started for Ranks {
             .retain_mut(|rank| match Started::try_wait(rank) {
                 Ok(None) => true,
                 Ok(Some(status)) => {
+                    record_signal(&self.folder, rank.id(), status);
                     if self.status.success() {
                         self.status = status;
                     }
@@ -111,7 +119,8 @@ impl Started for Ranks {
             });
         failure?;
         if !self.status.success() && !self.running.is_empty() {
-            let termination = self.termination.get_or_insert_with(Termination::start);
+            let start = || Termination::start(&self.folder, PACE);
+            let termination = self.termination.get_or_insert_with(start);
             let processes: Vec<u32> = self.running.iter().map(Child::id).collect();
             termination.go_on(&processes);
         }
@@ -127,16 +136,18 @@ impl Ranks {
         again: bool,
     ) -> Result<Self, RunError> {
         let store = Store::start(world.size(), world.ranks(), gpus).map_err(RunError::Store)?;
-        let ports = store.ports().to_vec();
+        let (ports, secret) = (store.ports().to_vec(), store.secret().to_owned());
         let mut ranks = Self {
             running: Vec::new(),
             status: ExitStatus::default(),
             termination: None,
+            folder: prepared.folder().to_owned(),
             _store: store,
         };
         for (&rank, port) in world.ranks().iter().zip(ports) {
             let mut job = job.clone();
-            job.environment.extend(world.environment(rank, gpus, port));
+            let environment = world.environment(rank, gpus, port, &secret);
+            job.environment.extend(environment);
             let started = prepared.command(&job).and_then(|mut command| {
                 if again || !ranks.running.is_empty() {
                     command.stdin(stdin_again());
@@ -155,6 +166,13 @@ impl Ranks {
             }
         }
         Ok(ranks)
+    }
+}
+
+/// Records that a signal ended a process that was started from here; a process records its exit code itself.
+fn record_signal(folder: &Path, process: u32, status: ExitStatus) {
+    if let Some(signal) = status.signal() {
+        endings::write(folder, process, Fact::Died(signal));
     }
 }
 
@@ -186,10 +204,12 @@ pub(crate) fn watch(
     let kills_before = kills_for_memory();
     let started = Instant::now();
     let _running = run_dir::announce(prepared.folder(), job);
+    let _guard = Guard::start(prepared.folder());
     let mut child = start(prepared, job, watching)?;
+    let first_processes = child.processes();
     let forwarding = watching
         .forward_signals
-        .then(|| Forwarding::start(&child.processes()))
+        .then(|| Forwarding::start(&first_processes, prepared.folder()))
         .flatten();
     let mut last_peak = (0, started);
     let mut stopped = None;
@@ -219,16 +239,22 @@ pub(crate) fn watch(
             if !asked_to_stop {
                 stopped = Some(format!("its peak had not grown for {} s", quiet.as_secs()));
             }
-            termination = Some(Termination::start());
+            termination = Some(Termination::start(prepared.folder(), PACE));
         }
         if let Some(termination) = &mut termination {
             termination.go_on(&child.processes());
         }
     };
+    if let &[process] = first_processes.as_slice() {
+        record_signal(prepared.folder(), process, status);
+    }
+    let interrupted = interrupted || forwarding.as_ref().is_some_and(Forwarding::interrupted);
+    let left_running = leftovers::end(prepared.folder(), interrupted);
     Ok(JobEnd {
         ending: status.into(),
         stopped,
-        interrupted: interrupted || forwarding.as_ref().is_some_and(Forwarding::interrupted),
+        interrupted,
+        left_running,
         quiet: last_peak.1.elapsed(),
         killed_for_memory: kills_for_memory().saturating_sub(kills_before),
         elapsed: started.elapsed(),

@@ -83,7 +83,9 @@ fn a_job_gets_its_own_folder_and_environment_and_the_simulated_devices() {
         ("COLOUR".into(), "green".into()),
         ("PYTHONPATH".into(), "/mine".into()),
     ];
-    dry_run(&job, &options(), &recording, &mut Quiet).unwrap();
+    let mut options = options();
+    options.pass_through = vec![folder.path().to_owned()];
+    dry_run(&job, &options, &recording, &mut Quiet).unwrap();
     let seen = std::fs::read_to_string(folder.path().join("seen")).unwrap();
     let seen: Vec<&str> = seen.trim().split(',').collect();
     assert_eq!(seen[0], "green");

@@ -84,7 +84,7 @@ fn main() -> Result<(), PolicyError> {
         assert!(tenant.peak() <= tenant.quota());
         assert_eq!(tenant.used(), 0);
     }
-    let statistics = runtime.statistics();
+    let statistics = runtime.statistics()?;
     println!(
         "arena    at most {} MiB reserved for {:.2} MiB allocated, {} pages moved",
         statistics.reserved.peak / MIB,
@@ -92,6 +92,6 @@ fn main() -> Result<(), PolicyError> {
         statistics.pages_moved,
     );
     runtime.close()?;
-    assert_eq!(runtime.statistics().reserved.now, 0);
+    assert_eq!(runtime.statistics()?.reserved.now, 0);
     Ok(())
 }

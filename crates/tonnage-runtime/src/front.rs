@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The way in for one thread and one stream.
 
+use thiserror::Error;
 use tonnage_alloc::tonnage::Allocator;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, round_up};
 
@@ -10,10 +11,12 @@ use crate::{Error, Runtime, Tenant};
 
 /// A block of device memory. It has to be freed: dropping it keeps the memory.
 ///
-/// Any front of its runtime, on any thread, may free it.
+/// Any front of its runtime, on any thread, may free it; its address alone does not.
 #[derive(Debug)]
 #[must_use = "a block that is dropped and not freed is lost"]
 pub struct Block {
+    /// The number of its runtime.
+    runtime: u64,
     addr: DeviceAddr,
     size: u64,
     stream: StreamId,
@@ -38,12 +41,36 @@ impl Block {
         self.stream
     }
 
-    /// Its first byte, for whoever frees it; its tenant is charged for it no more.
-    pub(crate) fn into_addr(self) -> DeviceAddr {
+    /// Its tenant is charged for it no more, because it is free.
+    pub(crate) fn refund(self) {
         if let Some(tenant) = &self.tenant {
             tenant.refund(self.size);
         }
-        self.addr
+    }
+
+    /// Whether it is of the runtime with this number.
+    pub(crate) fn check_runtime(&self, id: u64) -> Result<(), PolicyError> {
+        if self.runtime == id {
+            return Ok(());
+        }
+        let reason = "the block is of another runtime; free it there";
+        Err(PolicyError::Refused(reason.to_owned()))
+    }
+}
+
+/// A block that was not freed, and why. It is live as before.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct NotFreed {
+    /// The block.
+    pub block: Block,
+    /// Why it was not freed.
+    pub error: PolicyError,
+}
+
+impl From<NotFreed> for PolicyError {
+    fn from(failed: NotFreed) -> Self {
+        failed.error
     }
 }
 
@@ -97,6 +124,7 @@ impl<D: Device> Front<D> {
 
     fn block(&self, addr: DeviceAddr, size: u64, tenant: Option<Arc<Tenant>>) -> Block {
         Block {
+            runtime: self.runtime.id,
             addr,
             size,
             stream: self.stream,
@@ -112,7 +140,7 @@ impl<D: Device> Front<D> {
         {
             return Ok(addr);
         }
-        self.runtime.alloc(Request::new(bytes, self.stream))
+        self.runtime.alloc_owned(Request::new(bytes, self.stream))
     }
 
     /// Says that another stream uses a block too.
@@ -124,7 +152,9 @@ impl<D: Device> Front<D> {
         block: &mut Block,
         stream: StreamId,
     ) -> Result<(), PolicyError> {
-        self.runtime.record_stream(block.addr, stream)?;
+        block.check_runtime(self.runtime.id)?;
+        let mut state = self.runtime.lock()?;
+        state.allocator.record_stream_owned(block.addr, stream)?;
         block.named |= stream != block.stream;
         Ok(())
     }
@@ -132,18 +162,22 @@ impl<D: Device> Front<D> {
     /// Takes a block back. Its own stream may get it again at once.
     ///
     /// # Errors
-    /// If the block is of another runtime.
+    /// If the block is of another runtime, or this one is broken. The error has the block.
     #[inline]
-    pub fn free(&mut self, block: Block) -> Result<(), PolicyError> {
+    pub fn free(&mut self, block: Block) -> Result<(), NotFreed> {
         // A block of another stream is not in order here, and one that another stream uses may have to wait.
         let is_kept = !block.named && block.stream == self.stream && shelf::keeps(block.size);
-        let size = block.size;
-        let addr = block.into_addr();
-        if !is_kept {
-            return self.runtime.free(addr);
+        if !is_kept || block.runtime != self.runtime.id {
+            return self.runtime.free_block(block);
         }
+        let Block { addr, size, .. } = block;
+        block.refund();
         let surplus = sync::locked(&self.shelf).put(addr, size);
-        self.runtime.free_all(&surplus)
+        if self.runtime.free_all(&surplus).is_err() {
+            // The block is free, and the shelf has too many for a while.
+            sync::locked(&self.shelf).put_back(surplus, size);
+        }
+        Ok(())
     }
 
     /// Gives back what it keeps.
@@ -151,6 +185,8 @@ impl<D: Device> Front<D> {
     /// # Errors
     /// If the runtime is broken.
     pub fn flush(&mut self) -> Result<(), PolicyError> {
+        // What is taken off the shelf must not be lost because the allocator cannot be reached.
+        drop(self.runtime.lock()?);
         let all = sync::locked(&self.shelf).take_all();
         self.runtime.free_all(&all)
     }
@@ -158,8 +194,9 @@ impl<D: Device> Front<D> {
 
 impl<D: Device> Drop for Front<D> {
     fn drop(&mut self) {
-        // A broken runtime has nothing to give back to.
-        let _ = self.flush();
-        sync::locked(&self.runtime.shelves).retain(|shelf| !Arc::ptr_eq(shelf, &self.shelf));
+        // A shelf that cannot be emptied now is left to the runtime.
+        if self.flush().is_ok() {
+            sync::locked(&self.runtime.shelves).retain(|shelf| !Arc::ptr_eq(shelf, &self.shelf));
+        }
     }
 }

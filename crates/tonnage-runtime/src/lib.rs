@@ -40,8 +40,8 @@
 //!     }
 //! });
 //! // The allocator itself was asked once by each thread.
-//! assert_eq!(runtime.statistics().served, 4);
-//! assert_eq!(runtime.statistics().allocated.now, 0);
+//! let statistics = runtime.statistics()?;
+//! assert_eq!((statistics.served, statistics.allocated.now), (4, 0));
 //! runtime.close()?;
 //! # Ok::<(), PolicyError>(())
 //! ```
@@ -56,12 +56,15 @@ mod spill;
 mod sync;
 mod tenant;
 
-pub use front::{Block, Front};
+pub use front::{Block, Front, NotFreed};
 pub use lease::{Lease, LeaseError, Leased, Recalls};
 pub use pause::Kept;
 pub use search::{CallbackId, Error, OutOfMemory, Tried};
 pub use spill::Hold;
 pub use tenant::Tenant;
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::AtomicU64;
 
 use tonnage_alloc::tonnage::{Allocator, BlockInfo, Events, Plan, Ring, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
@@ -71,12 +74,22 @@ use pause::Saved;
 use search::{Callbacks, Search};
 use shelf::Shelf;
 use spill::Spillable;
-use sync::{Arc, Mutex, MutexGuard};
+use sync::{Arc, Mutex, MutexGuard, Ordering, Visitor};
 
 /// The tonnage allocator, for any number of threads.
+///
+/// A [`Block`] has one owner. It overlaps no other block and no address that [`alloc`](Self::alloc) gave and that was not
+/// freed, whatever is called in whatever order: only the handle frees it. An address is a number that anyone can copy, so
+/// a program that frees one twice may free a younger block of the same address; it never frees a [`Block`].
+///
+/// When the runtime is dropped, everything goes back to the device that no live block and no graph needs.
 #[derive(Debug)]
-pub struct Runtime<D> {
+pub struct Runtime<D: Device> {
+    /// Its number among those of the process, which its blocks carry.
+    id: u64,
     state: Mutex<State<D>>,
+    /// The thread that is inside of [`with_device`](Self::with_device).
+    visitor: Visitor,
     /// What each front keeps; see [`front`](Self::front).
     shelves: Mutex<Vec<Arc<Mutex<Shelf>>>>,
     /// Bytes that a front may keep.
@@ -99,8 +112,17 @@ pub struct Snapshot {
 /// Copies what has a tag to the host and gives its memory back; how many bytes.
 type Spill<D> = fn(&mut State<D>, Tag) -> Result<u64, PolicyError>;
 
+/// Every lock of a runtime; made by [`Runtime::lock_all`].
+#[must_use = "other threads go on as soon as this is dropped"]
+pub struct Locked<'a, D: Device> {
+    _shelves: MutexGuard<'a, Vec<Arc<Mutex<Shelf>>>>,
+    _callbacks: MutexGuard<'a, search::Registered>,
+    _lease: MutexGuard<'a, Option<Arc<Lease>>>,
+    _state: Option<MutexGuard<'a, State<D>>>,
+}
+
 #[derive(Debug)]
-struct State<D> {
+struct State<D: Device> {
     allocator: Allocator<D, Ring>,
     /// How many captures and private pools are open.
     captures: u32,
@@ -133,7 +155,7 @@ impl<D: Device> Runtime<D> {
     ///     let block = runtime.alloc(Request::new(1 << 20, StreamId(0)))?;
     ///     runtime.free(block)?;
     /// }
-    /// let followed = runtime.statistics().plan.unwrap();
+    /// let followed = runtime.statistics()?.plan.unwrap();
     /// assert_eq!((followed.hits, followed.steps), (3, 3));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -160,9 +182,12 @@ impl<D: Device> Runtime<D> {
     /// # Ok::<(), PolicyError>(())
     /// ```
     pub fn keeping(device: D, settings: Settings, plan: Option<&Plan>, ring: Ring) -> Self {
+        static CREATED: AtomicU64 = AtomicU64::new(0);
         let allocator = Allocator::observed(device, settings, plan, ring);
         let kept = (allocator.device().total() / shelf::SHARE).min(shelf::MOST);
         Self {
+            id: CREATED.fetch_add(1, Ordering::Relaxed),
+            visitor: Visitor::default(),
             kept,
             shelves: Mutex::new(Vec::new()),
             state: Mutex::new(State {
@@ -179,6 +204,10 @@ impl<D: Device> Runtime<D> {
 
     /// What is behind the lock. A thread that panicked there may have left it in disorder: nothing is served then.
     fn lock(&self) -> Result<MutexGuard<'_, State<D>>, PolicyError> {
+        if self.visitor.is_this_thread() {
+            let reason = "the runtime was called inside of with_device, which has its lock: return from the closure first";
+            return Err(PolicyError::Refused(reason.to_owned()));
+        }
         let broken = "the allocator is broken: a thread panicked inside of it";
         let refused = |_| PolicyError::Refused(broken.to_owned());
         self.state.lock().map_err(refused)
@@ -194,27 +223,50 @@ impl<D: Device> Runtime<D> {
     /// [`Error::OutOfMemory`] if there is no memory even so, or if the request cannot be served at all.
     #[inline]
     pub fn alloc(&self, request: Request) -> Result<DeviceAddr, Error> {
-        let served = self.lock()?.allocator.attempt(request);
+        self.serve(request, Allocator::attempt)
+    }
+
+    /// The same for a [`Block`].
+    #[inline]
+    fn alloc_owned(&self, request: Request) -> Result<DeviceAddr, Error> {
+        self.serve(request, Allocator::attempt_owned)
+    }
+
+    #[inline]
+    fn serve<F>(&self, request: Request, attempt: F) -> Result<DeviceAddr, Error>
+    where
+        F: Fn(&mut Allocator<D, Ring>, Request) -> Result<DeviceAddr, PolicyError>,
+    {
+        let served = attempt(&mut self.lock()?.allocator, request);
         match served {
             Ok(block) => Ok(block),
-            Err(PolicyError::OutOfMemory { .. }) => self.search(request),
+            Err(PolicyError::OutOfMemory { .. }) => {
+                let attempt = |state: &mut State<D>| attempt(&mut state.allocator, request);
+                self.search(request, &attempt)
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     #[cold]
-    fn search(&self, request: Request) -> Result<DeviceAddr, Error> {
+    fn search(
+        &self,
+        request: Request,
+        attempt: &dyn Fn(&mut State<D>) -> Result<DeviceAddr, PolicyError>,
+    ) -> Result<DeviceAddr, Error> {
         let search = Search {
             runtime: self,
             request,
             resumes: false,
-            attempt: &|state| state.allocator.attempt(request),
+            attempt,
         };
         search.run()
     }
 
     /// Takes back what fronts keep; how many blocks there were. No lock is held while another one is taken.
     fn recall(&self) -> Result<usize, PolicyError> {
+        // What is taken off a shelf must not be lost because the allocator cannot be reached.
+        drop(self.lock()?);
         let shelves = sync::locked(&self.shelves).clone();
         let mut blocks = Vec::new();
         for shelf in shelves {
@@ -224,15 +276,17 @@ impl<D: Device> Runtime<D> {
         Ok(blocks.len())
     }
 
-    /// Takes blocks back, all of which are live.
+    /// Takes back every one of the blocks that fronts kept, and reports the first failure.
     fn free_all(&self, blocks: &[DeviceAddr]) -> Result<(), PolicyError> {
         if blocks.is_empty() {
             return Ok(());
         }
         let mut state = self.lock()?;
-        blocks
-            .iter()
-            .try_for_each(|&block| state.allocator.free(block))
+        let free = |result: Result<(), PolicyError>, &block| {
+            let freed = state.allocator.free_owned(block);
+            result.and(freed)
+        };
+        blocks.iter().fold(Ok(()), free)
     }
 
     /// A way in for one thread and one stream, that keeps small blocks so that most requests take no lock that
@@ -249,10 +303,12 @@ impl<D: Device> Runtime<D> {
         held.fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
     }
 
-    /// Takes a block back. Its own stream may get it again at once, others when the work of that stream is done.
+    /// Takes a block of [`alloc`](Self::alloc) back. Its own stream may get it again at once, others when the work of that
+    /// stream is done.
     ///
     /// # Errors
-    /// If no live block starts there.
+    /// If no live block starts there, or if it is a [`Block`], which only [`Front::free`] and
+    /// [`free_block`](Self::free_block) take.
     pub fn free(&self, addr: DeviceAddr) -> Result<(), PolicyError> {
         self.lock()?.allocator.free(addr)
     }
@@ -260,15 +316,24 @@ impl<D: Device> Runtime<D> {
     /// Takes back a block of a front, where no front is at hand.
     ///
     /// # Errors
-    /// If the block is of another runtime.
-    pub fn free_block(&self, block: Block) -> Result<(), PolicyError> {
-        self.free(block.into_addr())
+    /// If the block is of another runtime, or this one is broken. The error has the block.
+    pub fn free_block(&self, block: Block) -> Result<(), NotFreed> {
+        let addr = block.addr();
+        let of_this = block.check_runtime(self.id);
+        let freed = of_this.and_then(|()| self.lock()?.allocator.free_owned(addr));
+        match freed {
+            Ok(()) => {
+                block.refund();
+                Ok(())
+            }
+            Err(error) => Err(NotFreed { block, error }),
+        }
     }
 
-    /// Says that another stream uses a live block too.
+    /// Says that another stream uses a live block of [`alloc`](Self::alloc) too.
     ///
     /// # Errors
-    /// If no live block starts there.
+    /// If no live block starts there, or if it is a [`Block`], which [`Front::record_stream`] takes.
     pub fn record_stream(&self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
         self.lock()?.allocator.record_stream(addr, stream)
     }
@@ -334,13 +399,12 @@ impl<D: Device> Runtime<D> {
         Ok(())
     }
 
-    /// What it has and what it did. Every number is exact and of the same moment; all are 0 if the runtime is broken.
-    pub fn statistics(&self) -> Statistics {
-        let state = self.lock();
-        state.map_or_else(
-            |_| Statistics::default(),
-            |state| state.allocator.statistics(),
-        )
+    /// What it has and what it did. Every number is exact and of the same moment.
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn statistics(&self) -> Result<Statistics, PolicyError> {
+        Ok(self.lock()?.allocator.statistics())
     }
 
     /// The last events, of all threads. What a front serves from the blocks it keeps is no event.
@@ -372,26 +436,56 @@ impl<D: Device> Runtime<D> {
         Ok(())
     }
 
-    /// Bytes of the live block that starts at an address, slack included.
-    pub fn size_of(&self, addr: DeviceAddr) -> Option<u64> {
-        self.lock().ok()?.allocator.size_of(addr)
-    }
-
-    /// Does something with the device, while no thread is inside of the allocator.
+    /// Bytes of the live block that starts at an address, slack included; `None` if there is none.
     ///
     /// # Errors
     /// If the runtime is broken.
+    pub fn size_of(&self, addr: DeviceAddr) -> Result<Option<u64>, PolicyError> {
+        Ok(self.lock()?.allocator.size_of(addr))
+    }
+
+    /// Does something with the device, while no thread is inside of the allocator. The closure must not take away what
+    /// the allocator holds from the device. If it panics, so does this call, and the runtime goes on: the closure sees
+    /// nothing of the allocator that it could leave half done.
+    ///
+    /// # Errors
+    /// If the runtime is broken. Inside of the closure every call of this runtime on the same thread fails; other threads
+    /// wait.
     pub fn with_device<T>(&self, act: impl FnOnce(&mut D) -> T) -> Result<T, PolicyError> {
-        Ok(act(self.lock()?.allocator.device_mut()))
+        let mut state = self.lock()?;
+        self.visitor.enter();
+        let done = catch_unwind(AssertUnwindSafe(|| act(state.allocator.device_mut())));
+        self.visitor.leave();
+        // Before the panic goes on, which would mark the lock as broken.
+        drop(state);
+        done.map_or_else(|panic| resume_unwind(panic), Ok)
+    }
+
+    /// Takes every lock, so that no other thread is inside until the answer is dropped: for a fork, whose child would
+    /// wait for a lock that a thread of the parent holds. Fronts have locks of their own that are not taken.
+    pub fn lock_all(&self) -> Locked<'_, D> {
+        Locked {
+            _shelves: sync::locked(&self.shelves),
+            _callbacks: self.callbacks.lock(),
+            _lease: sync::locked(&self.lease),
+            // A thread that forks inside of `with_device` has it.
+            _state: (!self.visitor.is_this_thread()).then(|| sync::locked(&self.state)),
+        }
     }
 
     /// Gives back everything that no live block needs, the addresses too.
     ///
     /// # Errors
-    /// If the device fails, or a graph is captured.
+    /// [`PolicyError::Live`] if blocks are live: how many, their bytes and their tags. Everything else was given back
+    /// then, and the runtime goes on. Or if the device fails, or a graph is captured.
     pub fn close(&self) -> Result<(), PolicyError> {
         self.recall()?;
-        self.lock()?.allocator.close()
+        let mut state = self.lock()?;
+        state.allocator.close()?;
+        match state.allocator.live() {
+            live if live.blocks == 0 => Ok(()),
+            live => Err(PolicyError::Live(Box::new(live))),
+        }
     }
 
     /// Recounts every structure.
@@ -401,5 +495,17 @@ impl<D: Device> Runtime<D> {
     pub fn check(&self) -> Result<(), String> {
         let state = self.lock().map_err(|error| error.to_string())?;
         state.allocator.check()
+    }
+}
+
+impl<D: Device> Drop for Runtime<D> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // Fronts are gone, since each holds the runtime. The allocator gives its memory back when it is dropped.
+        if self.recall().is_err() {
+            sync::locked(&self.state).allocator.abandon();
+        }
     }
 }

@@ -72,7 +72,7 @@ impl<D: Contents> Runtime<D> {
     /// runtime.with_device(|device| device.write(block, b"weights"))??;
     ///
     /// assert_eq!(runtime.pause(WEIGHTS, Kept::OnHost)?, 4 << 20);
-    /// assert_eq!(runtime.statistics().reserved.now, 0);
+    /// assert_eq!(runtime.statistics()?.reserved.now, 0);
     /// assert!(runtime.with_device(|device| device.write(block, b"no"))?.is_err());
     ///
     /// runtime.resume(WEIGHTS)?;
@@ -100,8 +100,11 @@ impl<D: Contents> Runtime<D> {
     }
 
     /// Bytes of the host that hold what was in paused memory.
-    pub fn kept_on_host(&self) -> u64 {
-        self.lock().map_or(0, |state| state.saved.bytes())
+    ///
+    /// # Errors
+    /// If the runtime is broken.
+    pub fn kept_on_host(&self) -> Result<u64, PolicyError> {
+        Ok(self.lock()?.saved.bytes())
     }
 }
 

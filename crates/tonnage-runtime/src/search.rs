@@ -13,7 +13,7 @@ use thiserror::Error;
 use tonnage_alloc::tonnage::{SearchStep, Shortage};
 use tonnage_alloc::{Device, DeviceError, Policy as _, PolicyError, Request, Tag};
 
-use crate::sync::{self, Arc, Mutex, ThreadId};
+use crate::sync::{self, Arc, Mutex, MutexGuard, ThreadId};
 use crate::{Runtime, State};
 
 /// Why a request was not served.
@@ -94,7 +94,7 @@ pub struct CallbackId(u64);
 pub(crate) struct Callbacks(Mutex<Registered>);
 
 #[derive(Default)]
-struct Registered {
+pub(crate) struct Registered {
     callbacks: Vec<(CallbackId, Callback)>,
     count: u64,
     /// Threads that are inside of a callback. What they ask for meanwhile calls none.
@@ -120,6 +120,11 @@ impl Drop for Inside<'_> {
 }
 
 impl Callbacks {
+    /// Takes the lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Registered> {
+        sync::locked(&self.0)
+    }
+
     /// What is to be called, in order; none if this thread is inside of one.
     fn enter(&self) -> Option<(Vec<Callback>, Inside<'_>)> {
         let this = sync::current_thread();
@@ -138,7 +143,7 @@ impl Callbacks {
 }
 
 /// A request that is made again and again.
-pub(crate) struct Search<'a, D, T> {
+pub(crate) struct Search<'a, D: Device, T> {
     pub(crate) runtime: &'a Runtime<D>,
     /// What is asked for; of a tag that is to be resumed, its bytes.
     pub(crate) request: Request,
@@ -383,7 +388,7 @@ impl<D: Device> Runtime<D> {
     ///     runtime.free(block).map_or(0, |()| 40 << 20)
     /// });
     /// runtime.alloc(ask(60 << 20))?;
-    /// assert_eq!(runtime.statistics().search_steps.helped(SearchStep::Callbacks), 1);
+    /// assert_eq!(runtime.statistics()?.search_steps.helped(SearchStep::Callbacks), 1);
     /// # Ok::<(), PolicyError>(())
     /// ```
     pub fn on_shortage(&self, callback: impl Fn(u64) -> u64 + Send + Sync + 'static) -> CallbackId {

@@ -90,6 +90,13 @@ impl Shelf {
         surplus
     }
 
+    /// Keeps blocks that could not be given back, however many there are.
+    pub(crate) fn put_back(&mut self, blocks: Vec<DeviceAddr>, size: u64) {
+        self.bytes += size * blocks.len() as u64;
+        self.blocks += blocks.len();
+        self.classes[class(size)].extend(blocks);
+    }
+
     /// Gives everything up.
     pub(crate) fn take_all(&mut self) -> Vec<DeviceAddr> {
         let mut all = Vec::with_capacity(self.blocks);

@@ -36,7 +36,7 @@ impl<D: Device> Drop for Hold<'_, D> {
     }
 }
 
-impl<D> State<D> {
+impl<D: Device> State<D> {
     /// One holder less. The tag is the last to be spilled from now on.
     fn unhold(&mut self, tag: Tag) {
         let Some(place) = self.spillable.iter().position(|one| one.tag == tag) else {
@@ -69,7 +69,7 @@ impl<D: Contents> Runtime<D> {
     ///
     /// // There is no room for both: what is not held makes way, and comes back.
     /// let batch = runtime.alloc(Request::new(50 << 20, StreamId(0)))?;
-    /// assert_eq!(runtime.kept_on_host(), 40 << 20);
+    /// assert_eq!(runtime.kept_on_host()?, 40 << 20);
     /// runtime.free(batch)?;
     /// let hold = runtime.hold(OPTIMIZER)?;
     /// let mut bytes = [0; 8];

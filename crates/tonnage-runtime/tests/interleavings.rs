@@ -86,9 +86,9 @@ fn blocks_never_overlap_and_none_is_lost() {
                 runtime.free_block(block).unwrap();
             }
             assert_eq!(runtime.kept(), (0, 0));
-            assert_eq!(runtime.statistics().blocks, 0);
+            assert_eq!(runtime.statistics().unwrap().blocks, 0);
             runtime.close().unwrap();
-            assert_eq!(runtime.statistics().reserved.now, 0);
+            assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
         },
         SCHEDULES,
     );

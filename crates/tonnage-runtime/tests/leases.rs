@@ -223,7 +223,7 @@ fn a_process_gives_what_it_does_not_use_when_another_one_asks() {
     assert_eq!(other.tell("answer"), "answering");
     lease.set_patience(Duration::from_secs(30));
     runtime.alloc(ask(100 * MIB)).unwrap();
-    let search_steps = runtime.statistics().search_steps;
+    let search_steps = runtime.statistics().unwrap().search_steps;
     assert_eq!(
         (
             search_steps.tried(SearchStep::Leases),

@@ -80,7 +80,7 @@ fn what_fronts_keep_is_taken_first_and_a_served_request_is_not_refused() {
         0
     });
     runtime.alloc(ask(TOTAL)).unwrap();
-    let now = runtime.statistics();
+    let now = runtime.statistics().unwrap();
     assert_eq!((now.refused, searched(&runtime).1), (0, 0), "it was served");
     assert!(searched(&runtime).0.contains(&SearchStep::Fronts));
     assert_eq!(
@@ -118,7 +118,7 @@ fn callbacks_are_called_in_order_until_the_request_is_served() {
     assert!(runtime.remove_callback(nothing) && !runtime.remove_callback(nothing));
     runtime.alloc(ask(40 * MIB)).unwrap();
     assert_eq!(*order.lock().unwrap(), [(0, 40 * MIB), (1, 40 * MIB)]);
-    let search_steps = runtime.statistics().search_steps;
+    let search_steps = runtime.statistics().unwrap().search_steps;
     assert_eq!(
         (
             search_steps.tried(SearchStep::Callbacks),
@@ -156,6 +156,7 @@ fn a_callback_that_panics_leaves_the_runtime_in_order() {
     assert_eq!(
         runtime
             .statistics()
+            .unwrap()
             .search_steps
             .tried(SearchStep::Callbacks),
         2
@@ -178,8 +179,8 @@ fn tags_that_nobody_holds_are_spilled_the_one_held_longest_ago_first() {
     fill(&runtime, other, 30 * MIB, 0x33);
     assert!(holds(&runtime, first, 24 * MIB, 0x11), "one was enough");
     assert!(!holds(&runtime, second, 1, 0x22), "it has no memory");
-    assert_eq!(runtime.kept_on_host(), 24 * MIB);
-    let search_steps = runtime.statistics().search_steps;
+    assert_eq!(runtime.kept_on_host().unwrap(), 24 * MIB);
+    let search_steps = runtime.statistics().unwrap().search_steps;
     assert_eq!(
         (
             search_steps.tried(SearchStep::Spill),
@@ -211,7 +212,10 @@ fn tags_that_nobody_holds_are_spilled_the_one_held_longest_ago_first() {
     let holding = (runtime.hold(FIRST).unwrap(), runtime.hold(SECOND).unwrap());
     assert!(holds(&runtime, first, 24 * MIB, 0x11) && holds(&runtime, second, 24 * MIB, 0x22));
     drop(holding);
-    assert_eq!((runtime.kept_on_host(), runtime.check()), (0, Ok(())));
+    assert_eq!(
+        (runtime.kept_on_host().unwrap(), runtime.check()),
+        (0, Ok(()))
+    );
     assert!(matches!(
         runtime.allow_spill(Tag::NONE),
         Err(PolicyError::Refused(_))
@@ -245,16 +249,24 @@ fn nobody_gives_anything_up_in_vain() {
         "{said}"
     );
     assert_eq!(
-        runtime.statistics().search_steps.tried(SearchStep::Spill),
+        runtime
+            .statistics()
+            .unwrap()
+            .search_steps
+            .tried(SearchStep::Spill),
         0
     );
     // Both are needed for this, and both make way.
     runtime.alloc(ask(34 * MIB)).unwrap();
     assert_eq!(
-        runtime.statistics().search_steps.tried(SearchStep::Spill),
+        runtime
+            .statistics()
+            .unwrap()
+            .search_steps
+            .tried(SearchStep::Spill),
         2
     );
-    assert_eq!(runtime.kept_on_host(), 20 * MIB);
+    assert_eq!(runtime.kept_on_host().unwrap(), 20 * MIB);
 }
 
 #[test]
@@ -304,7 +316,10 @@ fn the_error_says_what_there_is_and_what_would_help() {
         "out of memory: 20.00 MiB asked for, 10.00 MiB are missing. Of 64.00 MiB the allocator holds 54.00 MiB, 30.00 MiB \
          of it in live blocks and 24.00 MiB free, the largest piece 1.00 MiB; 10.00 MiB are free on the device."
     );
-    assert_eq!((runtime.statistics().refused, searched(&runtime).1), (1, 1));
+    assert_eq!(
+        (runtime.statistics().unwrap().refused, searched(&runtime).1),
+        (1, 1)
+    );
     // What it says is missing is what is missing: five pages more, and it is served.
     for block in blocks.drain(..4) {
         runtime.free(block).unwrap();
@@ -367,7 +382,7 @@ impl Program {
 
     fn check(&self) {
         assert_eq!(self.runtime.check(), Ok(()));
-        let reserved = self.runtime.statistics().reserved.now;
+        let reserved = self.runtime.statistics().unwrap().reserved.now;
         let held = self.runtime.with_device(|device| {
             assert_eq!(device.problems(), &[] as &[String]);
             device.held()
@@ -409,6 +424,7 @@ impl Program {
         let spilled = self
             .runtime
             .statistics()
+            .unwrap()
             .search_steps
             .tried(SearchStep::Spill);
         assert!(spilled >= 4, "{spilled}");
@@ -423,7 +439,7 @@ impl Program {
         self.insist(|runtime| Ok(runtime.close()?));
         let left = self.runtime.with_device(|device| device.left());
         assert_eq!(left.as_deref(), Ok(""));
-        assert_eq!(self.runtime.kept_on_host(), 0);
+        assert_eq!(self.runtime.kept_on_host().unwrap(), 0);
         self.runtime.with_device(|device| device.failed()).unwrap()
     }
 }

@@ -53,9 +53,9 @@ fn what_is_kept_is_there_again_byte_for_byte() {
     }
     let other = runtime.alloc(ask(700, Tag::NONE)).unwrap();
     write(&runtime, other, &pattern(700, 99));
-    let before = runtime.statistics();
+    let before = runtime.statistics().unwrap();
     let given = runtime.pause(WEIGHTS, Kept::OnHost).unwrap();
-    let after = runtime.statistics();
+    let after = runtime.statistics().unwrap();
     // All of its pages but the one that the other block lies on.
     assert_eq!(given, before.reserved.now - 2 * MIB);
     assert_eq!((after.reserved.now, after.paused), (2 * MIB, given));
@@ -63,7 +63,7 @@ fn what_is_kept_is_there_again_byte_for_byte() {
         after.allocated, before.allocated,
         "the program still has them"
     );
-    assert_eq!(runtime.kept_on_host(), given);
+    assert_eq!(runtime.kept_on_host().unwrap(), given);
     assert_eq!(read(&runtime, blocks[0].0, 8), None, "nothing is there");
     assert_eq!(read(&runtime, other, 700), Some(pattern(700, 99)));
     // Somebody else writes all over the memory.
@@ -76,7 +76,7 @@ fn what_is_kept_is_there_again_byte_for_byte() {
     };
     assert_eq!(refused, Err(short));
     assert_eq!(
-        runtime.statistics().paused,
+        runtime.statistics().unwrap().paused,
         given,
         "everything stays paused"
     );
@@ -87,7 +87,10 @@ fn what_is_kept_is_there_again_byte_for_byte() {
         runtime.free(block).unwrap();
     }
     assert_eq!(
-        (runtime.statistics().paused, runtime.kept_on_host()),
+        (
+            runtime.statistics().unwrap().paused,
+            runtime.kept_on_host().unwrap()
+        ),
         (0, 0)
     );
     runtime.free(other).unwrap();
@@ -107,12 +110,12 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
     let cache: Vec<DeviceAddr> = (4..8).map(|seed| fill(CACHE, seed)).collect();
     assert_eq!(runtime.pause(CACHE, Kept::Nothing), Ok(12 * MIB));
     assert_eq!(runtime.pause(WEIGHTS, Kept::OnHost), Ok(12 * MIB));
-    assert_eq!(runtime.statistics().reserved.now, 0);
+    assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
     runtime.free(weights[1]).unwrap();
     runtime.free(cache[2]).unwrap();
     assert_eq!(runtime.check(), Ok(()));
     // A page that a freed block shares with one that is still there stays paused.
-    assert_eq!(runtime.statistics().paused, 24 * MIB - 2 * 2 * MIB);
+    assert_eq!(runtime.statistics().unwrap().paused, 24 * MIB - 2 * 2 * MIB);
     assert_eq!(runtime.resume(WEIGHTS), Ok(10 * MIB));
     for seed in [0, 2, 3] {
         let whole = read(&runtime, weights[seed as usize], 3 * MIB);
@@ -132,7 +135,7 @@ fn tags_do_not_disturb_each_other_and_what_is_freed_meanwhile_is_gone() {
         runtime.free(block).unwrap();
     }
     runtime.close().unwrap();
-    assert_eq!(runtime.statistics().reserved.now, 0);
+    assert_eq!(runtime.statistics().unwrap().reserved.now, 0);
 }
 
 #[test]

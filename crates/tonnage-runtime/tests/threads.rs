@@ -215,7 +215,7 @@ fn run(threads: u64, operations: u64) {
     assert_eq!(runtime.check(), Ok(()));
     assert_eq!(runtime.kept(), (0, 0), "fronts gave back what they kept");
     runtime.empty_cache().unwrap();
-    let statistics = runtime.statistics();
+    let statistics = runtime.statistics().unwrap();
     assert_eq!((statistics.blocks, statistics.pending), (0, 0));
     assert_eq!(statistics.reserved.now, 0);
     assert!(statistics.pages_moved > 0, "no page moved");

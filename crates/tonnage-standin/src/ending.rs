@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::ffi::guard;
-use crate::{fork, recorder};
+use crate::{endings, fork, recorder};
 
 type Finish = unsafe extern "C" fn(*mut c_void) -> i32;
 
@@ -45,6 +45,7 @@ pub(crate) extern "C" fn _Exit(status: i32) -> ! {
 
 /// Ends the process, after it has handed over what it recorded.
 pub(crate) fn end(status: i32) -> ! {
+    endings::record_exit(status);
     // A child between fork and exec has nothing to hand over, and may call nothing.
     if PROCESS.load(Ordering::Relaxed) == std::process::id() {
         guard((), finish);

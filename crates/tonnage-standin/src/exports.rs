@@ -17,8 +17,8 @@
 
 use crate::ffi::{
     Arguments, AttributeTargets, ByValue, Complex64, Complex128, Dim3, FAILED, FatBinary,
-    FatBinaryWrapper, HostFunction, InOut, Length, Out, OutArray, OutBytes, OutText, Ptr,
-    StreamCallback, Symbol, guard, input, input_array, input_text, unmodelled,
+    FatBinaryWrapper, HostFunction, InOut, Length, ModuleImage, Out, OutArray, OutBytes, OutText,
+    Ptr, StreamCallback, Symbol, guard, input, input_array, input_text, unmodelled,
 };
 use crate::region::{Copy2D, Copy3D, Region, Regions};
 

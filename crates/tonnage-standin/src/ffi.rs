@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::exports::NAMES;
 pub use crate::model::images::{FatBinary, FatBinaryWrapper};
+pub use crate::model::modules::ModuleImage;
 use crate::{lengths, recorder};
 
 /// What a function with a status answers when its model panicked: "unknown
@@ -504,6 +505,13 @@ pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
 
 /// How often each function that is not modelled was called.
 pub(crate) static UNMODELLED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
+
+/// Counts a call of the function with this name that could not be answered as a device would.
+pub(crate) fn unmodelled_name(name: &str) {
+    if let Some(id) = NAMES.iter().position(|known| *known == name) {
+        unmodelled(id);
+    }
+}
 
 /// Counts a call of the function with this number, and names it the first time.
 pub fn unmodelled(id: usize) {

@@ -9,10 +9,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 
+use crate::fork::Lock;
 use crate::recorder;
 
 /// What a user of a device does that cannot be followed.
@@ -40,7 +40,7 @@ struct Note<'a> {
     foreign: &'a Foreign,
 }
 
-static TOLD: Mutex<Vec<Foreign>> = Mutex::new(Vec::new());
+static TOLD: Lock<Vec<Foreign>> = Lock::new(Vec::new());
 
 /// Frames of the stack that are looked at.
 const FRAMES: usize = 48;
@@ -174,7 +174,7 @@ fn tell(foreign: Foreign) {
 
 /// Records a user of a device, once.
 fn note(foreign: Foreign) {
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut told = TOLD.lock();
     if !told.contains(&foreign) {
         if let Ok(json) = serde_json::to_vec(&Note { foreign: &foreign }) {
             recorder::remark_note(&json);
@@ -219,21 +219,19 @@ pub(crate) fn is_called_by(name: &str) -> bool {
 
 /// Files by an address in their code. The loader goes through all symbols of a file to answer, which takes
 /// milliseconds in torch's, and callers are few.
-static FILES: Mutex<BTreeMap<usize, Option<(usize, String)>>> = Mutex::new(BTreeMap::new());
+static FILES: Lock<BTreeMap<usize, Option<(usize, String)>>> = Lock::new(BTreeMap::new());
 
 /// More addresses than these are not kept.
 const MOST_FILES: usize = 1 << 14;
 
 /// The same as [`file_of`], for an address that was called from: what is loaded there stays there.
 fn file_of_caller(address: *const c_void) -> Option<(usize, String)> {
-    // A fork may have left it locked.
-    let Ok(mut files) = FILES.try_lock() else {
-        return file_of(address);
-    };
-    if let Some(known) = files.get(&(address as usize)) {
+    if let Some(known) = FILES.lock().get(&(address as usize)) {
         return known.clone();
     }
+    // The loader may be busy with another thread: a fork must not wait for that.
     let found = file_of(address);
+    let mut files = FILES.lock();
     if files.len() < MOST_FILES {
         files.insert(address as usize, found.clone());
     }

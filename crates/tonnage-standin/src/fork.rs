@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens to our state when the program forks.
+//! Locks that are safe across a fork.
 //!
 //! A fork copies the memory as it is at that moment, and only the thread that
 //! forks. A lock held by another thread would stay held in the child forever,
@@ -7,19 +7,21 @@
 //! before a timeout (it may be inside this library, in a signal handler), it
 //! goes on without, and the child records nothing and has no device.
 //!
-//! A fork server is a process that has imported what a script imports and forks
-//! a child for each variant of a job. Such a child joins a run of its own, with
-//! devices that nobody has used: it is as if it had just been started.
+//! Every global lock of the library is a [`Lock`], and every global value that is
+//! made once is a [`Lazy`]. Both register themselves here at their first use, with
+//! what a child does to them; this file names no other.
 
 use std::cell::RefCell;
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
-
-use crate::{exchange, ffi, holders, ledger, machine, recorder, torch, values};
 
 /// How long a fork waits for the locks of other threads.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long it waits for one lock while it holds others.
+const NESTED_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Set in a child whose copy of our state cannot be used.
 static BROKEN: AtomicBool = AtomicBool::new(false);
@@ -29,24 +31,146 @@ static RUN_NUMBER: AtomicUsize = AtomicUsize::new(0);
 /// Set in a fork server: what was counted before a fork belongs to each of its children.
 static SERVER: AtomicBool = AtomicBool::new(false);
 
-/// Every lock that another thread may hold, in the order in which they are taken.
+/// How many threads wait for all locks.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Every registered lock. A fork holds the list, too: no lock comes to it meanwhile.
+static LOCKS: Mutex<Vec<&'static dyn Hold>> = Mutex::new(Vec::new());
+
+/// A lock that can be held across a fork.
+trait Hold: Sync {
+    /// Takes the lock if no thread has it.
+    fn try_hold(&'static self) -> Option<Box<dyn Guard>>;
+    /// What a forked child does once it has the lock no longer.
+    fn forget_in_child(&self);
+}
+
+/// A lock that is held until this is dropped.
+trait Guard {}
+
+impl<T> Guard for MutexGuard<'static, T> {}
+
+/// Everything that a fork holds. The locks are given back before the list.
 struct Held {
-    _exchange: exchange::Held,
-    _accounts: machine::Held,
-    _owners: torch::Held,
-    _holders: holders::Held,
-    _recorder: recorder::Held,
-    _claim: ledger::Held,
-    _known: values::Held,
+    _guards: Vec<Box<dyn Guard>>,
+    locks: MutexGuard<'static, Vec<&'static dyn Hold>>,
 }
 
 thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Whether this process was forked without the locks, so that its state cannot be used.
-pub(crate) fn is_broken() -> bool {
-    BROKEN.load(Ordering::Relaxed)
+/// A global lock that no fork leaves held in the child.
+pub(crate) struct Lock<T> {
+    mutex: Mutex<T>,
+    is_registered: AtomicBool,
+    in_child: Option<fn()>,
+}
+
+impl<T: Send + 'static> Lock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self {
+            mutex: Mutex::new(value),
+            is_registered: AtomicBool::new(false),
+            in_child: None,
+        }
+    }
+
+    /// A lock whose value is not that of a forked child, which calls `in_child` before anything else.
+    pub(crate) const fn forgotten_in_child(value: T, in_child: fn()) -> Self {
+        Self {
+            mutex: Mutex::new(value),
+            is_registered: AtomicBool::new(false),
+            in_child: Some(in_child),
+        }
+    }
+
+    /// Waits for the lock. A thread that panicked while it held the lock left a value that can be used.
+    pub(crate) fn lock(&'static self) -> MutexGuard<'static, T> {
+        if !self.is_registered.load(Ordering::Acquire) {
+            self.register();
+        }
+        if FORKING.load(Ordering::Relaxed) > 0 {
+            // A thread that takes a lock again and again would leave no moment to a fork.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        self.mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn register(&'static self) {
+        static PREPARED: AtomicBool = AtomicBool::new(false);
+        if !PREPARED.swap(true, Ordering::AcqRel) {
+            // SAFETY: the handlers take and release locks, and end after a timeout at the latest.
+            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        }
+        let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_registered.swap(true, Ordering::AcqRel) {
+            locks.push(self);
+        }
+    }
+}
+
+impl<T: Send + 'static> Hold for Lock<T> {
+    fn try_hold(&'static self) -> Option<Box<dyn Guard>> {
+        try_lock(&self.mutex).map(|guard| Box::new(guard) as Box<dyn Guard>)
+    }
+
+    fn forget_in_child(&self) {
+        if let Some(forget) = self.in_child {
+            forget();
+        }
+    }
+}
+
+/// A global value that is made at its first use. A fork waits until it is made.
+pub(crate) struct Lazy<T> {
+    value: OnceLock<T>,
+    making: Lock<()>,
+}
+
+impl<T: Send + Sync + 'static> Lazy<T> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            value: OnceLock::new(),
+            making: Lock::new(()),
+        }
+    }
+
+    pub(crate) fn get_or_init(&'static self, make: impl FnOnce() -> T) -> &'static T {
+        if let Some(value) = self.value.get() {
+            return value;
+        }
+        let _making = self.making.lock();
+        self.value.get_or_init(make)
+    }
+}
+
+impl<T: Copy + Send + Sync + 'static> Lazy<T> {
+    /// The same for a value that is looked up. The lookup may wait for another thread that loads a library, so no lock
+    /// is held meanwhile: several threads may look, and the first answer is kept.
+    pub(crate) fn get_or_find(&'static self, find: impl FnOnce() -> T) -> T {
+        if let Some(value) = self.value.get() {
+            return *value;
+        }
+        let found = find();
+        *self.get_or_init(|| found)
+    }
+
+    /// The same for a value that may be there later.
+    pub(crate) fn get_or_try_find(&'static self, find: impl FnOnce() -> Option<T>) -> Option<T> {
+        let known = self.value.get().copied();
+        known.or_else(|| find().map(|found| *self.get_or_init(|| found)))
+    }
+}
+
+/// The lock, if no thread has it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Which run this process is part of, as an index.
@@ -59,73 +183,20 @@ pub(crate) fn is_server() -> bool {
     SERVER.load(Ordering::Relaxed)
 }
 
-/// Makes this process a fork server: 0, or 1 if it has used a device already, which no child could take over.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn tonnage_serve() -> i32 {
-    ffi::guard(1, || {
-        if machine::is_used() || is_broken() {
-            return 1;
-        }
-        prepare_for_forks();
-        SERVER.store(true, Ordering::Relaxed);
-        0
-    })
+/// Makes this process a fork server.
+pub(crate) fn become_server() {
+    SERVER.store(true, Ordering::Relaxed);
 }
 
-/// Makes this child of a fork server a process of the run that `TONNAGE_RUN` names now, as if it had been started with
-/// these arguments, each with a zero byte at its end: 0, or 1 if it is too late for that.
-///
-/// # Safety
-/// `arguments` points to `length` readable bytes, or `length` is zero.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn tonnage_join(arguments: *const u8, length: usize) -> i32 {
-    ffi::guard(1, || {
-        if !is_server() || machine::is_used() || is_broken() {
-            return 1;
-        }
-        // SAFETY: promised by the caller.
-        let arguments = unsafe { ffi::input_array(arguments, length) };
-        SERVER.store(false, Ordering::Relaxed);
-        RUN_NUMBER.store(1, Ordering::Relaxed);
-        ledger::forget_slot();
-        recorder::join(arguments);
-        0
-    })
+/// Makes this child of a fork server a process of its second run.
+pub(crate) fn join_second_run() {
+    SERVER.store(false, Ordering::Relaxed);
+    RUN_NUMBER.store(1, Ordering::Relaxed);
 }
 
-/// Registers the fork handlers; called at the first use of anything that has state.
-pub(crate) fn prepare_for_forks() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the handlers take and release locks, and end after a timeout at the latest.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
-}
-
-extern "C" fn before() {
-    ffi::guard((), || {
-        let deadline = Instant::now() + LOCK_TIMEOUT;
-        let held = hold(deadline);
-        let _ = HELD.try_with(|slot| *slot.borrow_mut() = held);
-    });
-}
-
-extern "C" fn in_parent() {
-    ffi::guard((), || drop(take_held()));
-}
-
-extern "C" fn in_child() {
-    ffi::guard((), || {
-        let Some(held) = take_held() else {
-            BROKEN.store(true, Ordering::Relaxed);
-            return;
-        };
-        drop(held);
-        exchange::forget();
-        ledger::forget_slot();
-        recorder::forget_files();
-        machine::note_fork();
-    });
+/// Whether this process was forked without the locks, so that its state cannot be used.
+pub(crate) fn is_broken() -> bool {
+    BROKEN.load(Ordering::Relaxed)
 }
 
 /// Whether none of our locks is held for long, neither by another thread nor by this one.
@@ -133,18 +204,38 @@ pub(crate) fn is_unlocked() -> bool {
     hold(Instant::now() + LOCK_TIMEOUT).is_some()
 }
 
-fn take_held() -> Option<Held> {
-    let take = |slot: &RefCell<Option<Held>>| slot.borrow_mut().take();
-    HELD.try_with(take).ok().flatten()
+extern "C" fn before() {
+    let _ = catch_unwind(|| {
+        let held = hold(Instant::now() + LOCK_TIMEOUT);
+        let _ = HELD.try_with(|slot| *slot.borrow_mut() = held);
+    });
 }
 
-/// The lock, if no other thread holds it.
-pub(crate) fn try_lock<T>(mutex: &'static Mutex<T>) -> Option<MutexGuard<'static, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
+extern "C" fn in_parent() {
+    let _ = catch_unwind(|| drop(take_held()));
+}
+
+extern "C" fn in_child() {
+    let forgotten = catch_unwind(|| {
+        let Some(held) = take_held() else {
+            return false;
+        };
+        let locks = held.locks.clone();
+        drop(held);
+        for lock in locks {
+            lock.forget_in_child();
+        }
+        true
+    });
+    if !forgotten.unwrap_or(false) {
+        BROKEN.store(true, Ordering::Relaxed);
     }
+}
+
+fn take_held() -> Option<Held> {
+    HELD.try_with(|slot| slot.borrow_mut().take())
+        .ok()
+        .flatten()
 }
 
 /// Tries until it works or the deadline has passed.
@@ -160,17 +251,61 @@ fn until<T>(deadline: Instant, mut attempt: impl FnMut() -> Option<T>) -> Option
     }
 }
 
+/// Takes every lock, or none if that did not work before the deadline.
+///
+/// Threads take locks in orders that are not known here. A lock that is not to be had for a while may belong to a thread
+/// that waits for one that is held already: all are given back then, and the missing one is taken first the next time.
 fn hold(deadline: Instant) -> Option<Held> {
-    until(deadline, || {
-        (!ledger::is_opening() && !machine::is_opening()).then_some(())
-    })?;
-    Some(Held {
-        _exchange: until(deadline, exchange::try_hold)?,
-        _accounts: until(deadline, machine::try_hold)?,
-        _owners: until(deadline, torch::try_hold)?,
-        _holders: until(deadline, holders::try_hold)?,
-        _recorder: until(deadline, recorder::try_hold)?,
-        _claim: until(deadline, ledger::try_hold)?,
-        _known: until(deadline, values::try_hold)?,
-    })
+    FORKING.fetch_add(1, Ordering::Relaxed);
+    let held = until(deadline, || {
+        let mut locks = try_lock(&LOCKS)?;
+        let mut guards = Vec::with_capacity(locks.len());
+        let missing = locks.iter().position(|lock| {
+            let guard = until(Instant::now() + NESTED_TIMEOUT, || lock.try_hold());
+            guard.map(|guard| guards.push(guard)).is_none()
+        });
+        let Some(missing) = missing else {
+            return Some(Held {
+                _guards: guards,
+                locks,
+            });
+        };
+        drop(guards);
+        locks[..=missing].rotate_right(1);
+        None
+    });
+    FORKING.fetch_sub(1, Ordering::Relaxed);
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_locks_are_held_or_none_whatever_the_order_of_other_threads() {
+        static FIRST: Lock<u32> = Lock::new(0);
+        static SECOND: Lock<u32> = Lock::new(0);
+        static ENDED: AtomicBool = AtomicBool::new(false);
+        drop((FIRST.lock(), SECOND.lock()));
+        let nested = std::thread::spawn(|| {
+            while !ENDED.load(Ordering::Relaxed) {
+                let mut first = FIRST.lock();
+                *first += 1;
+                std::thread::sleep(Duration::from_micros(50));
+                *SECOND.lock() += 1;
+            }
+        });
+        for _ in 0..200 {
+            let held = hold(Instant::now() + LOCK_TIMEOUT).expect("no deadlock");
+            assert!(FIRST.mutex.try_lock().is_err() && SECOND.mutex.try_lock().is_err());
+            drop(held);
+        }
+        ENDED.store(true, Ordering::Relaxed);
+        nested.join().unwrap();
+        let second = SECOND.lock();
+        assert!(hold(Instant::now()).is_none(), "one is held");
+        assert!(FIRST.mutex.try_lock().is_ok(), "the others were given back");
+        drop(second);
+    }
 }

@@ -8,11 +8,12 @@
 //! two runs of a script are asked at the same moments.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use tonnage_capture::blocks::NoteKind;
 
-use crate::{fork, recorder};
+use crate::fork::Lock;
+use crate::recorder;
 
 /// Below this many allocated bytes there is no census.
 const MIN_ALLOCATED: u64 = 64 << 20;
@@ -44,7 +45,7 @@ pub(crate) struct Known {
     pending: bool,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known {
+static KNOWN: Lock<Known> = Lock::new(Known {
     live: BTreeMap::new(),
     levels: Vec::new(),
     censuses: 0,
@@ -52,14 +53,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known {
 });
 
 fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The lock of this file, for a fork.
-pub(crate) type Held = MutexGuard<'static, Known>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    fork::try_lock(&KNOWN)
+    KNOWN.lock()
 }
 
 /// A block was handed out or taken back; `capacity` is the size of its device.

@@ -15,8 +15,8 @@
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tonnage_capture::ledger::{
@@ -28,6 +28,7 @@ use tonnage_capture::{LEDGER_FILE, RUN_VARIABLE};
 
 use crate::files::OwnFile;
 use crate::fork;
+use crate::fork::{Lazy, Lock};
 
 /// The owner in a device's lock; the rest of the word counts how often it was taken.
 const OWNER: u64 = u32::MAX as u64;
@@ -50,7 +51,7 @@ static SLOT_PID: AtomicU32 = AtomicU32::new(0);
 /// Set once no slot was to be had.
 static UNPLACED: AtomicBool = AtomicBool::new(false);
 /// Held while a slot is taken, and around the descriptor by which others are asked after.
-static CLAIM: Mutex<Option<OwnFile>> = Mutex::new(None);
+static CLAIM: Lock<Option<OwnFile>> = Lock::forgotten_in_child(None, forget_slot);
 
 /// What a device has charged after a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,31 +73,14 @@ pub(crate) fn folder() -> Option<PathBuf> {
     std::env::var_os(RUN_VARIABLE).map(PathBuf::from)
 }
 
-/// The ledger of this process; the second is that of a variant, see [`fork::tonnage_join`].
-static LEDGERS: [OnceLock<Option<Ledger>>; 2] = [const { OnceLock::new() }; 2];
-static OPENING: AtomicBool = AtomicBool::new(false);
+/// The ledger of this process; the second is that of a variant, see [`crate::variant::tonnage_join`].
+static LEDGERS: [Lazy<Option<Ledger>>; 2] = [const { Lazy::new() }; 2];
 
 /// The ledger of the run; `None` outside a run, or where it cannot be written to.
 pub(crate) fn ledger() -> Option<&'static Ledger> {
     LEDGERS[fork::run_number()]
-        .get_or_init(|| {
-            OPENING.store(true, Ordering::Relaxed);
-            fork::prepare_for_forks();
-            Ledger::open()
-        })
+        .get_or_init(Ledger::open)
         .as_ref()
-}
-
-/// Whether another thread is opening the ledger now.
-pub(crate) fn is_opening() -> bool {
-    OPENING.load(Ordering::Relaxed) && LEDGERS[fork::run_number()].get().is_none()
-}
-
-/// The lock of this file, for a fork.
-pub(crate) type Held = MutexGuard<'static, Option<OwnFile>>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    fork::try_lock(&CLAIM)
 }
 
 /// A forked child has no slot yet.
@@ -167,7 +151,7 @@ impl Ledger {
         {
             return Some(slot);
         }
-        let mut asking = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = CLAIM.lock();
         if SLOT_PID.load(Ordering::Relaxed) == pid {
             // Another thread was first, or there was none to be had.
             if let Some(slot) = taken_slot() {
@@ -317,7 +301,7 @@ impl Ledger {
 
     /// Whether the process with this number is there still.
     pub(crate) fn is_there(&self, number: u64) -> bool {
-        let mut asking = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = CLAIM.lock();
         let slot = self.slot_of(number);
         // A process cannot ask after itself by a lock of its own.
         slot.is_some_and(|slot| taken_slot() == Some(slot) || self.alive(&mut asking, slot))
@@ -423,7 +407,7 @@ impl Ledger {
     /// Locks a device for all processes of the run; `None` for a process without a slot.
     pub(crate) fn lock(&'static self, device: usize) -> Option<DeviceLock> {
         let slot = self.slot()?;
-        let mut asking = CLAIM.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asking = CLAIM.lock();
         let taken = self.take_lock(&mut asking, slot, device);
         self.reap(&mut asking, slot, device);
         Some(DeviceLock {

@@ -21,10 +21,15 @@
 //! * `costs` counts what the GPU would have to do: operations, bytes moved,
 //!   launches;
 //! * `ledger` is the state that processes share, `recorder` what is written for
-//!   `tonnage run`, through `files` that cannot harm the program; `fork` keeps
-//!   all of it consistent when the program forks;
+//!   `tonnage run`, through `files` that cannot harm the program; `fork` has
+//!   the locks, which keep all of it consistent when the program forks;
+//!   `variant` makes a forked child a process of a run of its own;
+//! * `overlay` gives the job a view of the file system in which its writes go to
+//!   the directory of the run;
+//! * `endings` records how processes end, and the signals that they send;
 //! * `loader` gives it to programs that load NCCL or the CUDA runtime by a path;
-//! * `sources` gives Python other text for a source file, in a variant of a job.
+//! * `sources` gives Python other text for a source file, in a variant of a job;
+//! * `protect` keeps the user's files as they are: a copy-on-write view of the file system.
 //!
 //! **Invariant:** without the environment variable `TONNAGE_RUN` the library
 //! behaves like a machine without a GPU, writes nothing and starts nothing.
@@ -35,6 +40,7 @@
 
 mod costs;
 mod ending;
+mod endings;
 mod exchange;
 pub mod exports;
 pub mod ffi;
@@ -42,13 +48,17 @@ mod files;
 mod foreign;
 mod fork;
 mod holders;
+mod hosts;
 mod ledger;
 mod lengths;
 mod loader;
 mod machine;
 mod model;
+mod overlay;
+mod protect;
 mod recorder;
 pub mod region;
 mod sources;
 mod torch;
 mod values;
+mod variant;

@@ -14,10 +14,10 @@
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::sync::OnceLock;
 
 use crate::foreign::file_of;
-use crate::{ffi, ledger};
+use crate::fork::Lazy;
+use crate::{ffi, ledger, protect};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
@@ -55,8 +55,8 @@ pub(crate) extern "C" fn dlopen(_path: *const c_char, _flags: c_int) -> *mut c_v
 }
 
 extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
-    static REAL: OnceLock<usize> = OnceLock::new();
-    let real = *REAL.get_or_init(|| {
+    static REAL: Lazy<usize> = Lazy::new();
+    let real = REAL.get_or_find(|| {
         // SAFETY: the name is zero-terminated; only asks for an address.
         unsafe { libc::dlsym(libc::RTLD_NEXT, c"dlopen".as_ptr()) as usize }
     });
@@ -68,7 +68,9 @@ extern "C" fn redirect(path: *const c_char, flags: c_int) -> Redirected {
             .filter(|name| is_replaced(name, flags))
             .and_then(own_path)
         else {
-            return path;
+            // The loader keeps the name of a library that the job made, and so does this process.
+            let made = name.and_then(protect::location);
+            return made.map_or(path, |made| made.into_raw().cast_const());
         };
         // The real one is loaded all the same: others may count on it by its name.
         // SAFETY: the real function, called as the program would have.
@@ -95,9 +97,11 @@ fn is_named(path: &CStr) -> bool {
 
 /// The file of this library.
 fn own_path(_: &CStr) -> Option<&'static CStr> {
-    static PATH: OnceLock<Option<CString>> = OnceLock::new();
-    let path = PATH.get_or_init(|| CString::new(file_of(is_replaced as *const c_void)?.1).ok());
-    path.as_deref()
+    static PATH: Lazy<Option<&'static CStr>> = Lazy::new();
+    PATH.get_or_find(|| {
+        let path = CString::new(file_of(is_replaced as *const c_void)?.1).ok()?;
+        Some(Box::leak(path.into_boxed_c_str()))
+    })
 }
 
 #[cfg(test)]

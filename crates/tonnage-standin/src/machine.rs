@@ -8,8 +8,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::{
     AddressOrder, AllocationKind, Device, DeviceAddr, DeviceError, SimConfig, SimDevice,
@@ -19,6 +19,7 @@ use tonnage_capture::log::{CallKind, DriverCall};
 use tonnage_capture::{AddressOrderName, DeviceProfile, MACHINE_VARIABLE, RunConfig};
 
 use crate::ffi::Ptr;
+use crate::fork::{Lazy, Lock};
 use crate::ledger::{Charge, DeviceLock, ledger};
 use crate::{foreign, fork, model, recorder, values};
 
@@ -28,6 +29,7 @@ pub(crate) mod code {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const NOT_INITIALIZED: i32 = 3;
+    pub(crate) const INVALID_SYMBOL: i32 = 13;
     pub(crate) const NO_DEVICE: i32 = 100;
     pub(crate) const INVALID_DEVICE: i32 = 101;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
@@ -127,12 +129,11 @@ pub(crate) struct Machine {
     /// Physical numbers of the devices that programs see.
     pub(crate) visible: Vec<usize>,
     span: u64,
-    accounts: Mutex<Accounts>,
+    accounts: Lock<Accounts>,
 }
 
-/// The machine of this process; the second is that of a variant, see [`fork::tonnage_join`].
-static MACHINES: [OnceLock<Option<Machine>>; 2] = [const { OnceLock::new() }; 2];
-static OPENING: AtomicBool = AtomicBool::new(false);
+/// The machine of this process; the second is that of a variant, see [`crate::variant::tonnage_join`].
+static MACHINES: [Lazy<Option<Machine>>; 2] = [const { Lazy::new() }; 2];
 /// Set in a child that was forked off after CUDA was in use, as real CUDA is useless there.
 static FORKED: AtomicBool = AtomicBool::new(false);
 static ANY_CONTEXT: AtomicBool = AtomicBool::new(false);
@@ -142,6 +143,18 @@ static CONTEXTS: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// The visible number of the device this thread works on.
     static CURRENT: Cell<usize> = const { Cell::new(0) };
+    /// Whether this thread has a current context. A retained primary context is not current.
+    static BOUND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread has a current context: that of its device.
+pub(crate) fn is_bound() -> bool {
+    BOUND.get()
+}
+
+/// Makes the context of this thread's device its current one, or leaves the thread without a context.
+pub(crate) fn set_bound(bound: bool) {
+    BOUND.set(bound);
 }
 
 /// This process was forked off.
@@ -156,32 +169,13 @@ pub(crate) fn is_used() -> bool {
     ANY_CONTEXT.load(Ordering::Relaxed)
 }
 
-/// The lock of this file, for a fork.
-pub(crate) type Held = Option<MutexGuard<'static, Accounts>>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    match MACHINES[fork::run_number()].get().and_then(Option::as_ref) {
-        Some(machine) => fork::try_lock(&machine.accounts).map(Some),
-        None => Some(None),
-    }
-}
-
-/// Whether another thread is making the machine now.
-pub(crate) fn is_opening() -> bool {
-    OPENING.load(Ordering::Relaxed) && MACHINES[fork::run_number()].get().is_none()
-}
-
 /// The machine, or why there is none.
 pub(crate) fn machine() -> Answer<&'static Machine> {
     if FORKED.load(Ordering::Relaxed) || fork::is_broken() {
         return Err(code::NOT_INITIALIZED);
     }
     MACHINES[fork::run_number()]
-        .get_or_init(|| {
-            OPENING.store(true, Ordering::Relaxed);
-            fork::prepare_for_forks();
-            Machine::open()
-        })
+        .get_or_init(Machine::open)
         .as_ref()
         .ok_or(code::NO_DEVICE)
 }
@@ -189,10 +183,7 @@ pub(crate) fn machine() -> Answer<&'static Machine> {
 /// The machine, with its accounts.
 pub(crate) fn accounts() -> Answer<(&'static Machine, MutexGuard<'static, Accounts>)> {
     let machine = machine()?;
-    let accounts = machine
-        .accounts
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let accounts = machine.accounts.lock();
     Ok((machine, accounts))
 }
 
@@ -215,6 +206,7 @@ pub(crate) fn use_current() -> Answer<usize> {
         let (_, mut accounts) = accounts()?;
         accounts.open_context(device)?;
     }
+    set_bound(true);
     Ok(device)
 }
 
@@ -345,19 +337,20 @@ impl Machine {
             .collect();
         values::set_limit(config.value_limit as usize);
         model::set_lag(config.lag);
+        let accounts = Accounts {
+            devices,
+            pools,
+            pinned: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            exported: BTreeSet::new(),
+            opened: BTreeMap::new(),
+        };
         Some(Self {
             config,
             own,
             visible,
             span,
-            accounts: Mutex::new(Accounts {
-                devices,
-                pools,
-                pinned: BTreeMap::new(),
-                physical: BTreeMap::new(),
-                exported: BTreeSet::new(),
-                opened: BTreeMap::new(),
-            }),
+            accounts: Lock::forgotten_in_child(accounts, note_fork),
         })
     }
 
@@ -399,6 +392,11 @@ impl Machine {
     pub(crate) fn device_of(&self, address: u64) -> Option<usize> {
         let device = usize::try_from(address.checked_sub(ADDRESS_BASE)? / self.span).ok()?;
         (device < self.config.devices.len()).then_some(device)
+    }
+
+    /// The first address of a device, and how many it has.
+    pub(crate) fn addresses(&self, device: usize) -> (u64, u64) {
+        (ADDRESS_BASE + device as u64 * self.span, self.span)
     }
 
     /// The visible number of a device.

@@ -13,16 +13,16 @@ use std::fs::OpenOptions;
 use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{DeviceWord, ProcessWord};
-use tonnage_capture::log::{DriverCall, Record, Start, encode, encode_call};
+use tonnage_capture::log::{self, DriverCall, Record, Start, encode_call};
 use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig};
 
 use crate::exports::NAMES;
 use crate::ffi::{UNMODELLED, guard, input_array};
 use crate::files::OwnFile;
+use crate::fork::Lock;
 use crate::ledger::{Ledger, folder, ledger, slot_owner, taken_slot};
 use crate::{fork, machine};
 
@@ -155,7 +155,7 @@ struct Blocks {
 // SAFETY: the mapping belongs to whoever holds the lock around this struct.
 unsafe impl Send for Blocks {}
 
-static BLOCKS: Mutex<Option<Blocks>> = Mutex::new(None);
+static BLOCKS: Lock<Option<Blocks>> = Lock::forgotten_in_child(None, forget_files);
 
 impl Blocks {
     fn open() -> Result<Self> {
@@ -229,7 +229,7 @@ fn keep(entry: Entry) {
     if place().is_none() || !goes_on() {
         return;
     }
-    let mut open = BLOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = BLOCKS.lock();
     let pid = slot_owner();
     let kept = match open.as_mut().filter(|open| open.pid == pid) {
         Some(blocks) => blocks.push(entry),
@@ -244,11 +244,12 @@ pub(crate) fn block(block: Block) {
 }
 
 /// The texts of this process's notes, with the process they were logged by.
-static TEXTS: Mutex<(u32, BTreeMap<String, u32>)> = Mutex::new((0, BTreeMap::new()));
+static TEXTS: Lock<(u32, BTreeMap<String, u32>)> =
+    Lock::forgotten_in_child((0, BTreeMap::new()), forget_files);
 
 /// The number of a text, which is logged at its first use.
 fn text_number(text: &str) -> u32 {
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut texts = TEXTS.lock();
     let pid = std::process::id();
     if texts.0 != pid {
         *texts = (pid, BTreeMap::new());
@@ -257,7 +258,7 @@ fn text_number(text: &str) -> u32 {
         return number;
     }
     let number = texts.1.len() as u32;
-    entry(&encode(&Record::Text(text)));
+    entry(|| append(&encode(&Record::Text(text))?));
     texts.1.insert(text.to_owned(), number);
     number
 }
@@ -290,18 +291,18 @@ struct Log {
     length: u64,
 }
 
-static LOG: Mutex<Option<Log>> = Mutex::new(None);
-static AT_EXIT: Once = Once::new();
+static LOG: Lock<Option<Log>> = Lock::forgotten_in_child(None, forget_files);
+static AT_EXIT: AtomicBool = AtomicBool::new(false);
 /// The notes of a fork server, which are those of each of its children, too.
-static INHERITED: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+static INHERITED: Lock<Vec<Vec<u8>>> = Lock::new(Vec::new());
 /// The arguments of a variant, whose own are those of the fork server.
-static ARGUMENTS: Mutex<Option<Vec<u8>>> = Mutex::new(None);
+static ARGUMENTS: Lock<Option<Vec<u8>>> = Lock::new(None);
 
 impl Log {
     fn open() -> Result<Self> {
         let path = path_of(LOG_PREFIX)?;
         let file = Self::open_file(&path)?;
-        let joined = ARGUMENTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let joined = ARGUMENTS.lock();
         let arguments = joined.clone();
         drop(joined);
         let arguments =
@@ -327,11 +328,11 @@ impl Log {
             file,
             length: 0,
         };
-        log.append(&encode(&Record::Start(start)))?;
-        AT_EXIT.call_once(|| {
+        log.append(&encode(&Record::Start(start))?)?;
+        if !AT_EXIT.swap(true, Ordering::Relaxed) {
             // SAFETY: the handler only writes what is counted so far to the log.
             unsafe { libc::atexit(write_counts) };
-        });
+        }
         Ok(log)
     }
 
@@ -352,7 +353,7 @@ impl Log {
 
 /// Appends to the log of this process, which has a slot.
 fn append(bytes: &[u8]) -> Result<()> {
-    let mut log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut log = LOG.lock();
     let pid = slot_owner();
     match log.as_mut().filter(|log| log.pid == pid) {
         Some(log) => log.append(bytes),
@@ -360,17 +361,22 @@ fn append(bytes: &[u8]) -> Result<()> {
     }
 }
 
+/// A record as bytes. One that is too long for a log is lost like one that finds the disk full.
+fn encode(record: &Record<'_>) -> Result<Vec<u8>> {
+    log::encode(record).map_err(|_| Error::from_raw_os_error(libc::EFBIG))
+}
+
 /// Logs an entry of the story, which ends at the first that cannot be kept.
-fn entry(bytes: &[u8]) {
+fn entry(append: impl FnOnce() -> Result<()>) {
     if place().is_some() && goes_on() {
-        account(append(bytes));
+        account(append());
     }
 }
 
 /// Logs what stands for itself, as long as there is room.
-fn remark(bytes: &[u8]) {
+fn remark(record: &Record<'_>) {
     if place().is_some()
-        && let Err(error) = append(bytes)
+        && let Err(error) = encode(record).and_then(|bytes| append(&bytes))
     {
         lose(error.raw_os_error().unwrap_or(libc::EIO));
     }
@@ -378,21 +384,21 @@ fn remark(bytes: &[u8]) {
 
 /// Logs a call that moved memory.
 pub(crate) fn call(call: &DriverCall) {
-    entry(&encode_call(call));
+    entry(|| append(&encode_call(call)));
 }
 
 /// Logs the first call of a function that is not modelled.
 pub(crate) fn unmodelled(name: &str) {
-    remark(&encode(&Record::Unmodelled(name)));
+    remark(&Record::Unmodelled(name));
 }
 
 /// Logs a note of the stand-in itself, as JSON.
 pub(crate) fn remark_note(json: &[u8]) {
     if fork::is_server() {
-        let mut notes = INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = INHERITED.lock();
         notes.push(json.to_owned());
     }
-    remark(&encode(&Record::Note(json)));
+    remark(&Record::Note(json));
 }
 
 /// Tells how often what was called that is not modelled; once, at the end.
@@ -403,7 +409,7 @@ pub(crate) extern "C" fn write_counts() {
             return;
         }
         // A forked child that did nothing of its own has nothing to tell.
-        let log = LOG.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = LOG.lock();
         let mine = log
             .as_ref()
             .is_some_and(|log| log.pid == std::process::id());
@@ -420,7 +426,7 @@ pub(crate) extern "C" fn write_counts() {
         if let Ok(json) = serde_json::to_vec(&counts)
             && !counts.is_empty()
         {
-            remark(&encode(&Record::Counts(&json)));
+            remark(&Record::Counts(&json));
         }
     });
 }
@@ -434,34 +440,19 @@ pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, lengt
     guard((), || {
         // SAFETY: promised by the caller.
         let bytes = unsafe { input_array(bytes, length) };
-        remark(&encode(&if tag == 3 {
+        remark(&if tag == 3 {
             Record::Torch(bytes)
         } else {
             Record::Note(bytes)
-        }));
+        });
     });
-}
-
-/// The locks of this file, for a fork.
-pub(crate) struct Held {
-    _texts: MutexGuard<'static, (u32, BTreeMap<String, u32>)>,
-    _blocks: MutexGuard<'static, Option<Blocks>>,
-    _log: MutexGuard<'static, Option<Log>>,
-}
-
-pub(crate) fn try_hold() -> Option<Held> {
-    Some(Held {
-        _texts: fork::try_lock(&TEXTS)?,
-        _blocks: fork::try_lock(&BLOCKS)?,
-        _log: fork::try_lock(&LOG)?,
-    })
 }
 
 /// A forked child has files of its own, and starts to count.
 pub(crate) fn forget_files() {
-    *LOG.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    *BLOCKS.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    *TEXTS.lock().unwrap_or_else(PoisonError::into_inner) = (0, BTreeMap::new());
+    *LOG.lock() = None;
+    *BLOCKS.lock() = None;
+    *TEXTS.lock() = (0, BTreeMap::new());
     KEPT.store(0, Ordering::Relaxed);
     STOPPED.store(false, Ordering::Relaxed);
     if fork::is_server() {
@@ -476,13 +467,13 @@ pub(crate) fn forget_files() {
 
 /// This process is a variant from here on: what its fork server called is what it called itself.
 pub(crate) fn join(arguments: &[u8]) {
-    *ARGUMENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(arguments.to_owned());
+    *ARGUMENTS.lock() = Some(arguments.to_owned());
     for (name, count) in NAMES.iter().zip(&UNMODELLED) {
         if count.load(Ordering::Relaxed) > 0 {
             unmodelled(name);
         }
     }
-    let notes = std::mem::take(&mut *INHERITED.lock().unwrap_or_else(PoisonError::into_inner));
+    let notes = std::mem::take(&mut *INHERITED.lock());
     for note in notes {
         remark_note(&note);
     }
@@ -490,8 +481,8 @@ pub(crate) fn join(arguments: &[u8]) {
 
 /// Puts a C string into the static memory of the program, once per text.
 pub(crate) fn static_text(text: String) -> &'static CStr {
-    static TEXTS: Mutex<BTreeMap<String, &'static CStr>> = Mutex::new(BTreeMap::new());
-    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    static TEXTS: Lock<BTreeMap<String, &'static CStr>> = Lock::new(BTreeMap::new());
+    let mut texts = TEXTS.lock();
     if let Some(known) = texts.get(&text) {
         return known;
     }

@@ -10,13 +10,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::{guard, input_array};
-use crate::{fork, holders, machine, recorder, values};
+use crate::fork::{Lazy, Lock};
+use crate::{holders, machine, model, recorder, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
@@ -72,8 +73,8 @@ fn torch_function(name: &CStr) -> Option<*mut c_void> {
 
 /// The function that this one stands before, in torch's own library.
 fn real() -> Option<Report> {
-    static REAL: OnceLock<Option<Report>> = OnceLock::new();
-    *REAL.get_or_init(|| {
+    static REAL: Lazy<Option<Report>> = Lazy::new();
+    REAL.get_or_find(|| {
         let address = torch_function(c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE")?;
         // SAFETY: the symbol has this type in every torch since 1.10.
         Some(unsafe { std::mem::transmute::<*mut c_void, Report>(address) })
@@ -83,6 +84,42 @@ fn real() -> Option<Report> {
 thread_local! {
     /// How often the hook's own dispatch mode is on this thread's stack of modes.
     static OWN_MODES: Cell<i64> = const { Cell::new(0) };
+    /// How often that mode was hidden from an operator of torch.
+    static HIDDEN: Cell<u64> = const { Cell::new(0) };
+    /// Whether the hook runs its handshake on this thread.
+    static IN_HANDSHAKE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How often the hook's own mode was hidden from an operator of torch on this thread.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_modes_hidden() -> u64 {
+    HIDDEN.get()
+}
+
+/// Begins the hook's handshake on this thread: kernels that it launches leave no trace. Returns the address of a page
+/// on the current device that no program has, or 0 if the device keeps no values.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_handshake_begin() -> u64 {
+    guard(0, || {
+        let address = model::scratch_page().unwrap_or(0);
+        IN_HANDSHAKE.set(address != 0);
+        address
+    })
+}
+
+/// Ends the handshake; `address` is the page that it used.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_handshake_end(address: u64) {
+    guard((), || {
+        IN_HANDSHAKE.set(false);
+        values::forget_page(address);
+    });
+}
+
+/// Whether the hook runs its handshake on this thread.
+pub(crate) fn is_in_handshake() -> bool {
+    // A thread that ends may launch after its variables are gone.
+    IN_HANDSHAKE.try_with(Cell::get).unwrap_or(false)
 }
 
 /// The hook's dispatch mode was entered on this thread (1) or left (-1).
@@ -119,9 +156,9 @@ extern "C" fn mode_enabled(caller: usize) -> bool {
         unsafe extern "C" fn() -> i64,
         (usize, usize),
     );
-    static REAL: OnceLock<Option<Functions>> = OnceLock::new();
+    static REAL: Lazy<Option<Functions>> = Lazy::new();
     guard(false, || {
-        let real = REAL.get_or_init(|| {
+        let real = REAL.get_or_find(|| {
             let enabled = torch_function(c"_ZN3c104impl21dispatch_mode_enabledEv")?;
             let count = torch_function(c"_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv")?;
             // SAFETY: the symbols have these types in every torch that has both.
@@ -139,7 +176,8 @@ extern "C" fn mode_enabled(caller: usize) -> bool {
         // SAFETY: both only read variables of this thread.
         unsafe {
             let own = OWN_MODES.get();
-            let hidden = own > 0 && (*start..*end).contains(&caller) && count() <= own;
+            let hidden = own > 0 && (start..end).contains(&caller) && count() <= own;
+            HIDDEN.set(HIDDEN.get() + u64::from(hidden));
             enabled() && !hidden
         }
     })
@@ -393,17 +431,10 @@ pub(crate) extern "C" fn tonnage_torch_events() -> u64 {
 }
 
 /// Whose each block is, as far as it was said since the block was handed out.
-static OWNERS: Mutex<BTreeMap<u64, String>> = Mutex::new(BTreeMap::new());
+static OWNERS: Lock<BTreeMap<u64, String>> = Lock::new(BTreeMap::new());
 
 fn owners() -> MutexGuard<'static, BTreeMap<u64, String>> {
-    OWNERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The lock of this file, for a fork.
-pub(crate) type Held = MutexGuard<'static, BTreeMap<u64, String>>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    fork::try_lock(&OWNERS)
+    OWNERS.lock()
 }
 
 /// Says that the block at `address` is somebody's: kept unless it was said before of the same block.

@@ -20,12 +20,14 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::unix::fs::FileExt as _;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::exchange::Span;
 use crate::ffi::{Ptr, guard};
-use crate::{costs, exchange, fork, machine, model, torch};
+use crate::fork::Lock;
+use crate::{costs, exchange, machine, model, torch};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -72,7 +74,7 @@ pub(crate) struct Known {
     shared: Vec<(u64, u64)>,
 }
 
-static KNOWN: Mutex<Known> = Mutex::new(Known {
+static KNOWN: Lock<Known> = Lock::new(Known {
     mapped: Vec::new(),
     pages: BTreeSet::new(),
     ranges: BTreeMap::new(),
@@ -94,14 +96,7 @@ thread_local! {
 }
 
 fn known() -> MutexGuard<'static, Known> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The lock of this file, for a fork.
-pub(crate) type Held = MutexGuard<'static, Known>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    fork::try_lock(&KNOWN)
+    KNOWN.lock()
 }
 
 /// Sets how large a copy may be to carry its values.
@@ -348,7 +343,11 @@ impl Known {
     }
 
     /// Copies between two ranges of device memory.
-    fn copy_on_device(&mut self, to: u64, from: u64, size: u64, small: bool) {
+    ///
+    /// # Safety
+    /// No reference to memory of either range is in use. Other threads, those of Python too, may write there at the same
+    /// time without this lock: the copy is then a mixture, as on a GPU.
+    unsafe fn copy_on_device(&mut self, to: u64, from: u64, size: u64, small: bool) {
         let state = self.state(from, size);
         let zeros = !self.any_page(from, size);
         if !self.is_mapped(to, size) || !self.is_mapped(from, size) {
@@ -358,7 +357,7 @@ impl Known {
             self.set(to, size, state);
         } else if small {
             // Bytes of unknown memory are zero, so copying them does no harm.
-            // SAFETY: both are our own mapping; they may overlap.
+            // SAFETY: both are our own mapping, and may overlap; no references, as promised by the caller.
             unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size as usize) };
             self.write(to, size, state);
         } else {
@@ -367,7 +366,10 @@ impl Known {
     }
 
     /// Copies a range of device memory to the host, where it has been zeroed: only pages that have bytes are read.
-    fn copy_pages_to_host(&self, to: u64, from: u64, size: u64) {
+    ///
+    /// # Safety
+    /// `to` is `size` bytes of the host that may be written, and not memory of a device.
+    unsafe fn copy_pages_to_host(&self, to: u64, from: u64, size: u64) {
         let end = from + size;
         for &page in self.pages.range(Self::pages(from, size)) {
             let (start, stop) = ((page * PAGE).max(from), ((page + 1) * PAGE).min(end));
@@ -388,6 +390,21 @@ impl Known {
 pub(crate) fn forget(address: u64, size: u64) {
     exchange::overwritten(address, size);
     known().forget(address, size);
+}
+
+/// The size of what [`forget_page`] forgets.
+pub(crate) const SCRATCH: u64 = PAGE;
+
+/// Whether the values of a page are kept.
+pub(crate) fn keeps_page(address: u64) -> bool {
+    known().is_mapped(address, PAGE)
+}
+
+/// Forgets what the hook's handshake wrote to a page that no program has.
+pub(crate) fn forget_page(address: u64) {
+    if address != 0 {
+        known().forget(address, PAGE);
+    }
 }
 
 /// Another process has this range of device memory too: nothing in it is known any more, whatever is written here.
@@ -411,9 +428,15 @@ pub(crate) fn read(address: u64, size: usize) -> Option<(Vec<u8>, Vec<Span>)> {
     }
     let spans = known.spans(address, address + size as u64);
     (!spans.is_empty() && spans.len() <= MAX_SPANS).then(|| {
-        // SAFETY: inside our own mapping, which is written under the lock that is held here.
-        let bytes = unsafe { std::slice::from_raw_parts(address as *const u8, size) };
-        (bytes.to_owned(), spans)
+        let mut bytes = Vec::with_capacity(size);
+        // SAFETY: inside our own mapping, which stays mapped, into memory of our own. Python writes there without the lock
+        // that is held here, so the bytes are copied and no reference is made to them: what is written meanwhile is a
+        // mixture, as on a GPU.
+        unsafe {
+            std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), size);
+            bytes.set_len(size);
+        }
+        (bytes, spans)
     })
 }
 
@@ -456,7 +479,8 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
     let mut known = known();
     costs::copied(to_device, from_device, size);
     match (to_device, from_device) {
-        (true, true) => known.copy_on_device(to, from, size as u64, kept),
+        // SAFETY: nothing here keeps a reference to device memory.
+        (true, true) => unsafe { known.copy_on_device(to, from, size as u64, kept) },
         (true, false) => {
             if small && known.is_mapped(to, size as u64) {
                 // SAFETY: the target is our own mapping, the source host memory
@@ -481,8 +505,11 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
             if is_unseen(size, known.state(from, size as u64), torch::is_seen()) {
                 UNSEEN.fetch_add(1, Ordering::Relaxed);
             }
-            zero_host(to, size);
-            known.copy_pages_to_host(to, from, size as u64);
+            // SAFETY: host memory of this size that the caller gave us to write.
+            unsafe {
+                zero_host(to, size);
+                known.copy_pages_to_host(to, from, size as u64);
+            }
         }
         (false, false) => {
             drop(known);
@@ -553,34 +580,89 @@ pub(crate) unsafe fn fill(to: u64, pattern: &[u8], count: usize) {
 ///
 /// `.cpu()` of a tensor of 10 GiB lands in fresh pages, which read as zero
 /// already; writing them would cost the 10 GiB.
-fn zero_host(address: u64, size: usize) {
-    let zero = |start: u64, length: usize| {
+///
+/// # Safety
+/// `address` is `size` bytes of the host that may be written.
+unsafe fn zero_host(address: u64, size: usize) {
+    let zero = |start: u64, length: u64| {
         // SAFETY: inside the range that the caller gave us to write.
-        unsafe { std::ptr::write_bytes(start as *mut u8, 0, length) };
+        unsafe { std::ptr::write_bytes(start as *mut u8, 0, length as usize) };
     };
-    if size < LARGE {
-        return zero(address, size);
-    }
     let end = address + size as u64;
     let (first, last) = (address.next_multiple_of(PAGE), end / PAGE * PAGE);
-    zero(address, (first - address) as usize);
-    zero(last, (end - last) as usize);
-    let mut resident = [0_u8; 4096];
-    let mut at = first;
-    while at < last {
-        let pages = ((last - at) / PAGE).min(resident.len() as u64);
-        let length = (pages * PAGE) as usize;
-        // SAFETY: asks about pages inside the caller's range; `resident` has a
-        // byte for each of them.
-        let answer =
-            unsafe { libc::mincore(at as *mut libc::c_void, length, resident.as_mut_ptr()) };
-        for page in 0..pages {
-            if answer != 0 || resident[page as usize] & 1 != 0 {
-                zero(at + page * PAGE, PAGE as usize);
-            }
-        }
-        at += length as u64;
+    let fresh = if size < LARGE {
+        Vec::new()
+    } else {
+        fresh_pages(first..last)
+    };
+    let mut at = address;
+    for pages in fresh {
+        zero(at, pages.start - at);
+        at = pages.end;
     }
+    zero(at, end - at);
+}
+
+/// Ranges of pages that read as zero and have no memory yet, in order: those that a private mapping without a file has
+/// neither in memory nor in swap. Pages of a file are not in memory either before they are first used. Where the system
+/// has no such table, no page counts as fresh.
+fn fresh_pages(pages: std::ops::Range<u64>) -> Vec<std::ops::Range<u64>> {
+    const WORD: u64 = 8;
+    let Ok(table) = std::fs::File::open("/proc/self/pagemap") else {
+        return Vec::new();
+    };
+    let mut fresh: Vec<std::ops::Range<u64>> = Vec::new();
+    let mut entries = vec![0_u8; 32 << 10];
+    let mut at = pages.start;
+    while at < pages.end {
+        let count = ((pages.end - at) / PAGE).min(entries.len() as u64 / WORD);
+        let part = &mut entries[..(count * WORD) as usize];
+        if table.read_exact_at(part, at / PAGE * WORD).is_err() {
+            return Vec::new();
+        }
+        for entry in part.chunks_exact(WORD as usize) {
+            let entry = u64::from_le_bytes(entry.try_into().unwrap_or([0xff; 8]));
+            match fresh.last_mut() {
+                _ if !is_absent(entry) => {}
+                Some(last) if last.end == at => last.end += PAGE,
+                _ => fresh.push(at..at + PAGE),
+            }
+            at += PAGE;
+        }
+    }
+    if fresh.is_empty() {
+        return fresh;
+    }
+    let private = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let private: Vec<_> = private.lines().filter_map(private_range).collect();
+    let inside = |pages: &std::ops::Range<u64>| {
+        private
+            .iter()
+            .filter_map(|range| {
+                let part = range.start.max(pages.start)..range.end.min(pages.end);
+                (part.start < part.end).then_some(part)
+            })
+            .collect::<Vec<_>>()
+    };
+    fresh.iter().flat_map(inside).collect()
+}
+
+/// Whether a page is neither in memory nor in swap, by its entry in the table of the process's pages.
+fn is_absent(entry: u64) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const SWAPPED: u64 = 1 << 62;
+    entry & (PRESENT | SWAPPED) == 0
+}
+
+/// The addresses of a private mapping without a file, by its line in the list of mappings: addresses, rights, offset,
+/// device and inode.
+fn private_range(line: &str) -> Option<std::ops::Range<u64>> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let is_private = words.next()?.ends_with('p');
+    let has_file = words.nth(2)? != "0";
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    (is_private && !has_file).then_some(number(start)?..number(end)?)
 }
 
 // What the Python hook asks and tells.
@@ -701,6 +783,111 @@ pub(crate) extern "C" fn tonnage_values_unseen() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MAPPED: usize = 4 << 20;
+
+    fn mapping(file: Option<&std::fs::File>) -> &'static mut [u8] {
+        use std::os::fd::AsRawFd as _;
+        let (kind, file) = file.map_or((libc::MAP_ANONYMOUS, -1), |file| (0, file.as_raw_fd()));
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping of this length, which is never unmapped.
+        unsafe {
+            let memory = libc::mmap(
+                std::ptr::null_mut(),
+                MAPPED,
+                access,
+                libc::MAP_PRIVATE | kind,
+                file,
+                0,
+            );
+            assert_ne!(memory, libc::MAP_FAILED);
+            std::slice::from_raw_parts_mut(memory.cast(), MAPPED)
+        }
+    }
+
+    fn zeroed(memory: &mut [u8]) -> bool {
+        // SAFETY: memory of our own.
+        unsafe { zero_host(memory.as_mut_ptr() as u64, memory.len()) };
+        memory.iter().all(|&byte| byte == 0)
+    }
+
+    #[test]
+    fn a_page_in_swap_is_not_absent() {
+        assert!(is_absent(0));
+        assert!(is_absent(1 << 55), "soft-dirty tells nothing of its place");
+        assert!(!is_absent(1 << 63 | 0x1234));
+        assert!(!is_absent(1 << 62 | 0x1234));
+    }
+
+    #[test]
+    fn only_private_memory_without_a_file_is_fresh() {
+        let range = |line| private_range(line);
+        let line = "7f0000000000-7f0000400000 rw-p 00000000 00:00 0 ";
+        assert_eq!(range(line), Some(0x7f00_0000_0000..0x7f00_0040_0000));
+        assert!(range("5500-5600 rw-p 00000000 00:00 0    [heap]").is_some());
+        assert_eq!(range("5500-5600 rw-p 00000000 fe:00 77 /data"), None);
+        assert_eq!(
+            range("5500-5600 rw-s 00000000 00:01 5 /dev/zero (deleted)"),
+            None
+        );
+    }
+
+    #[test]
+    fn all_bytes_of_the_host_are_zero_afterwards_and_fresh_pages_stay_fresh() {
+        let memory = mapping(None);
+        let address = memory.as_ptr() as u64;
+        let pages = address..address + MAPPED as u64;
+        memory[3 * PAGE as usize] = 7;
+        let fresh = [
+            pages.start..pages.start + 3 * PAGE,
+            pages.start + 4 * PAGE..pages.end,
+        ];
+        assert_eq!(fresh_pages(pages.clone()), fresh);
+        // SAFETY: memory of our own.
+        unsafe { zero_host(address, MAPPED) };
+        assert_eq!(fresh_pages(pages), fresh);
+        assert_eq!(memory[3 * PAGE as usize], 0);
+    }
+
+    #[test]
+    fn bytes_that_were_paged_out_are_zero_afterwards() {
+        let memory = mapping(None);
+        memory.fill(7);
+        // SAFETY: advice about memory of our own; without swap it changes nothing.
+        unsafe { libc::madvise(memory.as_mut_ptr().cast(), MAPPED, libc::MADV_PAGEOUT) };
+        assert!(zeroed(memory));
+    }
+
+    #[test]
+    fn bytes_of_a_file_that_are_not_in_memory_are_zero_afterwards() {
+        use std::io::Write as _;
+        use std::os::fd::AsRawFd as _;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![7; MAPPED]).unwrap();
+        file.sync_all().unwrap();
+        // SAFETY: advice about a file of our own.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert!(zeroed(mapping(Some(&file))));
+    }
+
+    #[test]
+    fn memory_is_read_while_another_thread_writes_it() {
+        const BASE: u64 = 0x0020_0000_0000;
+        map_range(BASE, 1 << 20);
+        write(BASE, &[1; 4096], true);
+        let writer = std::thread::spawn(|| {
+            for value in 0..2000_u32 {
+                // SAFETY: inside the mapping; as the hook writes, without the lock.
+                unsafe { std::ptr::write_bytes(BASE as *mut u8, value as u8, 4096) };
+            }
+        });
+        while !writer.is_finished() {
+            let (bytes, spans) = read(BASE, 4096).unwrap();
+            assert_eq!((bytes.len(), spans.len()), (4096, 1));
+        }
+        writer.join().unwrap();
+        assert_eq!(read(BASE, 4096).unwrap().0, [1999_u32 as u8; 4096]);
+    }
 
     #[test]
     fn a_number_that_torch_reads_behind_the_hook_is_counted() {

@@ -567,6 +567,21 @@ fn a_capture_spreads_through_events_and_ends_for_all() {
 }
 
 #[test]
+fn a_stream_that_captures_cannot_be_waited_for() {
+    let _stage = stage();
+    use_device(0);
+    let (mut stream, mut graph) = (Ptr::NULL, Ptr::NULL);
+    call!(cudart::cudaStreamCreate, &raw mut stream);
+    call!(cudart::cudaStreamBeginCapture, stream, 0);
+    assert_eq!(call!(cudart::cudaStreamSynchronize, stream), 900);
+    let end = |graph: &mut Ptr| call!(cudart::cudaStreamEndCapture, stream, &raw mut *graph);
+    assert_eq!(end(&mut graph), 901, "the capture is void");
+    assert_eq!(call!(cudart::cudaStreamSynchronize, stream), 0);
+    call!(cudart::cudaStreamBeginCapture, stream, 0);
+    assert_eq!(end(&mut graph), 0);
+}
+
+#[test]
 fn a_host_function_is_called_and_a_timer_moves() {
     unsafe extern "C" fn add_one(data: Ptr) {
         // SAFETY: the test passes a live number.
@@ -840,7 +855,7 @@ fn pools_give_back_at_their_threshold() {
 
 unsafe extern "C" {
     /// A control for tests, not a function of CUDA's.
-    fn tonnage_hold(stream: Ptr, hold: bool);
+    fn tonnage_hold_stream(stream: Ptr, hold: bool);
 }
 
 #[test]
@@ -848,7 +863,7 @@ fn events_of_a_held_stream_wait() {
     let _stage = stage();
     use_device(0);
     // SAFETY: it takes any value for a stream.
-    let hold = |stream: Ptr, hold: bool| unsafe { tonnage_hold(stream, hold) };
+    let hold = |stream: Ptr, hold: bool| unsafe { tonnage_hold_stream(stream, hold) };
     let mut stream = Ptr::NULL;
     call!(cudart::cudaStreamCreate, &raw mut stream);
     let [mut before, mut first, mut second] = [Ptr::NULL; 3];

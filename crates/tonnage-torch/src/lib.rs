@@ -10,7 +10,9 @@
 //!
 //! * `served` is the allocator of the process: which device, which pool. It has
 //!   no `unsafe` code.
-//! * `exports` has the C functions, and turns what C passes into values.
+//! * `exports` has the C functions, and turns what C passes into values. No panic
+//!   leaves them.
+//! * `fork` keeps other threads out of the allocator while the process forks.
 //! * `torch` calls functions of PyTorch's library `libc10.so`, found by name: the
 //!   one that tells its profiler of a block, and those that raise its errors,
 //!   because a plug-in that returns null would let PyTorch go on without memory.
@@ -21,6 +23,8 @@
 
 #[expect(unsafe_code, reason = "functions that C calls")]
 pub mod exports;
+#[expect(unsafe_code, reason = "registers functions that a fork calls")]
+mod fork;
 mod served;
 mod tags;
 #[expect(unsafe_code, reason = "functions of C++ that are found by name")]

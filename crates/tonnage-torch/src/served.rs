@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::tonnage::{
     Allocator, BlockState, EventKind, Plan, PlanError, Ring, SearchStep, Settings,
@@ -13,7 +13,7 @@ use tonnage_alloc::tonnage::{
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
-use tonnage_runtime::{Error, Hold, Kept, OutOfMemory, Runtime, Snapshot};
+use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, Runtime, Snapshot};
 
 use crate::tags;
 use crate::torch::{self, StreamFilter};
@@ -45,13 +45,16 @@ pub(crate) struct Served {
     /// Frees of addresses that are no block's.
     unknown_frees: AtomicU64,
     /// Whether a dry run was told of this allocator.
-    told: Once,
-    told_of_pauses: Once,
-    /// What may be reserved at most.
+    told: AtomicBool,
+    told_of_pauses: AtomicBool,
+    /// What may be reserved at most, and the part of the device that it is, as bits.
     limit: AtomicU64,
+    fraction: AtomicU64,
     /// What the program uses now and must not be spilled.
-    holds: Mutex<Vec<(Tag, Hold<'static, CudaDevice>)>>,
+    holds: Mutex<Holds>,
 }
+
+type Holds = Vec<(Tag, Hold<'static, CudaDevice>)>;
 
 #[derive(Default)]
 struct Pools {
@@ -62,6 +65,41 @@ struct Pools {
 }
 
 static SERVED: OnceLock<Served> = OnceLock::new();
+
+/// Held by the thread that makes it.
+static STARTING: Mutex<()> = Mutex::new(());
+
+/// Every lock of the plug-in; made by [`lock_all`].
+pub(crate) struct Locks {
+    _starting: MutexGuard<'static, ()>,
+    _early: MutexGuard<'static, Early>,
+    _plan: MutexGuard<'static, Option<Plan>>,
+    _events: MutexGuard<'static, Option<usize>>,
+    _served: Option<ServedLocks>,
+    _names: MutexGuard<'static, Vec<String>>,
+}
+
+struct ServedLocks {
+    _pools: MutexGuard<'static, Pools>,
+    _holds: MutexGuard<'static, Holds>,
+    _runtime: Locked<'static, CudaDevice>,
+}
+
+/// Takes every lock, in the order in which others take more than one.
+pub(crate) fn lock_all() -> Locks {
+    Locks {
+        _starting: STARTING.lock().unwrap_or_else(PoisonError::into_inner),
+        _early: early(),
+        _plan: PLAN.lock().unwrap_or_else(PoisonError::into_inner),
+        _events: EVENTS.lock().unwrap_or_else(PoisonError::into_inner),
+        _served: SERVED.get().map(|served| ServedLocks {
+            _pools: served.pools(),
+            _holds: served.holds(),
+            _runtime: served.runtime.lock_all(),
+        }),
+        _names: tags::names(),
+    }
+}
 
 /// The plan that the allocator is to follow.
 static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
@@ -148,20 +186,17 @@ pub(crate) fn keep_events(count: usize) {
     *EVENTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
 }
 
-/// Why there is no plan.
-pub(crate) enum NoPlan {
-    /// There was a request already.
-    TooLate,
-    /// The text is none.
-    Unreadable(PlanError),
-}
-
 /// Takes the text of a plan, before the first request.
-pub(crate) fn set_plan(text: &str) -> Result<(), NoPlan> {
+pub(crate) fn set_plan(text: &str) -> Result<(), Failure> {
     if SERVED.get().is_some() {
-        return Err(NoPlan::TooLate);
+        return Err(Failure::Other(
+            "the plan comes too late: memory was requested already. Set it before the first tensor is put on the GPU"
+                .to_owned(),
+        ));
     }
-    let plan = text.parse().map_err(NoPlan::Unreadable)?;
+    let plan = text.parse().map_err(|error: PlanError| {
+        Failure::Other(format!("line {} is not understood", error.line.max(1)))
+    })?;
     *PLAN.lock().unwrap_or_else(PoisonError::into_inner) = Some(plan);
     Ok(())
 }
@@ -204,12 +239,11 @@ impl Served {
 
     #[cold]
     fn start(device: i32) -> Result<&'static Self, Failure> {
-        static STARTING: Mutex<()> = Mutex::new(());
         let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(served) = SERVED.get() {
             return Ok(served);
         }
-        let cuda = CudaDevice::new(device).map_err(Failure::other)?;
+        let cuda = torch::device(device).map_err(Failure::other)?;
         let (total, page) = (cuda.total(), cuda.granularity());
         let plan = PLAN.lock().unwrap_or_else(PoisonError::into_inner).take();
         let events = *EVENTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,9 +259,10 @@ impl Served {
             pools: Mutex::default(),
             open: AtomicUsize::new(0),
             unknown_frees: AtomicU64::new(0),
-            told: Once::new(),
-            told_of_pauses: Once::new(),
+            told: AtomicBool::new(false),
+            told_of_pauses: AtomicBool::new(false),
             limit: AtomicU64::new(u64::MAX),
+            fraction: AtomicU64::new(1_f64.to_bits()),
             holds: Mutex::default(),
         });
         for callback in early.callbacks.drain(..) {
@@ -242,9 +277,14 @@ impl Served {
         Ok(served)
     }
 
+    fn tell_of_pauses(&self) {
+        if !self.told_of_pauses.swap(true, Ordering::Relaxed) {
+            torch::tell_dry_run_of_a_pause();
+        }
+    }
+
     fn allow_spill(&self, tag: Tag) -> Result<(), Failure> {
-        self.told_of_pauses
-            .call_once(torch::tell_dry_run_of_a_pause);
+        self.tell_of_pauses();
         self.runtime.allow_spill(tag).map_err(Failure::other)
     }
 
@@ -259,13 +299,12 @@ impl Served {
             )),
             error => Failure::other(error),
         })?;
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
-        holds.push((tag, hold));
+        self.holds().push((tag, hold));
         Ok(())
     }
 
     fn unhold(&self, tag: Tag) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = self.holds();
         let found = holds.iter().position(|(held, _)| *held == tag);
         let dropped = found.map(|place| holds.swap_remove(place));
         drop(holds);
@@ -281,27 +320,38 @@ impl Served {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address of a block.
-    pub(crate) fn malloc(&self, bytes: u64, stream: u64) -> Result<u64, Failure> {
-        let mut request = Request::new(bytes, StreamId(stream)).tagged(tags::current());
-        if self.open.load(Ordering::Acquire) > 0 {
-            let pools = self.pools();
-            let mut open = pools.open.iter().rev();
-            if let Some((pool, _)) = open.find(|(_, filter)| filter.accepts(stream)) {
-                request = request.in_pool(*pool);
-            }
+    fn holds(&self) -> MutexGuard<'_, Holds> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pool that requests of a stream go to. Filters are functions of C++ and may throw through this frame.
+    pub(crate) fn pool_for(&self, stream: u64) -> PoolId {
+        if self.open.load(Ordering::Acquire) == 0 {
+            return PoolId::DEFAULT;
         }
+        let pools = self.pools();
+        let mut open = pools.open.iter().rev();
+        let found = open.find(|(_, filter)| filter.accepts(stream));
+        found.map_or(PoolId::DEFAULT, |(pool, _)| *pool)
+    }
+
+    /// The address of a block.
+    pub(crate) fn malloc(&self, bytes: u64, stream: u64, pool: PoolId) -> Result<u64, Failure> {
+        let request = Request::new(bytes, StreamId(stream)).tagged(tags::current());
+        let request = request.in_pool(pool);
         if !COMPLETE.load(Ordering::Acquire) {
             self.refuse_capture(stream)?;
         }
         match self.runtime.alloc(request) {
             Ok(block) => {
-                self.told.call_once(|| torch::tell_dry_run(block.0));
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    torch::tell_dry_run(block.0);
+                }
                 self.report(block, 1);
                 Ok(block.0)
             }
             Err(Error::OutOfMemory(short)) => {
-                let now = self.runtime.statistics();
+                let now = self.runtime.statistics().map_err(Failure::other)?;
                 let (live, held) = (now.allocated.now, now.reserved.now);
                 let requested = short.shortage.requested;
                 let free = short.shortage.device_free;
@@ -333,10 +383,11 @@ impl Served {
 
     /// Tells PyTorch's profiler that a block was handed out (1) or is about to be taken back (-1).
     fn report(&self, block: DeviceAddr, sign: i64) {
-        let Some(size) = self.runtime.size_of(block) else {
+        // A broken runtime reports nothing, and the request or free fails.
+        let (Ok(Some(size)), Ok(now)) = (self.runtime.size_of(block), self.runtime.statistics())
+        else {
             return;
         };
-        let now = self.runtime.statistics();
         let taken = if sign < 0 { size } else { 0 };
         let allocated = now.allocated.now.saturating_sub(taken);
         let change = sign * size as i64;
@@ -349,9 +400,13 @@ impl Served {
         // Before it is freed: afterwards another thread may have been given the same address, and told so first.
         self.report(block, -1);
         if self.runtime.free(block).is_err() {
-            // PyTorch frees in destructors, where nothing can be raised.
-            self.unknown_frees.fetch_add(1, Ordering::Relaxed);
+            self.note_failed_free();
         }
+    }
+
+    /// Counts a free that failed. PyTorch frees in destructors, where nothing can be raised.
+    pub(crate) fn note_failed_free(&self) {
+        self.unknown_frees.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that a stream uses a block. What is no block of ours is somebody else's to care for.
@@ -411,8 +466,7 @@ impl Served {
 
     /// Gives the memory of a tag's blocks back; how many bytes.
     pub(crate) fn pause(&self, tag: Tag, kept: Kept) -> Result<u64, Failure> {
-        self.told_of_pauses
-            .call_once(torch::tell_dry_run_of_a_pause);
+        self.tell_of_pauses();
         self.runtime.pause(tag, kept).map_err(Failure::other)
     }
 
@@ -436,9 +490,8 @@ impl Served {
     }
 
     /// The program begins a step.
-    pub(crate) fn begin_step(&self) {
-        // It fails only where nothing is served any more.
-        let _ = self.runtime.begin_step();
+    pub(crate) fn begin_step(&self) -> Result<(), Failure> {
+        self.runtime.begin_step().map_err(Failure::other)
     }
 
     pub(crate) fn empty_cache(&self) -> Result<(), Failure> {
@@ -449,8 +502,17 @@ impl Served {
     pub(crate) fn set_fraction(&self, fraction: f64) -> Result<(), Failure> {
         #[expect(clippy::cast_sign_loss, reason = "a fraction is not negative")]
         let limit = (self.total as f64 * fraction.clamp(0.0, 1.0)) as u64;
+        self.runtime
+            .set_limit(Some(limit))
+            .map_err(Failure::other)?;
         self.limit.store(limit, Ordering::Relaxed);
-        self.runtime.set_limit(Some(limit)).map_err(Failure::other)
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The part of the device that may be reserved.
+    pub(crate) fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
     }
 
     pub(crate) fn reset_peaks(&self) -> Result<(), Failure> {
@@ -458,11 +520,8 @@ impl Served {
     }
 
     /// Every block and the last events, as numbers; see `tonnage_snapshot`.
-    pub(crate) fn snapshot(&self) -> Vec<u64> {
-        // It fails only where nothing is served any more.
-        let Ok(Snapshot { blocks, events, .. }) = self.runtime.snapshot() else {
-            return vec![0, 0];
-        };
+    pub(crate) fn snapshot(&self) -> Result<Vec<u64>, Failure> {
+        let Snapshot { blocks, events, .. } = self.runtime.snapshot().map_err(Failure::other)?;
         let kind = |kind| EventKind::ALL.iter().position(|known| *known == kind);
         let mut numbers = vec![blocks.len() as u64, events.events.len() as u64];
         for block in &blocks {
@@ -478,14 +537,14 @@ impl Served {
             let kind = kind(event.kind).unwrap_or(EventKind::ALL.len()) as u64;
             numbers.extend([number, kind, event.addr.0, event.bytes, event.stream.0]);
         }
-        numbers
+        Ok(numbers)
     }
 
     /// What [`NAMES`] names, in its order.
-    pub(crate) fn statistics(&self) -> [u64; NAMES.len()] {
-        let now = self.runtime.statistics();
+    pub(crate) fn statistics(&self) -> Result<[u64; NAMES.len()], Failure> {
+        let now = self.runtime.statistics().map_err(Failure::other)?;
         let plan = now.plan.unwrap_or_default();
-        [
+        Ok([
             now.requested.now,
             now.requested.peak,
             now.requested.recent_peak,
@@ -496,7 +555,7 @@ impl Served {
             now.reserved.peak,
             now.reserved.recent_peak,
             now.paused,
-            self.runtime.kept_on_host(),
+            self.runtime.kept_on_host().map_err(Failure::other)?,
             now.blocks,
             now.pending,
             now.served,
@@ -518,7 +577,10 @@ impl Served {
             now.search_steps.tried(SearchStep::Spill),
             now.search_steps.helped(SearchStep::Callbacks),
             now.search_steps.helped(SearchStep::Spill),
-        ]
+            now.requested_ever,
+            now.allocated_ever,
+            now.blocks_recent_peak,
+        ])
     }
 
     /// The message of an out-of-memory error. It begins as PyTorch's does, because programs look for that.
@@ -585,7 +647,7 @@ impl Served {
 }
 
 /// The statistics that a plug-in tells, in order.
-pub(crate) const NAMES: [&str; 32] = [
+pub(crate) const NAMES: [&str; 35] = [
     "requested_bytes.current",
     "requested_bytes.peak_ever",
     "requested_bytes.peak",
@@ -618,6 +680,9 @@ pub(crate) const NAMES: [&str; 32] = [
     "tags_spilled",
     "requests_served_after_a_callback",
     "requests_served_after_a_spill",
+    "requested_bytes.total",
+    "allocated_bytes.total",
+    "blocks.peak",
 ];
 
 /// Bytes as people read them, as PyTorch writes them.

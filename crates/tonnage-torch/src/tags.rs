@@ -2,7 +2,7 @@
 //! What a program calls its blocks: names, and the one that a thread uses now.
 
 use std::cell::Cell;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tonnage_alloc::Tag;
 
@@ -13,9 +13,14 @@ thread_local! {
     static CURRENT: Cell<Tag> = const { Cell::new(Tag::NONE) };
 }
 
+/// The names, locked.
+pub(crate) fn names() -> MutexGuard<'static, Vec<String>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The tag of a name, which is made if it is new; none if there are too many.
 pub(crate) fn named(name: &str) -> Option<Tag> {
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut names = names();
     let known = names.iter().position(|known| known == name);
     let place = known.unwrap_or(names.len());
     let tag = Tag(u16::try_from(place + 1).ok()?);
@@ -27,7 +32,7 @@ pub(crate) fn named(name: &str) -> Option<Tag> {
 
 /// The name of a tag.
 pub(crate) fn name(tag: Tag) -> String {
-    let names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    let names = names();
     let place = usize::from(tag.0).checked_sub(1);
     let name = place.and_then(|place| names.get(place));
     name.map_or_else(|| tag.0.to_string(), String::clone)

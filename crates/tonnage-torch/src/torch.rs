@@ -10,6 +10,8 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+use tonnage_device_cuda::{CudaDevice, LoadError};
+
 /// A function of a library that is loaded already. What was loaded before all others comes first, so that it can
 /// stand before the library's.
 fn find(library: &CStr, name: &CStr) -> Option<*mut c_void> {
@@ -28,6 +30,13 @@ fn find(library: &CStr, name: &CStr) -> Option<*mut c_void> {
         }
     };
     (!found.is_null()).then_some(found)
+}
+
+/// The device that PyTorch's allocator would use.
+pub(crate) fn device(number: i32) -> Result<CudaDevice, LoadError> {
+    // SAFETY: PyTorch passes streams of the device's primary context, which live at least as long as the blocks that
+    // were requested for them. Addresses come from the device itself.
+    unsafe { CudaDevice::new(number) }
 }
 
 const C10: &CStr = c"libc10.so";
@@ -147,7 +156,8 @@ struct CxxString {
 
 type Construct = unsafe extern "C-unwind" fn(*mut c_void, SourceLocation, *mut CxxString);
 type Allocate = unsafe extern "C" fn(usize) -> *mut c_void;
-type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, *mut c_void) -> !;
+type Destroy = unsafe extern "C" fn(*mut c_void);
+type Throw = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void, Destroy) -> !;
 type CheckFail = unsafe extern "C-unwind" fn(*const c_char, *const c_char, u32, *const c_char) -> !;
 
 /// What it takes to raise `torch.OutOfMemoryError`.
@@ -158,10 +168,12 @@ struct OutOfMemoryError {
     allocate_exception: Allocate,
     throw: Throw,
     new: Allocate,
+    /// Frees what an object owns, its message above all.
+    destroy: Destroy,
 }
 
 impl OutOfMemoryError {
-    /// More bytes than an object of the class has; it had 144 when this was written.
+    /// Bytes of the room for an object of the class, which had 144 when this was written; see [`fits`](Self::fits).
     const ROOM: usize = 1024;
 
     fn find() -> Option<Self> {
@@ -173,10 +185,13 @@ impl OutOfMemoryError {
         let allocate_exception = find(CXX, c"__cxa_allocate_exception")?;
         let throw = find(CXX, c"__cxa_throw")?;
         let new = find(CXX, c"_Znwm")?;
+        let vtable = find(C10, c"_ZTVN3c1016OutOfMemoryErrorE")?.cast::<*mut c_void>();
         // SAFETY: the names say which parameters the functions have: those of the class and of `operator new` by
-        // their mangling, the other two by the C++ ABI.
-        Some(unsafe {
+        // their mangling, the other two by the C++ ABI. A class that derives from `std::exception` has its destructor
+        // first in its table, behind the offset and the type.
+        let found = unsafe {
             Self {
+                destroy: std::mem::transmute::<*mut c_void, Destroy>(vtable.add(2).read()),
                 construct: std::mem::transmute::<*mut c_void, Construct>(construct),
                 type_info: type_info.expose_provenance(),
                 allocate_exception: std::mem::transmute::<*mut c_void, Allocate>(
@@ -185,17 +200,35 @@ impl OutOfMemoryError {
                 throw: std::mem::transmute::<*mut c_void, Throw>(throw),
                 new: std::mem::transmute::<*mut c_void, Allocate>(new),
             }
-        })
+        };
+        found.fits().then_some(found)
     }
 
-    fn raise(self, message: &CStr) -> ! {
-        let text = message.to_bytes_with_nul();
-        // SAFETY: the exception object is larger than the class. The string owns memory of `operator new` that holds
-        // the text and its zero, so the constructor may take it over, as it does with every string that is moved into
-        // it. The location's texts live as long as the program. The type information is that of the constructed class.
+    /// Whether an object of the class has far less than the room: one is made where 64 times as much is, and the bytes
+    /// that it wrote are looked at. Another release of PyTorch may have a larger class.
+    fn fits(self) -> bool {
+        const FILL: u128 = u128::from_ne_bytes([0xA5; 16]);
+        let mut space = vec![FILL; 64 * Self::ROOM / 16];
+        let object = space.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the space has the alignment of every C++ object that does not ask for more, and far more bytes than
+        // this one. It is destroyed once, and not used afterwards.
         unsafe {
-            let object = (self.allocate_exception)(Self::ROOM);
-            std::ptr::write_bytes(object.cast::<u8>(), 0, Self::ROOM);
+            self.construct_at(object, c"tonnage");
+            (self.destroy)(object);
+        }
+        let untouched = space.iter().rev().take_while(|word| **word == FILL);
+        (space.len() - untouched.count()) * 16 <= Self::ROOM / 2
+    }
+
+    /// Makes an object.
+    ///
+    /// # Safety
+    /// `object` points to room for one.
+    unsafe fn construct_at(self, object: *mut c_void, message: &CStr) {
+        let text = message.to_bytes_with_nul();
+        // SAFETY: the string owns memory of `operator new` that holds the text and its zero, so the constructor may take
+        // it over, as it does with every string that is moved into it. The location's texts live as long as the program.
+        unsafe {
             let start = (self.new)(text.len()).cast::<c_char>();
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), start, text.len());
             let mut string = CxxString {
@@ -205,8 +238,17 @@ impl OutOfMemoryError {
                 rest: 0,
             };
             (self.construct)(object, LOCATION, &raw mut string);
+        }
+    }
+
+    fn raise(self, message: &CStr) -> ! {
+        // SAFETY: the object has room (`fits`). The type information and the destructor are those of its class.
+        unsafe {
+            let object = (self.allocate_exception)(Self::ROOM);
+            std::ptr::write_bytes(object.cast::<u8>(), 0, Self::ROOM);
+            self.construct_at(object, message);
             let type_info = std::ptr::with_exposed_provenance_mut(self.type_info);
-            (self.throw)(object, type_info, std::ptr::null_mut())
+            (self.throw)(object, type_info, self.destroy)
         }
     }
 }

@@ -71,10 +71,11 @@ fn start(pid: u32) -> Vec<u8> {
         time: 1,
         measured: true,
     }))
+    .unwrap()
 }
 
 fn note(value: &Value) -> Vec<u8> {
-    encode(&Record::Note(value.to_string().as_bytes()))
+    encode(&Record::Note(value.to_string().as_bytes())).unwrap()
 }
 
 fn sample(allocated: u64, peak: u64) -> Vec<u8> {
@@ -112,8 +113,8 @@ fn a_job_is_told_from_its_first_byte_to_after_its_end() {
     append(&log, &start(77));
     append(&log, &note(&json!({ "environment": { "RANK": "2" } })));
     // A history longer than what is read at a time, and a text.
-    append(&log, &encode(&Record::Torch(&vec![7; 300_000])));
-    append(&log, &encode(&Record::Text("module\tlayers")));
+    append(&log, &encode(&Record::Torch(&vec![7; 300_000])).unwrap());
+    append(&log, &encode(&Record::Text("module\tlayers")).unwrap());
     let first = sample(500 * MIB, 600 * MIB);
     append(&log, &first[..first.len() - 1]);
     assert_eq!(site.only_job().processes[0].devices, []);
@@ -290,7 +291,7 @@ fn files_that_are_none_are_not_waited_for() {
     let deep = "[".repeat(60_000);
     append(
         &folder.join("process-005-1"),
-        &encode(&Record::Note(deep.as_bytes())),
+        &encode(&Record::Note(deep.as_bytes())).unwrap(),
     );
     append(&folder.join("process-005-1"), &sample(4, 4));
     symlink(&folder, site.live.path().join("tonnage-record-link")).unwrap();

@@ -60,7 +60,7 @@ class Judge:
 
     def call(self, *words, environment=None, folder=None, timeout=900):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTORCH_", "CUDA_"))}
-        kept |= {"NO_COLOR": "1", "COLUMNS": "100", **(environment or {})}
+        kept |= {"NO_COLOR": "1", "COLUMNS": "100", "TONNAGE_GPU": "h100-80gb", **(environment or {})}
         return subprocess.run(
             [self.tonnage, *words], capture_output=True, text=True, timeout=timeout, env=kept, cwd=folder
         )
@@ -71,7 +71,7 @@ class Judge:
         options = program.options if options is None else options
         command = [self.python, str(program.path), *program.arguments]
         done = self.call(
-            "run", "--json", "-o", str(recording), *options, "--", *command,
+            "run", "--json", "--margin", "0", "-o", str(recording), *options, "--", *command,
             environment={**program.environment, **environment}, folder=folder,
         )  # fmt: skip
         try:

@@ -19,7 +19,7 @@ def block(mib):
 
 def hold(stream, on):
     """Lets the work of a stream wait, or be done: a control of the stand-in."""
-    standin.tonnage_hold(ctypes.c_void_p(stream.cuda_stream), ctypes.c_bool(on))
+    standin.tonnage_hold_stream(ctypes.c_void_p(stream.cuda_stream), ctypes.c_bool(on))
 
 
 def figures_are_exact():

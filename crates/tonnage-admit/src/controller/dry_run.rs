@@ -26,6 +26,9 @@ const OF_CONTAINER: [&str; 7] = [
     "volumeMounts",
     "securityContext",
 ];
+/// What an init container has besides. One that is restarted always is a sidecar, which runs beside the job: without
+/// that field the pod would wait for its end. Its startup probe decides when the next container starts.
+const OF_INIT_CONTAINER: [&str; 5] = ["name", "command", "args", "restartPolicy", "startupProbe"];
 /// The same of a pod. Its labels are not: a service would take it for one of its own.
 const OF_POD: [&str; 9] = [
     "serviceAccountName",
@@ -113,7 +116,7 @@ pub fn job(
     });
     let before = before.map(|one| {
         let mut fields = copied(&one, &OF_CONTAINER, &kept);
-        for name in ["name", "command", "args"] {
+        for name in OF_INIT_CONTAINER {
             fields.extend(one.get(name).map(|value| (name.to_owned(), value.clone())));
         }
         Value::Object(fields)
@@ -246,6 +249,9 @@ mod tests {
                 "initContainers": [{
                     "name": "fetch", "image": "git", "command": ["clone"],
                     "volumeMounts": [{ "name": "scratch", "mountPath": "/code" }],
+                }, {
+                    "name": "mount", "image": "bucket", "restartPolicy": "Always",
+                    "startupProbe": { "exec": { "command": ["ls", "/data"] } },
                 }],
                 "containers": [
                     {
@@ -303,6 +309,14 @@ mod tests {
         assert_eq!(runs["volumeMounts"][1].get("readOnly"), None);
         assert_eq!(spec["initContainers"][0]["image"], "tonnage:1");
         assert_eq!(spec["initContainers"][1]["command"], json!(["clone"]));
+        assert_eq!(spec["initContainers"][1].get("restartPolicy"), None);
+        // A sidecar stays one, so that the Job ends with its own container.
+        assert_eq!(spec["initContainers"][2]["restartPolicy"], "Always");
+        assert_eq!(
+            spec["initContainers"][2]["startupProbe"]["exec"]["command"],
+            json!(["ls", "/data"])
+        );
+        assert_eq!(runs.get("restartPolicy"), None);
         assert_eq!(spec["serviceAccountName"], "team");
         assert_eq!(spec["nodeSelector"], json!({ "pool": "cpu" }));
         assert!(spec.get("runtimeClassName").is_none() && spec.get("resourceClaims").is_none());

@@ -35,6 +35,8 @@ pub(super) struct Demand {
     /// Whether a stream is captured, so that nothing may be asked, waited for or unmapped.
     pub(super) capturing: bool,
     pub(super) tag: Tag,
+    /// Whether a handle will own the block.
+    pub(super) owned: bool,
 }
 
 /// The free blocks of a stream within a pool.
@@ -183,6 +185,7 @@ impl Arena {
         block.requested = demand.requested;
         block.uses = NONE;
         block.tag = demand.tag.0;
+        block.owned = demand.owned;
         self.index.insert(start, index);
         self.lanes[demand.lane as usize].live += 1;
         index

@@ -52,6 +52,8 @@ pub(super) struct Block {
     pub(super) state: State,
     /// What the program calls it, while it is used or pending.
     pub(super) tag: u16,
+    /// Whether a handle owns it, while it is used: its address alone does not free it.
+    pub(super) owned: bool,
 }
 
 const _: () = assert!(size_of::<Block>() == 64, "a block fills one cache line");
@@ -110,6 +112,7 @@ impl Blocks {
             uses: NONE,
             state: State::Gap,
             tag: 0,
+            owned: false,
         };
         let mut blocks = Self {
             table: vec![whole],

@@ -52,7 +52,7 @@ pub use plan::{Place, Plan, PlanError};
 pub use ring::{Events, Ring};
 pub use settings::Settings;
 pub use shortage::{Shortage, TagUse};
-pub use snapshot::{BlockInfo, BlockState};
+pub use snapshot::{BlockInfo, BlockState, Live};
 pub use statistics::{Level, SearchSteps, Statistics};
 
 use statistics::Counts;
@@ -94,7 +94,7 @@ use crate::{Device, DeviceAddr, DeviceError, PolicyError, Request, StreamId, Tag
 /// # Ok::<(), PolicyError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Allocator<D, O = ()> {
+pub struct Allocator<D: Device, O: Observer = ()> {
     device: D,
     settings: Settings,
     /// First address; none before the first request.
@@ -115,6 +115,25 @@ pub struct Allocator<D, O = ()> {
     counts: Counts,
     /// Who is told what happens.
     observer: O,
+    /// Whether nothing is given back when it is dropped.
+    abandoned: bool,
+}
+
+/// Gives back what no live block and no pool in use needs, after waiting for its work. The memory of live blocks stays,
+/// because work of the device may still use it, and that of pools, because graphs may; everything stays while a graph is
+/// captured. A failure of the device is not reported here: call [`close`](crate::Policy::close) to see it.
+impl<D: Device, O: Observer> Drop for Allocator<D, O> {
+    fn drop(&mut self) {
+        // A panic may have left the books in disorder.
+        if self.abandoned || self.capturing || std::thread::panicking() {
+            return;
+        }
+        let _ = if self.arena.lanes.iter().any(|lane| lane.private) {
+            self.trim()
+        } else {
+            self.shut()
+        };
+    }
 }
 
 impl<D: Device> Allocator<D> {
@@ -163,7 +182,13 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             capturing: false,
             counts: Counts::default(),
             observer,
+            abandoned: false,
         }
+    }
+
+    /// Gives nothing back when the allocator is dropped: for a caller that knows its books to be in disorder.
+    pub fn abandon(&mut self) {
+        self.abandoned = true;
     }
 
     /// Who is told of events.
@@ -196,6 +221,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             retries: counts.retries,
             search_steps: counts.search_steps,
             blocks: self.arena.live() as u64,
+            blocks_recent_peak: counts.blocks.level().recent_peak,
+            requested_ever: counts.requested_ever,
+            allocated_ever: counts.allocated_ever,
             pending: self.pending.len() as u64,
             paused: self.paused_bytes(),
             pages_created: self.pages.created,
@@ -225,11 +253,12 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         counts.requested.reset();
         counts.allocated.reset();
         counts.reserved.reset();
+        counts.blocks.reset();
     }
 
     /// Serves a request.
     #[inline]
-    fn serve(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
+    fn serve(&mut self, request: Request, owned: bool) -> Result<DeviceAddr, PolicyError> {
         let size = self.rounded(request)?;
         let base = match self.base {
             Some(base) => base,
@@ -250,6 +279,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             } else {
                 Tag::NONE
             },
+            owned,
         };
         let block = match self.plan {
             None => self.find(&demand)?,
@@ -258,6 +288,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.counts.served += 1;
         self.counts.requested.add(request.bytes);
         self.counts.allocated.add(size);
+        self.counts.requested_ever += request.bytes;
+        self.counts.allocated_ever += size;
+        self.counts.blocks.add(1);
         let addr = base.offset(self.arena.blocks[block].offset);
         let event = Event::new(EventKind::Alloc, addr, request.bytes, request.stream);
         self.observer.observe(event);
@@ -295,8 +328,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 
     /// Takes a block back.
     #[inline]
-    fn take_back(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
-        let index = self.used(addr)?;
+    fn take_back(&mut self, addr: DeviceAddr, owned: bool) -> Result<(), PolicyError> {
+        let index = self.used_as(addr, owned)?;
         let block = self.arena.blocks[index];
         if block.uses != blocks::NONE {
             self.streams.close(block.uses);
@@ -320,6 +353,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         let stream = self.streams.id(stream);
         self.counts.requested.subtract(block.requested);
         self.counts.allocated.subtract(block.size);
+        self.counts.blocks.subtract(1);
         self.tell(kind, block.offset, block.requested, stream);
         if !self.pages.paused.is_empty() && self.is_paused(&block) {
             return self.give_paused(index, epoch);
@@ -337,9 +371,20 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         used.ok_or(unknown)
     }
 
-    /// Says that a stream uses a live block too.
-    fn name(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
+    /// The same, if it has a handle as the caller expects. An address may be kept and used again after the block was
+    /// freed; a handle may not, so no address stands for one.
+    #[inline]
+    fn used_as(&self, addr: DeviceAddr, owned: bool) -> Result<u32, PolicyError> {
         let index = self.used(addr)?;
+        if self.arena.blocks[index].owned == owned {
+            return Ok(index);
+        }
+        Err(PolicyError::Owned(addr))
+    }
+
+    /// Says that a stream uses a live block too.
+    fn name(&mut self, addr: DeviceAddr, stream: StreamId, owned: bool) -> Result<(), PolicyError> {
+        let index = self.used_as(addr, owned)?;
         let block = &mut self.arena.blocks[index];
         // Work of its own stream is in order anyway.
         if self.streams.id(self.lanes.stream(block.lane)) != stream {
@@ -470,6 +515,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
         if (requested, allocated) != (self.counts.requested.now, self.counts.allocated.now) {
             return Err("live bytes are not what was counted".to_owned());
+        }
+        if self.arena.live() as u64 != self.counts.blocks.now {
+            return Err("live blocks are not what was counted".to_owned());
         }
         if self.held() != self.counts.reserved.now {
             return Err("reserved bytes are not what was counted".to_owned());

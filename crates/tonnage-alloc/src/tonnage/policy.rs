@@ -15,7 +15,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     #[inline]
     fn alloc(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        let served = self.serve(request);
+        let served = self.serve(request, false);
         if let Err(PolicyError::OutOfMemory { free, .. }) = served {
             self.note_refused(request, free);
         }
@@ -24,11 +24,11 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
 
     #[inline]
     fn free(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
-        self.take_back(addr)
+        self.take_back(addr, false)
     }
 
     fn record_stream(&mut self, addr: DeviceAddr, stream: StreamId) -> Result<(), PolicyError> {
-        self.name(addr, stream)
+        self.name(addr, stream, false)
     }
 
     fn begin_step(&mut self) {

@@ -172,7 +172,7 @@ impl fmt::Display for Shortage {
 }
 
 /// Bytes as people read them.
-struct Bytes(u64);
+pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -192,7 +192,39 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// As `alloc`.
     #[inline]
     pub fn attempt(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
-        self.serve(request)
+        self.serve(request, false)
+    }
+
+    /// The same for a block that a handle owns. The block is freed and its streams are named through the handle alone,
+    /// by [`free_owned`](Self::free_owned) and [`record_stream_owned`](Self::record_stream_owned): with its address,
+    /// [`free`](crate::Policy::free) and [`record_stream`](crate::Policy::record_stream) fail.
+    ///
+    /// # Errors
+    /// As `alloc`.
+    #[inline]
+    pub fn attempt_owned(&mut self, request: Request) -> Result<DeviceAddr, PolicyError> {
+        self.serve(request, true)
+    }
+
+    /// Takes back a block that a handle owned.
+    ///
+    /// # Errors
+    /// If no block that a handle owns starts there.
+    #[inline]
+    pub fn free_owned(&mut self, addr: DeviceAddr) -> Result<(), PolicyError> {
+        self.take_back(addr, true)
+    }
+
+    /// Notes that another stream uses a block that a handle owns.
+    ///
+    /// # Errors
+    /// If no block that a handle owns starts there.
+    pub fn record_stream_owned(
+        &mut self,
+        addr: DeviceAddr,
+        stream: StreamId,
+    ) -> Result<(), PolicyError> {
+        self.name(addr, stream, true)
     }
 
     /// Tells of a step of the search for memory that somebody else takes for a request.
@@ -239,8 +271,9 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             ..Shortage::default()
         };
         let size = round_up(request.bytes, super::class::GRANULE).unwrap_or(u64::MAX);
-        if self.base.is_none() || size > shortage.total {
-            shortage.missing = size - size.min(shortage.device_free);
+        if self.base.is_none() {
+            let limit = shortage.limit.unwrap_or(u64::MAX);
+            shortage.missing = size.saturating_sub(shortage.device_free.min(limit));
             return shortage;
         }
         let lane = self.lane(request);
@@ -272,6 +305,18 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             });
         }
         shortage.tags.sort_by_key(|tag| std::cmp::Reverse(tag.live));
+        let room = match shortage.device_free / page {
+            0 => 0,
+            _ => self.room(),
+        };
+        let obtainable = self.pages.spare.len() as u64 + room;
+        if size > shortage.total {
+            // It fits nowhere, so no place was looked for: all that is free or will be counts.
+            let free = shortage.free + shortage.other_streams;
+            shortage.missing =
+                size.saturating_sub(free.saturating_add(obtainable.saturating_mul(page)));
+            return shortage;
+        }
         let window = self.arena.window(lane, size, MANY);
         let wanted = window.map_or(size.div_ceil(page), |window| window.missing);
         let movable = if shortage.capturing {
@@ -279,12 +324,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         } else {
             super::obtain::count(&self.arena.empty_pages(u64::MAX, window.as_ref()))
         };
-        let room = match shortage.device_free / page {
-            0 => 0,
-            _ => self.room(),
-        };
-        let at_hand = movable + self.pages.spare.len() as u64 + room;
-        shortage.missing = wanted.saturating_sub(at_hand) * page;
+        shortage.missing = wanted.saturating_sub(movable + obtainable) * page;
         shortage
     }
 }

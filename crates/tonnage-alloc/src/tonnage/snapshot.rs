@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every block at one moment.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use super::blocks::State;
+use super::shortage::Bytes;
 use super::{Allocator, Device, Observer};
-use crate::{DeviceAddr, StreamId};
+use crate::{DeviceAddr, StreamId, Tag};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +37,59 @@ pub struct BlockInfo {
     pub state: BlockState,
 }
 
+/// The blocks that the program has not freed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Live {
+    /// How many there are.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of each tag, the most first. Blocks without a tag have [`Tag::NONE`].
+    pub tags: Vec<(Tag, u64)>,
+}
+
+impl fmt::Display for Live {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (noun, verb) = match self.blocks {
+            1 => ("block", "is"),
+            _ => ("blocks", "are"),
+        };
+        let (blocks, bytes) = (self.blocks, Bytes(self.bytes));
+        write!(text, "{blocks} {noun} of {bytes} {verb} still live:")?;
+        for (number, (tag, bytes)) in self.tags.iter().enumerate() {
+            let before = if number == 0 { " " } else { ", " };
+            let bytes = Bytes(*bytes);
+            match *tag {
+                Tag::NONE => write!(text, "{before}{bytes} without a tag")?,
+                Tag(tag) => write!(text, "{before}{bytes} of tag {tag}")?,
+            }
+        }
+        text.write_str("; free them and close again")
+    }
+}
+
 impl<D: Device, O: Observer> Allocator<D, O> {
+    /// The blocks that were not freed. A block whose free waits for a stream counts.
+    pub fn live(&self) -> Live {
+        let mut live = Live::default();
+        let mut tags: BTreeMap<u16, u64> = BTreeMap::new();
+        for (_, block) in self.arena.blocks.by_address() {
+            if matches!(block.state, State::Used | State::Pending) {
+                live.blocks += 1;
+                live.bytes += block.size;
+                *tags.entry(block.tag).or_default() += block.size;
+            }
+        }
+        live.tags = tags
+            .into_iter()
+            .map(|(tag, bytes)| (Tag(tag), bytes))
+            .collect();
+        live.tags
+            .sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        live
+    }
+
     /// Every block that has memory or is paused, by address. Those that touch follow each other without a hole, so what
     /// they cover is what is mapped or paused.
     pub fn blocks(&self) -> Vec<BlockInfo> {

@@ -108,6 +108,11 @@ pub(super) struct Counts {
     pub(super) requested: Gauge,
     pub(super) allocated: Gauge,
     pub(super) reserved: Gauge,
+    /// How many blocks are live.
+    pub(super) blocks: Gauge,
+    /// Bytes of all blocks that were ever handed out, as asked for and as they are.
+    pub(super) requested_ever: u64,
+    pub(super) allocated_ever: u64,
     /// The most that live blocks had in memory, until something was last paused or resumed.
     pub(super) most_in_memory: u64,
     pub(super) served: u64,
@@ -131,6 +136,12 @@ pub struct Statistics {
     pub paused: u64,
     /// Live blocks; those whose free waits count.
     pub blocks: u64,
+    /// The most there were since peaks were reset.
+    pub blocks_recent_peak: u64,
+    /// Bytes of all blocks that were ever handed out, as the program asked for them.
+    pub requested_ever: u64,
+    /// Bytes of all blocks that were ever handed out.
+    pub allocated_ever: u64,
     /// Blocks whose free waits for a stream.
     pub pending: u64,
     /// Requests that were served.

@@ -10,8 +10,28 @@
 pub struct Version(pub u16, pub u16);
 
 impl Version {
-    /// The release the specification was verified against.
+    /// The newest release that tonnage was verified with: its allocator's rules, its history and the hook.
     pub const VERIFIED: Self = Self(2, 15);
+
+    /// Reads the first two numbers of a version: `2.15.0+cu130` is release 2.15.
+    ///
+    /// ```
+    /// use tonnage_alloc::torch::Version;
+    ///
+    /// assert_eq!(Version::parse("2.15.0+cu130"), Some(Version(2, 15)));
+    /// assert_eq!(Version::parse("2.16.0a0+git1234567"), Some(Version(2, 16)));
+    /// assert_eq!(Version::parse(">=2.3"), None);
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        let (major, rest) = text.trim().split_once('.')?;
+        let minor = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some(Self(major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// Whether the release is newer than every release that tonnage was verified with.
+    pub fn is_unverified(self) -> bool {
+        self > Self::VERIFIED
+    }
 }
 
 /// Which of two free blocks of equal size is taken first (specification 13.5).

@@ -704,7 +704,7 @@ fn on_device(
 fn processes_on(recording: &Recording, device: i32) -> verdict::OnDevice {
     let shown = recording.tracks.iter().filter(|track| track.is_shown());
     let uses = shown.map(|track| (track.process, track.device, track.peak_allocated));
-    verdict::OnDevice::count(uses, device)
+    verdict::OnDevice::count(uses, device, &recording.meta)
 }
 
 /// Most that was seen of what is not counted in these processes; nothing on a real GPU, where the driver itself said

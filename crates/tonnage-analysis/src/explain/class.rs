@@ -184,10 +184,10 @@ pub(super) fn find(case: &Case<'_>, need: Option<&Need>) -> Option<Class> {
     if serves(slack.hard) || need.is_some() {
         let pins = pins(case, |stream| stream == failure.stream);
         let headline = format!(
-            "{} are free in {}, {} were asked for",
-            bytes(slack.hard),
-            counted(slack.holes as usize, "hole", "holes"),
+            "{} requested; {} free in all, the largest piece {}",
             bytes(failure.requested),
+            bytes(slack.hard.saturating_add(failure.free)),
+            bytes(slack.largest_hole.max(failure.free)),
         );
         let sentence = format!(
             "{} are free in {} between live blocks, the largest {}; {} were asked for",

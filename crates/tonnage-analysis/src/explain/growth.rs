@@ -196,6 +196,7 @@ fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
     let changes = changes(lifetimes);
     let mut sums = Vec::new();
     let mut sum = 0_i64;
+    let mut before_last_zero = 0;
     for (row, change) in changes {
         if row > case.row {
             break;
@@ -203,7 +204,13 @@ fn only_increases(case: &Case<'_>, pile: &Pile<'_>) -> bool {
         sum += change;
         if change > 0 {
             sums.push(sum);
+        } else if sum == 0 {
+            before_last_zero = sums.len();
         }
+    }
+    // Iterations that free all that they make do not grow, however large the last of them is.
+    if before_last_zero * 2 > sums.len() {
+        return false;
     }
     let at = |part: usize| sums[(sums.len() - 1) * part / SAMPLES];
     let rises = (1..SAMPLES).all(|part| at(part + 1) * 100 >= at(part) * 98);
@@ -261,11 +268,6 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
             at(made.as_ref())
         ),
     };
-    let passes = growing
-        .iter()
-        .map(|pile| pile.passes.len())
-        .max()
-        .unwrap_or(1);
     let mut sentence = headline.clone();
     if largest.held.is_some() {
         let line = at(place.as_ref());
@@ -277,8 +279,8 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
     }
     if replaced {
         sentence += "; each tensor is replaced by a larger one";
-    } else if passes >= PASSES {
-        let _ = write!(sentence, ", {} with every pass", bytes(sum / passes as u64));
+    } else if let Some(rate) = bytes_per_pass(growing) {
+        let _ = write!(sentence, ", {} with every pass", bytes(rate));
     }
     let finding = Finding {
         code,
@@ -315,6 +317,13 @@ fn made_of(case: &Case<'_>, growing: &[Pile<'_>]) -> HashSet<u64> {
     }
     let several = sums.into_values().filter(|&(_, blocks)| blocks >= PASSES);
     several.map(|(sum, _)| sum).collect()
+}
+
+/// How much is added with every pass; none if there were too few passes.
+fn bytes_per_pass(growing: &[Pile<'_>]) -> Option<u64> {
+    let passes = growing.iter().map(|pile| pile.passes.len()).max()?;
+    let sum: u64 = growing.iter().map(|pile| pile.bytes).sum();
+    (passes >= PASSES).then(|| sum / passes as u64)
 }
 
 /// Without what piled up: each block goes when the next of its line comes.
@@ -390,7 +399,7 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         );
     }
     let proposal = Proposal::new(code, advice, "of what piled up");
-    bounded(case, proposal, |bound, index, block| {
+    let mut fix = bounded(case, proposal, |bound, index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -430,5 +439,14 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             (_, Bound::Least) => until(block, again),
             (_, Bound::Most) => assigned,
         }
-    })
+    })?;
+    if let Some(rate) = bytes_per_pass(growing) {
+        let saved = fix.peak_before.saturating_sub(fix.peak_after);
+        fix.shown = format!(
+            "saves {} so far and {} per iteration",
+            bytes(saved),
+            bytes(rate)
+        );
+    }
+    Some(fix)
 }

@@ -8,16 +8,18 @@ use std::sync::Arc;
 use serde::Serialize;
 use thiserror::Error;
 use tonnage_alloc::tonnage::Plan;
-use tonnage_alloc::torch::{Settings, SettingsError};
+use tonnage_alloc::torch::{Settings, SettingsError, Version};
 
 /// An allocator to replay.
 ///
 /// ```
+/// use tonnage_alloc::torch::Version;
 /// use tonnage_analysis::replay::{Alloc, AllocError, Fidelity};
 ///
 /// let alloc: Alloc = "torch:expandable_segments:True".parse()?;
 /// assert_eq!(alloc, Alloc::expandable());
-/// assert_eq!(alloc.fidelity(), Fidelity::Exact);
+/// assert_eq!(alloc.fidelity(Some(Version::VERIFIED)), Fidelity::Exact);
+/// assert_eq!(alloc.fidelity(Some(Version(2, 99))), Fidelity::Assumed);
 /// assert!("malloc".parse::<Alloc>().is_err());
 /// # Ok::<(), AllocError>(())
 /// ```
@@ -100,9 +102,12 @@ impl Alloc {
         }))
     }
 
-    /// How far what it computes can be trusted.
-    pub fn fidelity(&self) -> Fidelity {
+    /// How far a replay of a recording by this release of PyTorch can be trusted.
+    pub fn fidelity(&self, release: Option<Version>) -> Fidelity {
         match self {
+            Self::Recorded | Self::Torch(_) if release.is_some_and(Version::is_unverified) => {
+                Fidelity::Assumed
+            }
             Self::Recorded | Self::Torch(_) => Fidelity::Exact,
             Self::Tonnage | Self::Planned(_) => Fidelity::InStep,
             Self::CudaMallocAsync | Self::Bfc => Fidelity::Approximation,
@@ -179,6 +184,8 @@ impl FromStr for Alloc {
 pub enum Fidelity {
     /// What PyTorch does, event for event.
     Exact,
+    /// The rules of the newest verified release of PyTorch. The recording is of a newer release, whose rules may differ.
+    Assumed,
     /// What tonnage's allocator does, call for call, if every stream has done its work when the allocator asks. A
     /// stream that lags behind costs memory or waiting.
     InStep,

@@ -98,8 +98,9 @@ impl RecordedAs {
             let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
             digits.parse().ok()
         };
-        if let Some(minor) = minor(&self.version_text) {
-            return vec![Version(2, minor)];
+        let recorded = Version::parse(&self.version_text).filter(|version| version.0 >= 2);
+        if let Some(version) = recorded {
+            return vec![version];
         }
         let mut range = (1, Version::VERIFIED.1);
         for part in self.version_text.split(',') {

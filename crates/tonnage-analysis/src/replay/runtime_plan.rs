@@ -61,6 +61,23 @@ pub struct RuntimePlan {
     pub plan: Plan,
 }
 
+/// The part of what is alive that a plan may leave without a place: one in this many.
+const UNPLACED: u64 = 20;
+
+impl RuntimePlan {
+    /// Bytes alive at once for which the plan has no place, because the program keeps more with each step than what
+    /// repeats.
+    pub fn unplaced(&self) -> u64 {
+        self.peak_live.saturating_sub(self.height)
+    }
+
+    /// Whether the program's memory grows so much from step to step that the plan would do harm: places of the steps
+    /// are taken by what was kept, and pages move that would not without a plan.
+    pub fn grows(&self) -> bool {
+        self.unplaced() > self.peak_live / UNPLACED
+    }
+}
+
 /// Why there is no plan.
 #[derive(Debug, Error)]
 #[non_exhaustive]

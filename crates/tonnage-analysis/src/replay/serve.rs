@@ -163,7 +163,7 @@ impl Track {
         begin: impl Fn(&mut [u64]) -> Result<Replaying<P>, Refusal>,
         look: impl Fn(&P, &mut Replayed),
     ) -> Replayed {
-        let mut result = self.result(alloc, alloc.fidelity());
+        let mut result = self.result(alloc, alloc.fidelity(self.version));
         let mut addrs = vec![UNPLACED; self.requests.slots as usize];
         let mut replaying = match begin(&mut addrs) {
             Ok(replaying) => replaying,
@@ -180,7 +180,7 @@ impl Track {
         result.undefined = policy.undefined();
         result.driver = policy.device_mut().calls;
         look(policy, &mut result);
-        if result.recorded && result.fidelity == Fidelity::Exact {
+        if result.recorded && matches!(result.fidelity, Fidelity::Exact | Fidelity::Assumed) {
             result.comparison.clone_from(&self.comparison);
         }
         if closely

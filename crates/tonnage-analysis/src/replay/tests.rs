@@ -800,6 +800,30 @@ fn a_plan_of_few_steps_serves_many() {
 }
 
 #[test]
+fn a_program_whose_memory_grows_is_not_planned() {
+    // Each pass keeps its outputs, as a list of losses with their graphs does.
+    let mut hand = Hand::new();
+    hand.put(Kind::Alloc, 0x1000_0000, 64 * MIB);
+    for pass in 1..=4_u64 {
+        for layer in 1..=8_u64 {
+            hand.put(Kind::Alloc, (pass << 40) + (layer << 32), 256 * MIB);
+        }
+        hand.put(Kind::Alloc, (pass << 40) + (9 << 32), 512);
+        let scratch = (pass << 40) + (10 << 32);
+        hand.put(Kind::Alloc, scratch, 32 * MIB);
+        hand.free(scratch, 32 * MIB);
+    }
+    let made = hand.job().runtime_plan(&tonnage_plan::Options::default());
+    let made = made.unwrap();
+    assert!(made.steps > 1 && made.height < made.peak_live, "{made:?}");
+    assert!(made.grows() && made.unplaced() == made.peak_live - made.height);
+    let steady = training(5, true).job();
+    let steady = steady.runtime_plan(&tonnage_plan::Options::default());
+    let steady = steady.unwrap();
+    assert!(!steady.grows() && steady.unplaced() == 0);
+}
+
+#[test]
 fn a_plan_of_another_program_harms_nothing() {
     let other = simple().job();
     let made = other.runtime_plan(&tonnage_plan::Options::default());

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What a recording cannot say, in the same sentences in every answer about it.
 //!
-//! Three sources: what whoever recorded it wrote down as not known; the sizes that a library would have told on a GPU,
+//! Four sources: what the recorder wrote down as not known; limitations, which have codes; the sizes that a library would have told on a GPU,
 //! which the functions that are not modelled show; and users of a device that a dry run cannot follow. An answer adds
 //! what only it cannot say.
 
+mod failures;
 mod foreign;
+mod limitations;
 mod values;
 
 use std::collections::BTreeSet;
@@ -16,7 +18,9 @@ use crate::facts::FREES_WAIT;
 use crate::format::count;
 use crate::unmodelled::UnmodelledCalls;
 
+pub use failures::HookFailure;
 pub use foreign::{Foreign, ForeignUse};
+pub use limitations::Limitation;
 pub(crate) use values::SizedBy;
 pub use values::{ToldValues, UnknownValues};
 
@@ -45,6 +49,7 @@ const MOST: usize = 1 << 16;
 /// ```
 pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
     let mut sentences = calls.unknown_sizes();
+    sentences.extend(Limitation::all(facts).iter().map(Limitation::sentence));
     sentences.extend(lag(facts).map(lag_said));
     sentences.extend(told(facts));
     let what = |user: &Foreign| format!("what {} does with the GPU: {}", user.name, user.why());
@@ -52,11 +57,12 @@ pub fn sentences(facts: &[Meta], calls: &UnmodelledCalls) -> Vec<String> {
     sentences
 }
 
-/// Whether blocks of a recording have sizes that are assumed: a library would have told them on a GPU, or they depend
-/// on values that nobody computed.
+/// Whether blocks of a recording have sizes that are assumed: a library would have told them on a GPU, they depend on
+/// values that were not computed, or a limitation affects them.
 pub fn is_assumed(facts: &[Meta], calls: &UnmodelledCalls) -> bool {
     let by_value = UnknownValues::all(facts).is_some_and(|values| values.sizes > 0);
-    by_value || !calls.unknown_sizes().is_empty()
+    let limited = Limitation::all(facts).iter().any(|one| one.affects_figures);
+    by_value || limited || !calls.unknown_sizes().is_empty()
 }
 
 /// By how many launches streams were taken to be behind the host, where what PyTorch reserves depends on it.

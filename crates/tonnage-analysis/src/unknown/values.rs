@@ -29,6 +29,8 @@ pub struct UnknownValues {
     pub sizes_by_mask: u64,
     /// How many of them were computed from values that are drawn: random, and the same in every run.
     pub sizes_drawn: u64,
+    /// How many of them are integers from ranks that were not run, which the script read.
+    pub sizes_absent: u64,
     /// The part of an unknown mask, in percent, that was taken to be true.
     pub assumed_mask: u8,
 }
@@ -41,7 +43,7 @@ pub struct ToldValues {
     pub reads: Vec<(String, u64, String, bool, u64)>,
     /// Results whose size depends on them: file, line, function, how many.
     pub sizes: Vec<(String, u64, String, u64)>,
-    /// Where each of these sizes comes from: `mask`, `drawn` or `count`. Older recordings do not tell.
+    /// Where each of these sizes comes from: `mask`, `drawn`, `absent` or `count`. Older recordings do not tell.
     #[serde(default)]
     pub sized_by: Vec<String>,
     /// The part of a mask, in percent, that is taken to be true.
@@ -84,6 +86,9 @@ impl UnknownValues {
                         all.sizes_by_mask = all.sizes_by_mask.saturating_add(count);
                     }
                     SizedBy::Drawn => all.sizes_drawn = all.sizes_drawn.saturating_add(count),
+                    SizedBy::Absent => {
+                        all.sizes_absent = all.sizes_absent.saturating_add(count);
+                    }
                     SizedBy::Count => {}
                 }
                 all.first_size.get_or_insert(Place {
@@ -99,9 +104,11 @@ impl UnknownValues {
     /// What the sizes of results rest on that depend on such values: the end of a sentence that names them.
     pub fn assumption(&self) -> String {
         let told = self.sizes_by_mask.saturating_add(self.sizes_drawn);
+        let told = told.saturating_add(self.sizes_absent);
         let parts = [
             (self.sizes_by_mask, SizedBy::Mask),
             (self.sizes_drawn, SizedBy::Drawn),
+            (self.sizes_absent, SizedBy::Absent),
             (self.sizes.saturating_sub(told), SizedBy::Count),
         ];
         let there: Vec<_> = parts.into_iter().filter(|&(count, _)| count > 0).collect();
@@ -131,6 +138,8 @@ pub(crate) enum SizedBy {
     Mask,
     /// Values that were drawn.
     Drawn,
+    /// Integers from ranks that were not run.
+    Absent,
     /// A count that an operator asked for.
     Count,
 }
@@ -139,6 +148,7 @@ impl SizedBy {
     pub(crate) fn of(name: impl AsRef<str>) -> Self {
         match name.as_ref() {
             "drawn" => Self::Drawn,
+            "absent" => Self::Absent,
             "count" => Self::Count,
             _ => Self::Mask,
         }
@@ -151,6 +161,10 @@ impl SizedBy {
                 format!("an unknown mask is taken to select {assumed_mask} % of its elements")
             }
             Self::Drawn => "unknown values are drawn, the same in every run".to_owned(),
+            Self::Absent => {
+                "ranks that were not run are assumed to send the integers of the rank that reads them"
+                    .to_owned()
+            }
             Self::Count => "an unknown count is assumed".to_owned(),
         }
     }
@@ -181,6 +195,10 @@ mod tests {
         assert_eq!(
             sized(&["drawn", "drawn"]).assumption(),
             "unknown values are drawn, the same in every run"
+        );
+        assert_eq!(
+            sized(&["absent"]).assumption(),
+            "ranks that were not run are assumed to send the integers of the rank that reads them"
         );
         assert_eq!(
             sized(&["mask", "drawn", "count"]).assumption(),

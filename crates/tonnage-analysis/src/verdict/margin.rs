@@ -57,8 +57,19 @@ pub struct Margin {
     pub room: u64,
     /// What is not counted.
     pub uncounted: Vec<Uncounted>,
-    /// Whether it fits with the most that was seen of what is not counted.
+    /// Bytes that are to stay free: those that were given, or the most that was seen of what is not counted.
+    pub kept: u64,
+    /// Whether `kept` was given.
+    pub given: bool,
+    /// Whether `room` is at least `kept`; else the job may run out of memory on a real GPU.
     pub certain: bool,
+}
+
+impl Margin {
+    /// The least that was seen of what is not counted.
+    pub fn low(&self) -> u64 {
+        self.uncounted.iter().map(|part| part.low).sum()
+    }
 }
 
 pub(super) fn find<R: Read>(
@@ -73,9 +84,14 @@ pub(super) fn find<R: Read>(
         .filter_map(|one| one.after_ooms)
         .map(|after| after.most_in_use)
         .max();
-    let job = match after_ooms {
-        Some(_) => None,
-        None => load(open, totals),
+    let uses: Vec<_> = devices
+        .iter()
+        .map(|one| (one.process, one.device))
+        .collect();
+    let job = if after_ooms.is_some() {
+        None
+    } else {
+        load(open, totals, &uses, facts.all)
     };
     let smallest = job
         .as_ref()
@@ -88,16 +104,17 @@ pub(super) fn find<R: Read>(
         }
         (None, None) => fullest.least_free,
     };
-    let on_it = at_work(devices, fullest.device);
+    let on_it = at_work(devices, fullest.device, facts.all);
     let uncounted = uncounted(facts.all, on_it);
-    let most: u64 = uncounted.iter().map(|part| part.high).sum();
+    let given = facts.any(facts::MARGIN).and_then(|text| text.parse().ok());
+    let kept = given.unwrap_or_else(|| uncounted.iter().map(|part| part.high).sum());
     // Less may be worse than both more and still less: what is taken for certain is replayed, unless it was never used.
     let holds = |job: &Job| {
-        let left = fullest.capacity.saturating_sub(most);
+        let left = fullest.capacity.saturating_sub(kept);
         let completes = |track: &Track| track.replay(&Alloc::Recorded, left, false).completes();
         job.tracks.iter().all(completes)
     };
-    let is_between = smallest.is_some() && room >= most && fullest.least_free < most;
+    let is_between = smallest.is_some() && room >= kept && fullest.least_free < kept;
     let room = if is_between && !job.as_ref().is_some_and(holds) {
         fullest.least_free
     } else {
@@ -109,22 +126,40 @@ pub(super) fn find<R: Read>(
         smallest,
         after_ooms,
         room,
-        certain: room >= most,
+        kept,
+        given: given.is_some(),
+        certain: room >= kept,
         uncounted,
     })
 }
 
-/// A recording that is to be replayed; none where processes share a device, which a replay does not know, or where a
-/// device was used without a request of PyTorch's, which is not replayed.
+/// Loads a recording for a replay; none where processes share a device at the same time, which a replay does not know,
+/// or where a process used a device without a request of PyTorch's, which is not replayed. `uses` are the processes
+/// with their devices.
 pub(super) fn load<R: Read>(
     open: &impl Fn() -> io::Result<R>,
     totals: &[DeviceTotal],
+    uses: &[(u32, i32)],
+    all: &[Meta],
 ) -> Option<Job> {
-    if totals.iter().any(|total| total.processes > 1) {
+    if totals.iter().any(|total| total.processes > 1) && !are_in_turn(uses, all) {
         return None;
     }
     let job = Job::load(open, &Options::default()).ok();
-    job.filter(|job| job.tracks.len() == totals.len())
+    job.filter(|job| job.tracks.len() == uses.len())
+}
+
+/// Whether a process begins to use a device only after the others there have ended.
+fn are_in_turn(uses: &[(u32, i32)], all: &[Meta]) -> bool {
+    // Processes have numbers in the order in which they first used a device.
+    let is_first = |&(process, device): &(u32, i32)| {
+        let before = |&(other, on): &(u32, i32)| on == device && other < process;
+        !uses.iter().any(before)
+    };
+    let is_alone = |&(process, device): &(u32, i32)| {
+        meta::find(all, process, &facts::alone_at_start(device)).is_some()
+    };
+    uses.iter().all(|one| is_first(one) || is_alone(one))
 }
 
 /// The smallest device on which every process of a recording completes with `alloc`, each on a device of its own. With
@@ -169,27 +204,42 @@ impl OnDevice {
         at_home: 1,
     };
 
-    /// Counts them, by process, device, and the bytes that it has there beyond a context.
-    pub(crate) fn count(uses: impl Iterator<Item = (u32, i32, u64)>, device: i32) -> Self {
+    /// Counts those that ran at the same time, by process, device, and the bytes that it has there beyond a context.
+    pub(crate) fn count(
+        uses: impl Iterator<Item = (u32, i32, u64)>,
+        device: i32,
+        all: &[Meta],
+    ) -> Self {
         let mut processes: BTreeMap<u32, Vec<(u64, i32)>> = BTreeMap::new();
         for (process, on, bytes) in uses.filter(|(_, _, bytes)| *bytes > 0) {
             processes.entry(process).or_default().push((bytes, on));
         }
-        let here = |uses: &&Vec<(u64, i32)>| uses.iter().any(|(_, on)| *on == device);
-        let home = |uses: &&Vec<(u64, i32)>| uses.iter().max().is_some_and(|(_, on)| *on == device);
-        Self {
-            working: (processes.values().filter(here).count() as u64).max(1),
-            at_home: (processes.values().filter(home).count() as u64).max(1),
+        let here = |uses: &Vec<(u64, i32)>| uses.iter().any(|(_, on)| *on == device);
+        let home = |uses: &Vec<(u64, i32)>| uses.iter().max().is_some_and(|(_, on)| *on == device);
+        // Processes have numbers in the order in which they first used a device.
+        let is_alone = |process| meta::find(all, process, &facts::alone_at_start(device)).is_some();
+        let (mut working, mut at_home) = (0, 0);
+        let mut most = Self::ALONE;
+        for (&process, uses) in processes.iter().filter(|(_, uses)| here(uses)) {
+            if is_alone(process) {
+                // All before it had ended.
+                (working, at_home) = (0, 0);
+            }
+            working += 1;
+            at_home += u64::from(home(uses));
+            most.working = most.working.max(working);
+            most.at_home = most.at_home.max(at_home);
         }
+        most
     }
 }
 
-fn at_work(devices: &[DeviceUse], device: i32) -> OnDevice {
+fn at_work(devices: &[DeviceUse], device: i32, all: &[Meta]) -> OnDevice {
     let beyond = |one: &DeviceUse| one.peak_used.saturating_sub(one.at_peak.context);
     let uses = devices
         .iter()
         .map(|one| (one.process, one.device, beyond(one)));
-    OnDevice::count(uses, device)
+    OnDevice::count(uses, device, all)
 }
 
 /// Most that was seen of what is not counted, of these processes on a device.
@@ -260,6 +310,28 @@ fn nccl(all: &[Meta]) -> Option<(String, (u64, u64), &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_that_ran_one_after_the_other_are_not_added_up() {
+        let uses = || [(0, 0, 5), (1, 0, 5), (2, 0, 5), (2, 1, 1)].into_iter();
+        let alone = |process| Meta {
+            process,
+            name: facts::alone_at_start(0),
+            text: "yes".to_owned(),
+        };
+        let count = |all: &[Meta]| {
+            let counted = OnDevice::count(uses(), 0, all);
+            (counted.working, counted.at_home)
+        };
+        assert_eq!(count(&[]), (3, 3), "nothing shows that they ran in turn");
+        assert_eq!(count(&[alone(0), alone(1), alone(2)]), (1, 1));
+        assert_eq!(count(&[alone(0), alone(2)]), (2, 2));
+        assert_eq!(OnDevice::count(uses(), 1, &[]).at_home, 1);
+        let pairs = [(0, 0), (1, 0), (2, 0), (2, 1)];
+        assert!(are_in_turn(&pairs, &[alone(1), alone(2)]));
+        assert!(!are_in_turn(&pairs, &[alone(2)]), "two at the same time");
+        assert!(are_in_turn(&[(0, 0), (1, 1)], &[]), "a device each");
+    }
 
     #[test]
     fn a_rank_alone_has_no_buffers_of_nccl() {

@@ -11,6 +11,7 @@ mod costs;
 mod deadlock;
 mod margin;
 mod need;
+mod side_effects;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tonnage_trace::account::{self, Refusal, Rounding};
 use tonnage_trace::{
@@ -26,11 +27,11 @@ use tonnage_trace::{
 };
 
 use crate::facts;
-use crate::format::ranks_named;
+use crate::format::{count, plural, ranks_named};
 pub use crate::holdings::Place;
 use crate::holdings::{is_own_limit, is_users};
 use crate::unknown;
-pub use crate::unknown::{Foreign, ForeignUse, ToldValues, UnknownValues};
+pub use crate::unknown::{Foreign, ForeignUse, HookFailure, Limitation, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
 pub use changes::{Edit, ProgramChange};
 pub use costs::{Cost, Costs, ToldCosts};
@@ -39,17 +40,20 @@ pub use margin::{Margin, Uncounted};
 pub(crate) use margin::{OnDevice, most_uncounted};
 pub use need::{Above, Need};
 pub(crate) use need::{Needed, Seen};
+pub use side_effects::{SideEffects, Suppressed};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 2;
+pub const SCHEMA_VERSION: u32 = 3;
 
 /// How a run went, as far as memory is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It ran to its end.
+    /// It ran to its end, and left the margin free: the most that was seen of what a dry run does not count.
     Fits,
+    /// It ran to its end, and left less than the margin: on a real GPU it may run out of memory.
+    Uncertain,
     /// It ended because a request for device memory was refused.
     DoesNotFit,
     /// The user ended it: what was seen fits, what would have come is not known.
@@ -235,6 +239,22 @@ impl Exception {
     }
 }
 
+/// A process that ended with an exit code other than 0, or by a signal, whatever the launcher returned.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FailedProcess {
+    /// Its number, if it used a device.
+    pub process: Option<u32>,
+    /// Its rank, where it has one.
+    pub rank: Option<u32>,
+    /// How it ended: `exit 3`, `signal 9`.
+    pub ending: String,
+    /// Its arguments, if it used a device.
+    pub command: String,
+    /// Its process id.
+    pub process_id: u32,
+}
+
 /// A number and how it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -251,7 +271,7 @@ pub struct KnownBytes {
 pub struct RanksRun {
     /// How many ranks the job has.
     pub world_size: u32,
-    /// Those that were run, in order.
+    /// The ranks that were run, in order.
     pub ranks: Vec<u32>,
     /// Those that do something else and were not run, as far as the job tells: a rank of each stage of a pipeline.
     pub differing: Vec<u32>,
@@ -331,13 +351,24 @@ pub struct Verdict {
     pub stopped: Option<String>,
     /// How the memory of the host, not that of the GPU, ran out, if it did.
     pub host_out_of_memory: Option<String>,
+    /// Processes that failed, in the order in which they ended. One of them decides the outcome, even if the command
+    /// itself ended with exit code 0.
+    pub failed_processes: Vec<FailedProcess>,
     /// Ranks that would wait for others for ever on a GPU.
     pub deadlocks: Vec<Deadlock>,
     /// Users of a device other than PyTorch that a dry run cannot follow.
     pub foreign: Vec<Foreign>,
+    /// The job's connections to other machines, and the actions that the dry run suppressed.
+    pub side_effects: SideEffects,
     /// Sizes that a library would have told on a GPU and that could not be found out, a sentence each. Figures with
     /// such blocks are assumed, not exact.
     pub unknown_sizes: Vec<String>,
+    /// How the user's files were protected and which changes of the job were discarded; none with `--side-effects`.
+    pub files: Option<facts::FileChanges>,
+    /// Differences from a GPU that tonnage found, each with a code. `unknown` contains their sentences, too.
+    pub limitations: Vec<Limitation>,
+    /// Functions of tonnage's own Python hook that failed. The job went on without their results.
+    pub hook_failures: Vec<HookFailure>,
     /// What the recording cannot say.
     pub unknown: Vec<String>,
     /// Rows of the recording.
@@ -389,17 +420,26 @@ impl Verdict {
         self.capacity.known == facts::MEASURED
     }
 
-    /// Whether sizes were assumed: of a library's memory, or because they depend on values that were not computed.
+    /// Whether sizes were assumed: of a library's memory, because they depend on values that were not computed, or
+    /// because of a limitation.
     pub fn assumes_sizes(&self) -> bool {
         let values = self.unknown_values.as_ref();
-        !self.unknown_sizes.is_empty() || values.is_some_and(|values| values.sizes > 0)
+        !self.unknown_sizes.is_empty()
+            || values.is_some_and(|values| values.sizes > 0)
+            || self.limitations.iter().any(|one| one.affects_figures)
+    }
+
+    /// Whether the job ran to its end, with or without a margin.
+    pub fn completed(&self) -> bool {
+        matches!(self.outcome, Outcome::Fits | Outcome::Uncertain)
     }
 
     /// How often a job that ran to its end had run out of memory.
     pub fn handled_ooms(&self) -> u64 {
-        match self.outcome {
-            Outcome::Fits => self.devices.iter().map(|device| device.ooms).sum(),
-            _ => 0,
+        if self.completed() {
+            self.devices.iter().map(|device| device.ooms).sum()
+        } else {
+            0
         }
     }
 }
@@ -491,9 +531,15 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
     let host_out_of_memory = (outcome == Outcome::Failed)
         .then(|| host_out_of_memory(&facts, &exceptions))
         .flatten();
+    // A job that handles out-of-memory errors takes what it finds.
+    let is_short = |margin: &Margin| !margin.certain && margin.after_ooms.is_none();
     Ok(Verdict {
         schema_version: SCHEMA_VERSION,
-        outcome,
+        outcome: if margin.as_ref().is_some_and(is_short) {
+            Outcome::Uncertain
+        } else {
+            outcome
+        },
         command: facts.command.clone(),
         ending: facts.ending.clone(),
         gpu: facts.gpu.clone(),
@@ -524,10 +570,17 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         costs: costs::find(&facts),
         stopped: facts.any(facts::ENDED_EARLY).map(str::to_owned),
         host_out_of_memory,
+        failed_processes: facts.failed_processes(),
         deadlocks: deadlock::find(facts.all),
+        limitations: Limitation::all(facts.all),
+        hook_failures: HookFailure::all(facts.all),
         unknown: unknown(&facts, outcome, &rows.unmodelled),
         unknown_sizes: rows.unmodelled.unknown_sizes(),
+        files: facts
+            .any(facts::FILES)
+            .and_then(|text| serde_json::from_str(text).ok()),
         foreign,
+        side_effects: SideEffects::find(facts.all),
         events: rows.count,
     })
 }
@@ -552,15 +605,29 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
             ));
         }
         let taken = "taken to send what the rank that asks sends, so a sum over N ranks is N times its value";
+        // Without such a read no decision and no size of the script rests on it.
+        let reads = UnknownValues::all(facts.all).is_some();
         match absent {
+            _ if !reads => {}
             0 => {}
             1 => unknown.push(format!(
                 "what the rank that was not run does: it is {taken}"
             )),
             _ => unknown.push(format!(
-                "what the {absent} ranks that were not run do: each is {taken}"
+                "what the {} ranks that were not run do: each is {taken}",
+                count(absent)
             )),
         }
+    }
+    let left = facts
+        .any(facts::LEFT_RUNNING)
+        .and_then(|it| it.parse().ok());
+    if let Some(left) = left {
+        let them = if left == 1 { "it was" } else { "they were" };
+        unknown.push(format!(
+            "later memory of {} with a GPU that still ran when the command had ended: {them} ended then",
+            plural(left, "process")
+        ));
     }
     let quiet = facts.any(facts::WITHOUT_NEW_PEAK);
     if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
@@ -663,7 +730,9 @@ impl<R: Read> Rows<R> {
             exception.kind.ends_with("OutOfMemoryError")
                 || (unserved && speaks_of_memory(&exception.message))
         };
-        if facts.ending == "exit 0" {
+        let failed = facts.failed_processes();
+        let hangs = facts.any(facts::DEADLOCK).is_some();
+        if facts.ending == "exit 0" && failed.is_empty() && !hangs {
             if self.tracks().next().is_none() {
                 return Outcome::NoDevice;
             }
@@ -673,7 +742,8 @@ impl<R: Read> Rows<R> {
             return Outcome::DoesNotFit;
         }
         let interrupted = facts.any(facts::INTERRUPTED).is_some();
-        if interrupted || exceptions.iter().any(Exception::is_interrupt) {
+        let is_interrupt = Exception::is_interrupt;
+        if interrupted || (!exceptions.is_empty() && exceptions.iter().all(is_interrupt)) {
             return Outcome::Interrupted;
         }
         // A program that is no Python script has no exception: the last it heard was a refusal.
@@ -911,10 +981,25 @@ impl<'a> Facts<'a> {
         found.map(|fact| fact.text.as_str())
     }
 
+    /// The processes that failed.
+    fn failed_processes(&self) -> Vec<FailedProcess> {
+        let named = |fact: &&meta::Meta| fact.name == facts::FAILED_PROCESS;
+        let told = self.all.iter().filter(named);
+        told.filter_map(|fact| serde_json::from_str(&fact.text).ok())
+            .collect()
+    }
+
     /// What the processes raised, without those that were only ended because of another.
     fn exceptions(&self) -> Vec<Exception> {
         let found = self.all.iter().filter(|fact| fact.name == facts::EXCEPTION);
-        let mut raised: Vec<Exception> = found
+        // Others ended well, were started again, or were ended because of these.
+        let all_failed = self.failed_processes();
+        let failed: Vec<u32> = all_failed.iter().filter_map(|one| one.process).collect();
+        let is_of_failed = |fact: &meta::Meta| {
+            failed.contains(&fact.process) || fact.text.contains("\"of_failed_process\":true")
+        };
+        let found = found.filter(|fact| all_failed.is_empty() || is_of_failed(fact));
+        let mut raised: Vec<(u32, Exception)> = found
             .filter_map(|fact| {
                 let json: serde_json::Value = serde_json::from_str(&fact.text).ok()?;
                 let frames = json["stack"].as_array().cloned().unwrap_or_default();
@@ -925,16 +1010,21 @@ impl<'a> Facts<'a> {
                         line: frame[2].as_u64()?,
                     })
                 });
-                Some(Exception {
+                let exception = Exception {
                     kind: json["type"].as_str()?.to_owned(),
                     message: json["message"].as_str().unwrap_or_default().to_owned(),
                     place: frames.find(|place| is_users(&place.file)),
-                    rank: self
-                        .fact(fact.process, meta::PROCESS_RANK)
-                        .map(str::to_owned),
-                })
+                    rank: json["rank"].as_str().map(str::to_owned).or_else(|| {
+                        self.fact(fact.process, meta::PROCESS_RANK)
+                            .map(str::to_owned)
+                    }),
+                };
+                Some((fact.process, exception))
             })
             .collect();
+        // That of the process that ended first is the cause of the others.
+        raised.sort_by_key(|(process, _)| failed.iter().position(|failed| failed == process));
+        let mut raised: Vec<Exception> = raised.into_iter().map(|(_, raised)| raised).collect();
         if !raised.iter().all(Exception::is_interrupt) && self.any(facts::INTERRUPTED).is_none() {
             raised.retain(|exception| !exception.is_interrupt());
         }

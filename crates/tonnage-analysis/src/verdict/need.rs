@@ -176,13 +176,14 @@ fn need<R: Read>(
         let peak = track.at_peak_used().breakdown;
         (process, on, peak.used.saturating_sub(peak.context))
     });
-    let at_work = margin::OnDevice::count(uses, device);
+    let at_work = margin::OnDevice::count(uses, device, facts.all);
     let others = track.at_peak_used().breakdown.other_processes;
     let (least, above) = least(open()?, (process, device), capacity.saturating_sub(others))?;
     let least = least.saturating_add(others);
     let stopped = facts::why_stopped(facts.all);
     let complete = facts.ending == "exit 0" && stopped.is_none();
-    let job = margin::load(open, &totals);
+    let pairs: Vec<_> = rows.tracks().map(|(on, _)| on).collect();
+    let job = margin::load(open, &totals, &pairs, facts.all);
     let peak_allocated = track.at_peak_allocated().breakdown.allocated;
     let seen = Seen::of(complete, peak_allocated, wanted);
     let needed = Needed::find(job.as_ref(), least, Some(capacity), seen);

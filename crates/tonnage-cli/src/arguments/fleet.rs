@@ -21,6 +21,10 @@ pub(crate) struct ForecastOptions {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one value of it, and it is made once"
+)]
 pub(crate) enum ForecastCommand {
     Make(MakeForecast),
     From(ForecastFrom),

@@ -34,6 +34,12 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
         .into_iter()
         .filter_map(|(name, side)| Some(format!("the {name} recording {}", side.remark.as_ref()?)))
         .collect();
+    if let (Some(before), Some(after)) = (&before.command, &after.command)
+        && before != after
+    {
+        let remark = format!("the commands differ: `{before}` and `{after}`");
+        diff.remarks.insert(0, remark);
+    }
     if let Some((output, target)) = output.zip(target) {
         write_page(options, output, target, &diff, &before, &after)?;
         if target == Path::new("-") {
@@ -52,6 +58,8 @@ struct Side {
     timed: bool,
     /// What is compared, if the job did not run to its end.
     remark: Option<String>,
+    /// The command that was recorded.
+    command: Option<String>,
 }
 
 impl Side {
@@ -72,6 +80,7 @@ impl Side {
         let file = path.file_name().unwrap_or(path.as_os_str());
         Ok(Self {
             name: plain(&called(Path::new(file))),
+            command: held.fact(0, meta::COMMAND).map(plain),
             summary,
             timed: recording.foreign.is_some(),
             held,

@@ -131,7 +131,22 @@ pub(crate) fn explain_with_gpus(
         let bytes = need.bytes.saturating_add(need.uncounted);
         need.gpus = super::gpus::that_hold(bytes, need.on_device.context.unwrap_or(0));
     }
+    if let Some(explanation) = &mut explanation {
+        leave_out_devices(explanation);
+    }
     explanation
+}
+
+/// A larger GPU is not proposed for memory that grows, nor where the rest of the job is not known.
+fn leave_out_devices(explanation: &mut Explanation) {
+    let grows = explanation
+        .findings
+        .iter()
+        .any(|finding| finding.code == codes::LEAK);
+    let is_unknown = explanation.need.is_none();
+    explanation
+        .fixes
+        .retain(|fix| !(fix.measure == Measure::Device && (grows || is_unknown)));
 }
 
 /// Why a job does not fit, in a few words.
@@ -232,7 +247,7 @@ fn page_of_change(change: &'static Change, form: Form) -> Result<Reply> {
     };
     Ok(Reply::new(form, Answer::Yes, &page, |page| {
         format!(
-            "{GOOD}{}{GOOD:#}  {}\n\n{}\n\nApplies to: {}.\nCosts: {}\nTry it: tonnage run --change {} -- python train.py",
+            "{GOOD}{}{GOOD:#}  {}\n\n{}\n\nApplies to: {}.\nCosts: {}\nTry it: tonnage run --gpu GPU --change {} -- python train.py",
             page.name, page.title, page.page, page.applies, page.cost, page.name
         )
     })?)
@@ -306,9 +321,22 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
         let what = if is_own_limit(explanation) {
             "a larger limit, or none: torch.cuda.set_per_process_memory_fraction, PYTORCH_CUDA_ALLOC_CONF"
         } else {
-            "nothing that could be proved on this recording"
+            "no change could be proved on this recording"
         };
         screen.line("what helps", what);
+        if explanation.failure_class == Some(codes::SHORT) {
+            let next =
+                "run the job with `tonnage run`, without --stop-at-oom, to see how much it needs";
+            screen.line("next", next);
+        } else if !is_own_limit(explanation) {
+            screen.line("next", "not verified:");
+            let paste = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+            screen.paste(&format!("{HINT}{paste}{HINT:#}"));
+            screen.line(
+                "",
+                "try it with `tonnage run`, or `tonnage fit` for changes of the program",
+            );
+        }
     }
     if !explanation.unknown.is_empty() {
         // Sizes come first, and all of them: figures rest on them.

@@ -14,6 +14,7 @@ use tonnage_forecast::ledger::{self, Ended, Ledger, Observation, ledger};
 use tonnage_forecast::message::Message;
 use tonnage_forecast::slurm::allocator_settings;
 use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
+use tonnage_run::private_folder;
 
 use super::recording::{Recording, explained, plain};
 use super::run::{answer, job_of, judge};
@@ -75,7 +76,7 @@ fn dry_run(options: &MakeForecast, surroundings: &Surroundings) -> Result<(Answe
     let mut key = key_of(&words, &folder, options.names.image.clone());
     key.world_size = run.world_size;
     key.gpus = run.gpus.map(u32::from);
-    let scratch = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let scratch = private_folder("tonnage-forecast-")?;
     let path = match &run.file.output {
         Some(path) => path.clone(),
         None => scratch.path().join("run.tonnage"),
@@ -515,7 +516,7 @@ fn observe_recording(
     observation.used = most.unwrap_or(0);
     observation.gpu.clone_from(&verdict.gpu);
     observation.ended = match verdict.outcome {
-        Outcome::Fits => Ended::Completed,
+        Outcome::Fits | Outcome::Uncertain => Ended::Completed,
         Outcome::DoesNotFit => Ended::OutOfMemory,
         _ => Ended::Other,
     };

@@ -2,6 +2,7 @@
 //! `tonnage gpus`: the catalogue.
 
 use std::fmt::{Display, Write as _};
+use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
@@ -68,6 +69,51 @@ pub(crate) fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> 
         let hint = "`tonnage gpus` lists them; `--capacity` gives any of them another size";
         hinted(unknown.to_string(), hint)
     })
+}
+
+/// The GPU that was named, or the one of the project in `folder`.
+pub(crate) fn name_of(typed: Option<&str>, folder: &Path) -> Result<String> {
+    if let Some(name) = typed {
+        return Ok(name.to_owned());
+    }
+    match configured(folder)? {
+        Some(name) => Ok(name),
+        None => Err(hinted(
+            "no GPU is named",
+            "name one with --gpu, e.g. --gpu rtx4090, or for a project in TONNAGE_GPU or `gpu` of tonnage.toml; \
+             `tonnage gpus` lists them",
+        )),
+    }
+}
+
+/// `gpu` of `tonnage.toml`, or of `tool.tonnage` in `pyproject.toml`.
+fn configured(folder: &Path) -> Result<Option<String>> {
+    for (file, tables) in [
+        ("tonnage.toml", &[][..]),
+        ("pyproject.toml", &["tool", "tonnage"]),
+    ] {
+        let path = folder.join(file);
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            continue;
+        };
+        let wrong = |why: String| {
+            let hint = "`gpu` is a name that `tonnage gpus` lists";
+            hinted(format!("{} is wrong: {why}", path.display()), hint)
+        };
+        let root: toml::Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
+        let mut table = Some(&root);
+        for name in tables {
+            table = table.and_then(|table| table.get(*name)?.as_table());
+        }
+        match table.and_then(|table| table.get("gpu")) {
+            Some(toml::Value::String(name)) => return Ok(Some(name.clone())),
+            Some(_) => return Err(wrong("`gpu` is not a text".to_owned())),
+            None => {}
+        }
+    }
+    Ok(None)
 }
 
 fn table(gpus: &[Gpu]) -> String {

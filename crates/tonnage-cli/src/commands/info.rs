@@ -12,7 +12,7 @@ use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, in
 
 use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};
-use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural};
+use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural, ranks_named};
 
 /// Devices whose peaks the text lists; the JSON has all.
 const DEVICES: usize = 8;
@@ -107,6 +107,15 @@ fn text(described: &Described) -> String {
     row("torch", &versions(info));
     row("GPU", &gpu(info));
     row("settings", &settings(info));
+    if let Some(size) = info.world_size {
+        let others = if info.ranks_run.len() < size as usize {
+            "; the others did not run"
+        } else {
+            ""
+        };
+        let ran = ranks_named(&info.ranks_run);
+        row("ranks", &format!("{ran} of {}{others}", count(size.into())));
+    }
     row("processes", &processes(info));
     for (name, value) in ["events", "", "", "", "", "", ""].iter().zip(events(info)) {
         row(name, &value);

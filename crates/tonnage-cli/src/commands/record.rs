@@ -42,13 +42,13 @@ pub(crate) fn run(
     let judged = Judged {
         verdict: recorded.verdict,
         cause: fails.then(|| super::explain::cause(&path)).flatten(),
-        recording: path.to_string_lossy().into_owned(),
+        recording: Some(path.to_string_lossy().into_owned()),
     };
     let reply = Reply::new(form, Answer::Yes, &judged, |judged| {
         let here = job_folder(surroundings);
         let cause = judged.cause.as_ref();
         let collected = &recorded.collected;
-        let mut text = render::text(&judged.verdict, cause, collected, &path, &here);
+        let mut text = render::text(&judged.verdict, cause, collected, Some(&path), &here);
         if fails {
             let what = ExplainOptions {
                 what: path.clone(),

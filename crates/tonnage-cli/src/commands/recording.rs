@@ -211,16 +211,41 @@ pub(crate) fn import_to<W: Write>(input: &Input, destination: W) -> Result<(W, I
 
 /// Opens a file, or says why not.
 fn open(path: &Path) -> Result<File> {
-    let hint = "check the name; recordings are files";
     let refused = |error: io::Error| {
-        let reason = explained(&error, hint);
+        let reason = explained(&error, recordings_beside(path));
         reason.context(format!("cannot open {}", path.display()))
     };
     let file = File::open(path).map_err(refused)?;
     if file.metadata().map_err(refused)?.is_dir() {
-        return Err(hinted(format!("{} is a folder", path.display()), hint));
+        return Err(hinted(
+            format!("{} is a folder", path.display()),
+            recordings_beside(&path.join("any")),
+        ));
     }
     Ok(file)
+}
+
+/// How many recordings a hint lists.
+const LISTED: usize = 5;
+
+/// The next step for a file that is missing: the recordings in its folder.
+fn recordings_beside(path: &Path) -> String {
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let folder = folder.unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.map(|entry| entry.path());
+    let mut names: Vec<String> = files
+        .filter(|file| file.extension().is_some_and(|it| it == "tonnage"))
+        .filter_map(|file| Some(plain(&file.file_name()?.to_string_lossy())))
+        .collect();
+    names.sort_unstable();
+    let more = names.len().saturating_sub(LISTED);
+    names.truncate(LISTED);
+    match names.as_slice() {
+        [] => "check the name; `tonnage run` writes a recording".to_owned(),
+        names if more > 0 => format!("there are {} and {more} more", names.join(", ")),
+        names => format!("there is {}", names.join(", ")),
+    }
 }
 
 /// The words for a format.
@@ -235,6 +260,14 @@ pub(crate) const fn words(format: Format) -> &'static str {
 }
 
 fn unreadable(path: &Path, error: &ImportError) -> anyhow::Error {
+    let is_script = path.extension().is_some_and(|it| it == "py");
+    if is_script && matches!(error, ImportError::UnknownFormat) {
+        let name = named(path);
+        return hinted(
+            format!("{name} is a script, not a recording"),
+            format!("make a recording first: `tonnage run --gpu NAME {name}`"),
+        );
+    }
     let reason = explained(error, error.hint());
     reason.context(format!("cannot read {}", named(path)))
 }

@@ -194,6 +194,10 @@ fn row(text: &mut String, result: &Replayed) {
     );
     let _ = match result.fidelity {
         Fidelity::Exact => write!(text, "exact"),
+        Fidelity::Assumed => write!(
+            text,
+            "{WARN}assumed{WARN:#}: PyTorch is newer than the newest verified release"
+        ),
         Fidelity::InStep => write!(text, "exact if streams keep up"),
         Fidelity::Approximation => write!(text, "{WARN}approximation{WARN:#}"),
         Fidelity::Offline => write!(text, "{WARN}offline placement{WARN:#}, no allocator"),

@@ -20,11 +20,14 @@ pub(crate) fn run(
     surroundings: &Surroundings,
 ) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
-    let gpu = super::gpus::find(&catalogue, &options.gpu)?;
+    let folder = super::run::job_folder(surroundings);
+    let name = super::gpus::name_of(options.gpu.as_deref(), &folder)?;
+    let gpu = super::gpus::find(&catalogue, &name)?;
     let mut machine = Options::new(gpu.clone());
     machine.gpus = options.gpus;
     machine.capacity = options.capacity;
     machine.allow_real_gpu = options.allow_real_gpu;
+    options.effects.apply(&mut machine);
     let request = ServeRequest {
         job: job_of(&options.job.command, true, surroundings),
         options: machine,

@@ -89,9 +89,18 @@ fn text(tuned: &Tuned) -> String {
         }
         own(&mut text, tuned);
     }
+    let smaller = tuned
+        .runners_up
+        .iter()
+        .any(|trial| trial.completes && trial.smallest < best.smallest);
+    let why = if smaller {
+        "; best is the simplest: settings with more keys save little more"
+    } else {
+        ""
+    };
     let _ = writeln!(
         text,
-        "\n{DIM}{} replayed, exact; what is shown was replayed as shown{DIM:#}",
+        "\n{DIM}tested {} by replay{why}{DIM:#}",
         plural(tuned.tried, "setting")
     );
     text

@@ -128,7 +128,10 @@ def edit_of_call(frame, name, keyword, value):
             "old": lines[number - 1].rstrip("\n"),
             "new": changed.rstrip("\n"),
         }
-    except Exception:
+    except (SyntaxError, ValueError, IndexError):
+        return None  # the text is not that of the code that runs
+    except Exception as error:
+        swallow("edit_of_call", error)
         return None
 
 
@@ -160,7 +163,10 @@ def edit_of_class(frame, name, new, package, keywords):
             "old": line.decode().rstrip("\n"),
             "new": after.rstrip("\n"),
         }
-    except Exception:
+    except (SyntaxError, ValueError, IndexError):
+        return None  # the text is not that of the code that runs
+    except Exception as error:
+        swallow("edit_of_class", error)
         return None
 
 
@@ -185,7 +191,10 @@ def edit_of_statement(frame, header):
         ast.parse("".join([*lines[: frame.f_lineno - 1], new + "\n", *lines[frame.f_lineno :]]))
         file = os.path.abspath(frame.f_code.co_filename)
         return {"file": file, "line": frame.f_lineno, "old": line.rstrip("\n"), "new": new}
-    except Exception:
+    except (SyntaxError, ValueError, IndexError):
+        return None  # the text is not that of the code that runs
+    except Exception as error:
+        swallow("edit_of_statement", error)
         return None
 
 
@@ -258,6 +267,7 @@ class Base:
                 call, args, kwargs, *after = before(old, args, kwargs) or (old, args, kwargs)
                 return call, args, kwargs, self._guarded(after[0]) if after else None
             except Exception as error:
+                swallow("Base.replace", error)
                 self.failed(error)
                 return old, args, kwargs, None
 
@@ -269,6 +279,7 @@ class Base:
             try:
                 after(result)
             except Exception as error:
+                swallow("Base._guarded", error)
                 self.failed(error)
             return result
 
@@ -372,6 +383,7 @@ class OfOptimizers(Base):
         try:
             after = self.change(optimizer, kind, options)
         except Exception as error:
+            swallow("OfOptimizers._construct", error)
             self.failed(error)
             after = None
         return (call, (optimizer,), options) if after is None else (call, (optimizer,), options, after)
@@ -428,6 +440,8 @@ class AnotherOptimizer(Base):
         try:
             made = getattr(importlib.import_module(package), name)
         except Exception as error:
+            if not isinstance(error, ImportError):
+                swallow("AnotherOptimizer._make", error)
             self.refused(f"{package} cannot be imported: {error}")
             return plain
         options = dict(signature.bind(*args, **kwargs).arguments)
@@ -488,7 +502,7 @@ class RepeatedBlocks(OfBlocks):
         self.checkpoint = importlib.import_module("torch.utils.checkpoint")
         # Every checkpoint goes through one of these two, the script's too.
         without = "_checkpoint_without_reentrant_generator"
-        newer = f"{without}_impl"
+        newer = "_checkpoint_without_reentrant_generator_impl"
         self.replace(self.checkpoint, newer if hasattr(self.checkpoint, newer) else without, self._notice)
         self.replace(self.checkpoint.CheckpointFunction, "apply", self._notice)
 
@@ -640,7 +654,8 @@ class Changes:
                 # In this order the verdict has them.
                 change.tell()
             except Exception as error:
-                # The program goes on as it is, and the verdict says so.
+                # The program goes on as it is, and the verdict reports it.
+                swallow("Changes.__init__", error)
                 tell({"applied": False, "why": f"it failed: {type(error).__name__}: {error}"})
 
     @staticmethod
@@ -660,6 +675,7 @@ class Changes:
         try:
             function(module)
         except Exception as error:
+            swallow("Changes._call", error)
             change.failed(error)
 
     def finish(self):
@@ -667,6 +683,7 @@ class Changes:
             try:
                 tell(change.finish())
             except Exception as error:
+                swallow("Changes.finish", error)
                 tell({"applied": False, "why": f"it failed: {type(error).__name__}: {error}"})
         self.changes = []
 

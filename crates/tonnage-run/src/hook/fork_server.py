@@ -16,6 +16,10 @@ import socket
 import sys
 
 _POLL = 0.003
+# Bytes of a descriptor.
+_DESCRIPTOR = ctypes.sizeof(ctypes.c_int)
+# The exit code of a process whose writes cannot be redirected.
+_UNPROTECTED = 125
 
 
 def serve(address, leave):
@@ -33,6 +37,8 @@ class _Server:
         self.library = ctypes.CDLL(None)
         self.library.tonnage_join.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self.buffer = b""
+        # Open files for the output of variants, in the order of the requests.
+        self.outputs = []
         # The request that each child carries out, by its process id.
         self.children = {}
 
@@ -55,12 +61,14 @@ class _Server:
             sys.stderr.flush()
             # Native threads, such as those of OpenMP, are not there in a child, which would wait for them for ever.
             has_threads = len(os.listdir("/proc/self/task")) > 1
+            output = self.outputs.pop(0)
             child = os.fork()
             if child == 0:
                 torch = sys.modules.get("torch")
                 if has_threads and torch is not None:
                     torch.set_num_threads(1)
-                return self._become(request)
+                return self._become(request, output)
+            os.close(output)
             self.children[child] = request["id"]
             self._send(started=request["id"], process=child)
 
@@ -86,19 +94,24 @@ class _Server:
             return f"an import starts a thread ({others[0]})"
         return None
 
-    def _become(self, request):
+    def _become(self, request, output):
         """Makes this child the process of a variant."""
         self.connection.close()
+        for other in self.outputs:
+            os.close(other)
         signal.signal(signal.SIGINT, self.interrupts or signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
         for name, value in request["environment"].items():
             _set_variable(name, value)
+        # The variant writes to a view of its own, which the library knows by the variables that were just set.
+        if self.library.tonnage_enter_files() != 0:
+            os._exit(_UNPROTECTED)
+        os.environ.pop("TONNAGE_FILES_ENTER", None)
         if request["folder"] is not None:
             os.chdir(request["folder"])
         words = request["command"]
@@ -115,13 +128,23 @@ class _Server:
         while b"\n" not in self.buffer:
             readable, _, _ = select.select([self.connection], [], [], _POLL if self.children else None)
             if readable:
-                piece = self.connection.recv(1 << 16)
+                piece = self._receive_piece()
                 if not piece:
                     return None
                 self.buffer += piece
             self._reap()
         line, self.buffer = self.buffer.split(b"\n", 1)
         return json.loads(line)
+
+    def _receive_piece(self):
+        """The next bytes. Open files that come with them are kept."""
+        # A request comes with one file, and the system does not join the bytes of two such requests.
+        room = socket.CMSG_SPACE(_DESCRIPTOR)
+        piece, messages, _, _ = self.connection.recvmsg(1 << 16, room, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in messages:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self.outputs.append(int.from_bytes(data[:_DESCRIPTOR], sys.byteorder))
+        return piece
 
     def _reap(self):
         while self.children:

@@ -87,7 +87,8 @@ class _Nvml:
             if handle is None or self.library.nvmlDeviceGetMemoryInfo(handle, memory) != 0:
                 return None
             return memory[1]
-        except Exception:
+        except Exception as error:
+            swallow("_Nvml.free", error)
             return None
 
     def uuid(self, device):
@@ -98,7 +99,8 @@ class _Nvml:
             if handle is None or self.library.nvmlDeviceGetUUID(handle, text, len(text)) != 0:
                 return None
             return text.value.decode()
-        except Exception:
+        except Exception as error:
+            swallow("_Nvml.uuid", error)
             return None
 
     def own(self, device):
@@ -118,7 +120,8 @@ class _Nvml:
             # All ones: the driver cannot tell.
             found = [one.bytes for one in processes[: count.value] if one.pid == pid and one.bytes < 1 << 62]
             return found[0] if len(found) == 1 else None
-        except Exception:
+        except Exception as error:
+            swallow("_Nvml.own", error)
             return None
 
 
@@ -261,6 +264,7 @@ class Gpu:
             write(self.files)
         except Exception as error:
             self.stopped = True
+            swallow("Gpu._write", error)
             print(f"tonnage: the recording ends here: {error}", file=sys.stderr)
 
     def _visible(self):
@@ -332,7 +336,8 @@ class Gpu:
         try:
             counts = (stats["allocation"]["all"] for _, stats in self._stats())
             return sum(count["allocated"] + count["freed"] for count in counts)
-        except Exception:
+        except Exception as error:
+            swallow("Gpu._torch_events", error)
             return 0
 
     def _set_drain(self, callback):
@@ -404,5 +409,6 @@ class Gpu:
                 data = json.dumps({"sample": said}).encode()
                 self._write(lambda files, data=data: files.append(_NOTE, data))
         except Exception as error:
+            swallow("Gpu.sample", error)
             data = json.dumps({"unsampled": f"{type(error).__name__}: {error}"[:512]}).encode()
             self._write(lambda files: files.append(_NOTE, data))

@@ -464,6 +464,7 @@ class Holders:
         self.script_failed = False
         # Before torch 2.7 a saved tensor does not say whether hooks are on it.
         saved = torch._C._autograd.SavedTensor
+        self.is_lazy_copy = getattr(torch._C, "_is_cow_tensor", lambda tensor: False)
         self.sees_saved = hasattr(saved, "data") and hasattr(saved, "unpack_hook")
         self.hooked = False
         if not self.sees_saved:
@@ -518,6 +519,7 @@ class Holders:
         except _Cut as error:
             self.tell(_MOMENT, f"census_cut\t{error}")
         except Exception as error:
+            swallow("Holders.take", error)
             self.tell(_MOMENT, f"census_cut\t{type(error).__name__}: {error}")
         finally:
             if census is not None:
@@ -719,11 +721,14 @@ class _Census:
 
     def _address(self, tensor):
         try:
-            if not tensor.is_cuda or self.torch._C._is_cow_tensor(tensor):
+            if not tensor.is_cuda or self.holders.is_lazy_copy(tensor):
                 return 0
             return tensor.untyped_storage().data_ptr()
-        except Exception:
+        except RuntimeError:
             return 0  # no memory of its own
+        except Exception as error:
+            swallow("_Census._address", error)
+            return 0
 
     def _attributes(self, thing):
         """The attributes of an object, by its dictionary and its slots."""
@@ -1066,7 +1071,11 @@ class _Census:
     def _graphs(self, tensors):
         starts = []
         for index, tensor in enumerate(tensors):
-            node = tensor.grad_fn
+            try:
+                node = tensor.grad_fn
+            except RuntimeError:
+                # A view of a custom function whose base was changed in place: torch refuses to rebuild its node.
+                continue
             if node is None:
                 continue
             label = self.of_tensor.get(id(tensor))
@@ -1110,8 +1119,11 @@ class _Census:
             for name in saved:
                 try:
                     value = getattr(node, name)
-                except Exception:
+                except RuntimeError:
                     continue  # freed already
+                except Exception as error:
+                    swallow("_Census._walk", error)
+                    continue
                 for one in value if type(value) is tuple else (value,):
                     self._saved(one, label, node, name)
             if self.torch._C._FunctionBase in _mro(kind):
@@ -1130,7 +1142,10 @@ class _Census:
         else:
             try:
                 value = getattr(node, name.replace("_raw_saved_", "_saved_", 1))
-            except Exception:
+            except RuntimeError:
+                return  # freed already
+            except Exception as error:
+                swallow("_Census._saved", error)
                 return
             if type(value) is tuple:
                 self._descend_in_graph([(part, label) for part in value])

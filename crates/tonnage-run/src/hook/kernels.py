@@ -216,9 +216,8 @@ class Kernels:
             for at, tensor in enumerate(tensors):
                 if count != len(tensors) or at in written:
                     self.values.forget(tensor)
-        except Exception:
-            # Nothing that goes wrong here may reach the script.
-            pass
+        except Exception as error:
+            swallow("Kernels._forget", error)
 
     def _change_triton(self, module):
         import numpy
@@ -239,8 +238,12 @@ class Kernels:
             return
         try:
             kernel = ttir.Kernel(asm["ttir"], self.memory.np)
-        except Exception:
+        except ttir.Refused:
             # It needs no values, or has something that is not understood: a kernel like all others.
+            self.kernels[function] = None
+            return
+        except Exception as error:
+            swallow("Kernels._register", error)
             self.kernels[function] = None
             return
         self.kernels[function] = kernel
@@ -251,8 +254,10 @@ class Kernels:
         try:
             if self.values.on:
                 self._compute(self.kernels[function], (x, y, z), parameters)
-        except Exception:
-            pass
+        except ttir.Refused:
+            pass  # the kernel writes values that nobody knows
+        except Exception as error:
+            swallow("Kernels._launched", error)
 
     def _compute(self, kernel, grid, parameters):
         np, memory = self.memory.np, self.memory
@@ -269,5 +274,7 @@ class Kernels:
         try:
             kernel.run(arguments, grid, memory)
             self.computed = True
-        except Exception:
+        except Exception as error:
             memory.give_up()
+            if not isinstance(error, ttir.Refused):
+                swallow("Kernels._compute", error)

@@ -227,6 +227,8 @@ class Owners:
         self.after_step = lambda steps: None
         # Called with a model before and after it is called, outside of backward passes: changes are made there.
         self.before_pass = self.after_pass = lambda module: None
+        # Called once or more, outside of operators and backward passes; returns whether it is to be called again.
+        self.before_first_pass = None
         self.installed = False
         # Now, before anything is compiled; it tells nothing before CUDA is used.
         self.calls = torch.nn.modules.module._tonnage = _Calls(torch)
@@ -287,8 +289,11 @@ class Owners:
             address = tensor.untyped_storage().data_ptr()
             kind = str(tensor.dtype).removeprefix("torch.")
             shape = list(tensor.shape)
-        except Exception:
+        except RuntimeError:
             return  # not a tensor with memory of its own
+        except Exception as error:
+            swallow("Owners.own", error)
+            return
         if address:
             self._note(_OWNER, f"{category}\t{name}\t{kind}{shape}", address)
 
@@ -408,14 +413,16 @@ class Owners:
             depth = getattr(self.local, "depth", 0)
             self.local.depth = depth + 1
             if depth == 0:
+                if self.before_first_pass is not None and not self.backwards and not self.before_first_pass():
+                    self.before_first_pass = None
                 self._begin_pass(module, (arguments, options))
                 self.local.entered = self._enter_values()
                 self.local.outermost = None if self.backwards else module
                 if not self.backwards:
                     self.before_pass(module)
             self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
-        except Exception:
-            pass
+        except Exception as error:
+            swallow("Owners._enter", error)
 
     def _enter_values(self):
         """Enters the mode for a forward pass inside a backward pass or a step. Whether it was not there before."""
@@ -529,8 +536,8 @@ class Owners:
                 phase, self.local.phase = getattr(self.local, "phase", None), None
                 if phase:
                     self._end_pass(module, phase, result)
-        except Exception:
-            pass
+        except Exception as error:
+            swallow("Owners._leave", error)
 
     def _end_pass(self, module, phase, result):
         try:
@@ -565,7 +572,7 @@ class Owners:
 
     def _ask_holders(self):
         """A pass or a step begins: asks what holds the memory, if there is more of it than before."""
-        if self.holders.due():
+        if self.holders is not None and self.holders.due():
             self.holders.take("peak", self.in_backward())
 
     def _before_step(self, optimizer, _arguments, _options):

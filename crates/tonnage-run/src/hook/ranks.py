@@ -25,7 +25,8 @@ class Ranks:
     def __init__(self, running, note):
         self.note = note
         self.running = frozenset(running)
-        self.port = int(os.environ[STORE_VARIABLE])
+        port, self.secret = os.environ[STORE_VARIABLE].split(":")
+        self.port = int(port)
         self.store = None
         # How many exchanges of objects there were, by group or by pair of ranks.
         self.turns = {}
@@ -90,12 +91,18 @@ class Ranks:
         """The store must know who is in a group, to know who will not speak."""
         make = c10d._new_process_group_helper
 
-        def make_and_tell(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *more, **named):
-            if global_ranks_in_group:
-                self.meeting().set(f"tonnage-groups/{group_name}", ",".join(map(str, global_ranks_in_group)))
-            return make(group_size, group_rank, global_ranks_in_group, backend, store, group_name, *more, **named)
+        def make_and_tell(*arguments, **named):
+            self.publish_group(arguments)
+            return make(*arguments, **named)
 
         self.replace(c10d, "_new_process_group_helper", make_and_tell)
+
+    @harmless(None)
+    def publish_group(self, arguments):
+        """Writes the ranks of a group to the store, by the arguments of torch's private function."""
+        _, _, ranks, _, _, name, *_ = arguments
+        if ranks:
+            self.meeting().set(f"tonnage-groups/{self.secret}/{name}", ",".join(map(str, ranks)))
 
     def make_groups_alone(self, c10d):
         """A group opens a communicator of its own, whose size and rank torch states. To split one, NCCL asks all."""
@@ -179,9 +186,9 @@ class Ranks:
             make(self, *arguments, **named)
             try:
                 ranks.look_at(self.mesh, self.mesh_dim_names or ())
-            except Exception:
-                # What a mesh says is told where it can be read, and needed nowhere.
-                pass
+            except Exception as error:
+                # What a mesh says is needed nowhere.
+                swallow("Ranks.look_at_meshes", error)
 
         DeviceMesh.__init__ = make_and_look
 
@@ -202,7 +209,8 @@ class Ranks:
     def turn(self, *name):
         """The next number for exchanges by this name; all who take part count the same."""
         self.turns[name] = self.turns.get(name, 0) + 1
-        return "/".join(("tonnage-objects", *map(str, name), str(self.turns[name])))
+        # Other users can write to the store. Objects are unpickled, so their keys are secret.
+        return "/".join(("tonnage-objects", self.secret, *map(str, name), str(self.turns[name])))
 
     def meeting(self):
         if self.store is None:

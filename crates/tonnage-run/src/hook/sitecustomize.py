@@ -8,6 +8,7 @@ of stacks, not the run.
 """
 
 import atexit
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -45,6 +46,7 @@ class _Recorder:
         self.values = None
         self.compilers = None
         self.kernels = None
+        self.handshake = None
         self.changes = None
         self.set_history = None
         self.running = False
@@ -69,28 +71,38 @@ class _Recorder:
         self.torch = torch
         if self.gpu is not None:
             self.gpu.meet(torch)
-        self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
-        if self.settings["values"]:
+        self._look_for_names()
+        if not _needs.has("start"):
+            return
+        if _needs.has("holders"):
+            self.holders = _load("holders")["Holders"](torch, self.library, [__file__])
+        if self.settings["values"] and _needs.has("values"):
             host = _load("host")["Host"](torch)
             decisions = types.SimpleNamespace(**_load("decisions"))
             values = _load("values", {"decisions": decisions})
             self.values = values["Values"](torch, self.library, host, self.settings["assumed_mask"])
+            self.values.has_absent_ranks = self.settings["absent_ranks"]
             self.values.tell = lambda summary: self.note(values=summary)
             self.values.install()
             self._change_modules(self.values.modules())
         if self.gpu is None:
             self._change_compilers()
-        self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
-        self.owners.sparing = self.gpu is not None
-        self.owners.after_step = self._after_step
-        self.change(self.settings.get("changes") or ())
+        if self.gpu is None and _needs.has("handshake"):
+            self.handshake = _load("handshake")["Handshake"](torch, self.library, self.values, _limit)
+        if _needs.has("owners"):
+            self.owners = _load("owners")["Owners"](torch, self.library, self.holders, self.values)
+            self.owners.sparing = self.gpu is not None
+            self.owners.after_step = self._after_step
+            self.owners.before_first_pass = self.handshake and self.handshake.run
+            self.change(self.settings.get("changes") or ())
+            self._watch_rank()
         self._lift_limits()
-        if self.settings.get("ranks"):
+        if self.settings.get("ranks") and _needs.has("ranks"):
             _load("ranks")["Ranks"](self.settings["ranks"], self.note).install(torch)
-        self._watch_rank()
-        memory = torch.cuda.memory
-        self.set_history = memory._record_memory_history
-        memory._record_memory_history = self._history_asked_for_by_script
+        if _needs.has("history"):
+            memory = torch.cuda.memory
+            self.set_history = memory._record_memory_history
+            memory._record_memory_history = self._history_asked_for_by_script
         # Python may call these amid code that torch.compile watches.
         for function in (
             self._drain_from_main_thread,
@@ -102,6 +114,17 @@ class _Recorder:
             _skip_compiler(torch, function)
         torch.cuda._lazy_call(self.start)
 
+    def _look_for_names(self):
+        """Looks for the private names of torch that the hook uses, now or when their module is imported."""
+        parts = ["start", "history", "owners", "holders", "sharded", "rank", "order", "copies"]
+        parts += ["record"] if self.gpu is not None else ["handshake", "compilers"]
+        parts += ["values", "masks", "operators"] if self.settings["values"] else []
+        settings = {"ranks": "ranks", "changes": "changes", "unlimited": "limits"}
+        parts += [part for setting, part in settings.items() if self.settings.get(setting)]
+        _needs.want(*parts)
+        for module in sorted(_needs.later(*parts)):
+            sys.meta_path.insert(0, _AfterImport(module, lambda _, name=module: _needs.imported(name)))
+
     def change(self, names):
         """Makes changes to the program, inside this process. torch has been imported."""
         if names:
@@ -111,7 +134,7 @@ class _Recorder:
 
     def _lift_limits(self):
         """Where the GPU has no limit, to find out how much a job needs, the script sets none either."""
-        if self.settings.get("unlimited"):
+        if self.settings.get("unlimited") and _needs.has("limits"):
             self.torch._C._cuda_setMemoryFraction = lambda fraction, device: None
 
     def sample(self):
@@ -131,16 +154,24 @@ class _Recorder:
 
     def _change_modules(self, changes):
         for name, change in changes.items():
+            change = functools.partial(self._change_module, name, change)
             if name in sys.modules:
                 change(sys.modules[name])
             else:
                 sys.meta_path.insert(0, _AfterImport(name, change))
+
+    @staticmethod
+    def _change_module(name, change, module):
+        """Changes a module, unless a name is missing that the change needs."""
+        if _needs.imported(name):
+            change(module)
 
     def ask_owners(self):
         try:
             if self.owners is not None and self.owners.installed:
                 self.owners.ask_all()
         except Exception as error:
+            _failures.swallow("_Recorder.ask_owners", error)
             self.note(unnamed=f"{type(error).__name__}: {error}")
 
     def start(self):
@@ -154,17 +185,21 @@ class _Recorder:
         try:
             if self.values is not None:
                 self.values.start()
-            self.owners.install()
+            if self.owners is not None:
+                self.owners.install()
             self.library.tonnage_set_census(self.census_callback)
             if self.gpu is None:
                 self.library.tonnage_set_finish(self.finish_callback)
         except Exception as error:
+            _failures.swallow("_Recorder.start", error)
             self.note(unnamed=f"{type(error).__name__}: {error}")
         self._tell_versions()
         if self.gpu is None and self._is_plugged():
             # PyTorch keeps no history of such an allocator, and tells nobody when it runs out. The stand-in still sees
             # the driver's calls; a real GPU has nothing else to tell, which is said as any other failure below.
             self.note(plugged=True)
+            return
+        if self.set_history is None:
             return
         try:
             if self.shared:
@@ -175,6 +210,8 @@ class _Recorder:
             torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
         except Exception as error:
             # cudaMallocAsync has neither a history nor observers.
+            if self.torch.cuda.memory.get_allocator_backend() == "native":
+                _failures.swallow("_Recorder.start", error)
             self.running = False
             self.note(trouble=str(error).splitlines()[0])
 
@@ -182,7 +219,7 @@ class _Recorder:
         """Whether another allocator took the place of PyTorch's own."""
         try:
             return self.torch.cuda.memory.get_allocator_backend() == "pluggable"
-        except Exception:
+        except AttributeError:
             # Before torch 2.0 there was none.
             return False
 
@@ -226,9 +263,10 @@ class _Recorder:
         """Goes on as the recorder of a variant, which was forked off before any device was used."""
         self.settings = settings
         self.forked = True
-        self.change(settings.get("changes") or ())
+        if self.owners is not None:
+            self.change(settings.get("changes") or ())
         self._lift_limits()
-        if os.path.isfile(sys.argv[0]):
+        if self.holders is not None and os.path.isfile(sys.argv[0]):
             self.holders.main_file = os.path.abspath(sys.argv[0])
         if self.started:
             # An import asked for the device's properties. Torch would refuse to go on in a forked process; what it
@@ -331,6 +369,7 @@ class _Recorder:
                 self.note(lost=lost)
         except Exception as error:
             self.running = False
+            _failures.swallow("_Recorder.drain", error)
             self.note(trouble=f"{type(error).__name__}: {error}")
         finally:
             if collecting:
@@ -396,9 +435,10 @@ class _Recorder:
 
     def take_census(self, reason):
         try:
-            if self.holders is not None and self.owners.installed:
+            if self.holders is not None and self.owners is not None and self.owners.installed:
                 self.holders.take(reason, self.owners.in_backward())
         except Exception as error:
+            _failures.swallow("_Recorder.take_census", error)
             self.note(unnamed=f"{type(error).__name__}: {error}")
 
     def _out_of_memory(self, device, size, allowed, free):
@@ -414,6 +454,7 @@ class _Recorder:
             self.drain()
         except Exception as error:
             self.running = False
+            _failures.swallow("_Recorder._out_of_memory", error)
             print(f"tonnage: the history ends here: {error}", file=sys.stderr)
         finally:
             self.at_out_of_memory = False
@@ -436,6 +477,8 @@ class _Recorder:
 
     def tell_values(self):
         """Tells which values were read that nobody knows, and whether choices go by time."""
+        if self.handshake is not None:
+            self.handshake.run()
         if self.values is not None and self.values.on:
             self.values.on = False
             self.note(values=self.values.summary())
@@ -445,7 +488,7 @@ class _Recorder:
             self.note(benchmarked=True)
         if self.changes is not None:
             self.changes.finish()
-        if self.torch is not None and self.torch.cuda.is_initialized():
+        if self.torch is not None and self.torch.cuda.is_initialized() and self.owners is not None:
             self.tell_costs(self.owners.steps)
 
     def _convolved(self):
@@ -459,7 +502,9 @@ class _Recorder:
             self.drain()
             self.tell_values()
         except Exception as error:
+            _failures.swallow("_Recorder._finish", error)
             self.note(trouble=f"{type(error).__name__}: {error}")
+        _failures.write()
         return 0
 
     def forget(self):
@@ -508,6 +553,8 @@ def _stack(traceback):
 
 
 _recorder = None
+# What keeps this process from uploading.
+_offline = None
 # Whether this process is a fork server, which records nothing itself.
 _serving = False
 
@@ -518,6 +565,7 @@ def _torch_imported(torch):
         _recorder = _Recorder()
         _recorder.meet(torch)
     except Exception as error:
+        _failures.swallow("_torch_imported", error)
         print(f"tonnage: no stacks will be recorded: {error}", file=sys.stderr)
 
 
@@ -536,32 +584,68 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name != self.name:
             return None
-        for finder in sys.meta_path:
+        # Those before this one did not find it, and another one of this class may watch the same module.
+        position = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
+        for finder in sys.meta_path[position:]:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 break
         else:
             return None
-        loader = spec.loader
-        if hasattr(loader, "exec_module"):
-            execute = loader.exec_module
-
-            def execute_and_tell(module):
-                if self.before is not None:
-                    self.before()
-                execute(module)
-                del loader.exec_module
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    try:
-                        self.call(module)
-                    except Exception as error:
-                        # A version that we do not know: the program goes on with it as it is.
-                        print(f"tonnage: {self.name} is left as it is: {error}", file=sys.stderr)
-
-            loader.exec_module = execute_and_tell
+        if hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, self)
         return spec
+
+    def imported(self, module):
+        """Called when the module has been executed."""
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        try:
+            self.call(module)
+        except Exception as error:
+            # A version that we do not know: the program goes on with it as it is.
+            _failures.swallow("_AfterImport.imported", error)
+            print(f"tonnage: {self.name} is left as it is: {error}", file=sys.stderr)
+
+
+class _Loader(importlib.abc.Loader):
+    """Executes a module by the loader of its package, which stays as it is: it may have slots, or load many modules."""
+
+    def __init__(self, inner, watcher):
+        self.inner = inner
+        self.watcher = watcher
+
+    def create_module(self, spec):
+        create = getattr(self.inner, "create_module", None)
+        return create(spec) if create is not None else None
+
+    def exec_module(self, module):
+        # The module sees the loader that it has without us.
+        module.__spec__.loader = module.__loader__ = self.inner
+        if self.watcher.before is not None:
+            self.watcher.before()
+        self.inner.exec_module(module)
+        self.watcher.imported(module)
+
+    def __getattr__(self, name):
+        if name == "inner":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
+def _write_note(**facts):
+    """Writes a note by the recorder, or without one where torch is missing."""
+    if _recorder is not None:
+        _recorder.note(**facts)
+    elif not _settings.get("record"):
+        _note_without_torch(**facts)
+
+
+def _limit(code, message, affects_figures=False):
+    """Writes a limitation of the verdict."""
+    _write_note(limitation={"code": code, "message": message, "affects_figures": affects_figures})
 
 
 def _note_without_torch(**facts):
@@ -616,6 +700,8 @@ def _after_cell(_=None):
 def _at_exit():
     if _imports is not None:
         _imports.write()
+    if _offline is not None:
+        _offline.finish()
     if _recorder is not None:
         _recorder.sample()
         _recorder.drain()
@@ -628,6 +714,7 @@ def _at_exit():
         _recorder.drain()
         if _recorder.gpu is not None and _recorder.gpu.files is not None:
             _recorder.note(ended=True)
+        _failures.write()
         # What torch frees from here on happens in a Python that is going away.
         _recorder.forget()
         if _recorder.forked:
@@ -661,12 +748,37 @@ def _exit_at_once(status):
 
 
 def _in_forked_child():
+    _failures.begin_anew(keep=_serving)
     # Where CUDA was used before, torch refuses to use it here. Where not, this may be a rank.
     if _recorder is not None and not _serving and _recorder.started:
         _recorder.forget()
+    if _offline is not None:
+        _offline.forget()
+
+
+def _without_our_frames(traceback):
+    """A traceback of the script's own frames. One that is all ours stays as it is: the fault is ours."""
+    kept = []
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename not in ("<tonnage>", __file__):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    shown = None
+    for one in reversed(kept):
+        shown = types.TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return shown
+
+
+def _is_ended_by_tonnage():
+    """Whether `tonnage run` ends the job, because another rank failed or nothing new comes."""
+    return os.path.exists(os.path.join(os.environ.get("TONNAGE_RUN", ""), "ended"))
 
 
 def _report_exception(kind, value, traceback, _report=sys.excepthook):
+    if issubclass(kind, KeyboardInterrupt):
+        # An interrupt may come while our code runs, and is the script's all the same.
+        traceback = _without_our_frames(traceback) or traceback
+        value.__traceback__ = traceback
     try:
         exception = {
             "type": f"{kind.__module__}.{kind.__qualname__}",
@@ -682,11 +794,12 @@ def _report_exception(kind, value, traceback, _report=sys.excepthook):
                 if str(rank).isdecimal():
                     _recorder.note(rank=int(rank))
             _recorder.note(exception=exception)
-    except Exception:
-        pass
+    except Exception as error:
+        _failures.swallow("_report_exception", error)
     if _recorder is not None and _recorder.holders is not None:
         _recorder.holders.script_failed = True
-    _report(kind, value, traceback)
+    if not (issubclass(kind, KeyboardInterrupt) and _is_ended_by_tonnage()):
+        _report(kind, value, traceback)
 
 
 def _hear_interrupts():
@@ -714,6 +827,36 @@ def _read_settings(folder):
         return json.load(file)
 
 
+def _redirect_safetensors(module):
+    """Has safetensors write where the preloaded library can redirect it: its own writes bypass the C library."""
+    original = module.serialize_file
+
+    def serialize_file(data, filename, *rest, **named):
+        if os.environ.get("TONNAGE_FILES_BY") != "preload":
+            return original(data, filename, *rest, **named)
+        import shutil
+        import tempfile
+
+        with tempfile.TemporaryDirectory(dir=os.environ["TONNAGE_RUN"]) as folder:
+            written = os.path.join(folder, "file")
+            result = original(data, written, *rest, **named)
+            shutil.copyfile(written, filename)
+        return result
+
+    module.serialize_file = serialize_file
+
+
+def _stay_offline():
+    """Has this process upload nothing."""
+    global _offline
+    _offline = _load("offline")["Offline"](_note_without_torch, _load)
+    for name, change in _offline.modules().items():
+        if name in sys.modules:
+            change(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _AfterImport(name, change))
+
+
 def _replace_sources(settings):
     if settings.get("sources"):
         _load("sources")["replace"](settings["sources"])
@@ -732,18 +875,25 @@ def _serve():
     _replace_sources(settings)
     if _recorder is not None:
         _recorder.join(settings)
+    _failures.write()
 
 
+_failures = _load("failures")["Failures"](_write_note)
+_needs = _load("needs")["Needs"](_limit)
+_SHARED["swallow"], _SHARED["harmless"] = _failures.swallow, _failures.harmless
 _SHARED["is_library"] = _load("libraries")["is_library"]
 _SHARED["skip_compiler"] = _skip_compiler
 _settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
 _imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
 sys.meta_path.insert(0, _AfterImport("ipykernel.compiler", _name_cells))
+sys.meta_path.insert(0, _AfterImport("safetensors", _redirect_safetensors))
 sys.meta_path.insert(0, _AfterImport("torch", _torch_imported, _imports and _imports.before_torch))
 # On a real GPU every library works, and signals are the script's own business.
 if not _settings.get("record"):
     sys.meta_path.insert(1, _JaxFinder())
     _hear_interrupts()
+    if not _settings.get("side_effects"):
+        _stay_offline()
 sys.excepthook = _report_exception
 os._exit = _exit_at_once
 atexit.register(_at_exit)

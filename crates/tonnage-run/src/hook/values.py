@@ -249,22 +249,6 @@ def _pieces(tensor):
     return [(address + start * each, run * each) for start in pieces]
 
 
-def _harmless(default):
-    """A function of ours that fails leaves the script as it is without us."""
-
-    def decorate(function):
-        @functools.wraps(function)
-        def careful(self, *arguments):
-            try:
-                return function(self, *arguments)
-            except Exception:
-                return default
-
-        return careful
-
-    return decorate
-
-
 class Values:
     """The mode's work; one for a process."""
 
@@ -272,6 +256,8 @@ class Values:
         self.torch = torch
         self.host = host
         self.assumed_mask = assumed_mask
+        # Whether some ranks of the job are not run: the values that they would send are assumed.
+        self.has_absent_ranks = False
         self.state_of = library.tonnage_values_state
         self.state_of.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
         self.state_of.restype = ctypes.c_uint8
@@ -487,7 +473,7 @@ class Values:
 
         storages._share_cuda_ = share_and_doubt
 
-    @_harmless(None)
+    @harmless(None)
     def _shared(self, storage):
         self.share_range(storage.data_ptr(), storage.nbytes())
 
@@ -528,7 +514,7 @@ class Values:
         if self.mode is not None:
             self.push(self.mode)
 
-    @_harmless(())
+    @harmless(())
     def before_backward(self, roots):
         """Prepares nodes that read values. Handles, to be removed after the pass.
 
@@ -572,7 +558,7 @@ class Values:
     def _answered(self, *_):
         self.answer(None, 0)
 
-    @_harmless(None)
+    @harmless(None)
     def note_unseen(self):
         """Counts what torch has read and nobody saw, at the line that called it."""
         before, self.unseen = self.unseen, self.count_unseen()
@@ -727,7 +713,7 @@ class Values:
             return _MAX_BYTES
         return _MAX_INTEGER if whole else _MAX_FLOAT
 
-    @_harmless(_UNKNOWN)
+    @harmless(_UNKNOWN)
     def _level(self, tensors, heavy=False, sorting=False):
         """Whether to compute from these: not at all, with a drawn or with a known result."""
         kinds = self.kinds
@@ -830,12 +816,12 @@ class Values:
             self._mark(tensor, _DRAWN)
         return view
 
-    @_harmless(None)
+    @harmless(None)
     def _pulled(self, tensor):
         """As `_pull`; nothing where that fails."""
         return self._pull(tensor)
 
-    @_harmless(None)
+    @harmless(None)
     def _put(self, tensor, values, level):
         """Writes the values of a device tensor."""
         if tensor.nbytes == 0:
@@ -878,7 +864,10 @@ class Values:
         """
         try:
             return self._called_on_cpu(operator, args, kwargs)
-        except Exception:
+        except (RuntimeError, IndexError, ValueError):
+            return None, {}  # the CPU has no such operator, or refuses what was drawn
+        except Exception as error:
+            swallow("Values._on_cpu", error)
             return None, {}
 
     def _called_on_cpu(self, operator, args, kwargs):
@@ -917,7 +906,7 @@ class Values:
                 if isinstance(one, self.torch.Tensor) and one.is_cuda and one.layout is self.torch.strided:
                     yield one
 
-    @_harmless(None)
+    @harmless(None)
     def _doubt(self, operator, args, kwargs):
         """What an operator has changed is not known any more; the bytes stay as an answer."""
         for one in self._mutated(operator, args, kwargs):
@@ -958,7 +947,7 @@ class Values:
             self.finish_from(before)
         return result
 
-    @_harmless(None)
+    @harmless(None)
     def _tell_place(self):
         file, line, _ = self._place()[0]
         name = file.encode()
@@ -1007,7 +996,7 @@ class Values:
         self._keep_parts(result, args[0], args[1] if len(args) > 1 else kwargs.get("dim", 0))
         return result
 
-    @_harmless(None)
+    @harmless(None)
     def _keep_parts(self, whole, parts, dim):
         if not whole.is_cuda or whole.dtype not in self.kinds or self._state(whole) != _DRAWN:
             return
@@ -1047,7 +1036,7 @@ class Values:
         self._filled(operator, args, kwargs, result)
         return result
 
-    @_harmless(None)
+    @harmless(None)
     def _filled(self, operator, args, kwargs, result):
         value = _FILLED[operator.name]
         if not isinstance(result, self.torch.Tensor) or not result.is_cuda or result.layout is not self.torch.strided:
@@ -1109,16 +1098,16 @@ class Values:
         if level != _UNKNOWN:
             self._copy_values(result, source)
         if level != _KNOWN and result.nbytes and not self._is_carried(result, source):
-            self._note_read(source)
+            self._note_read(source, False, True)
         return result
 
-    @_harmless(False)
+    @harmless(False)
     def _is_carried(self, host, source):
         """Whether the copy itself brings what is known: of a type that is not computed."""
         same = source.dtype not in self.kinds and host.dtype is source.dtype and source.is_contiguous()
         return same and source.nbytes <= _SMALL and self._state(source) == _KNOWN
 
-    @_harmless(None)
+    @harmless(None)
     def _copy_values(self, host, source):
         """Values of a tensor that is not contiguous or changes its type: a kernel would rearrange them first."""
         host.copy_(self._pull(source))
@@ -1141,7 +1130,7 @@ class Values:
         frame = self._decider()
         return frame if frame is not None and frame.f_code.co_filename.endswith("lbfgs.py") else None
 
-    @_harmless(None)
+    @harmless(None)
     def _fall(self, loss):
         """A line search reads a loss that nobody knows: it is a little lower each time."""
         if not self.kinds[loss.dtype] and self._searcher() is not None:
@@ -1153,7 +1142,7 @@ class Values:
         self._put_slope(result)
         return result
 
-    @_harmless(None)
+    @harmless(None)
     def _put_slope(self, result):
         frame = self._searcher() if result.is_cuda and self._state(result) < _KNOWN else None
         slope = frame and _SEARCHED.get(decisions.stored_as(frame.f_code, frame.f_lasti))
@@ -1198,7 +1187,7 @@ class Values:
 
         pair._compare_regular_values_close = compare_unless_unknown
 
-    @_harmless(False)
+    @harmless(False)
     def _is_unknown_pair(self, actual, expected, options):
         device = [tensor for tensor in (actual, expected) if tensor.is_cuda]
         if not device or self._level(device) == _KNOWN:
@@ -1459,7 +1448,7 @@ class Values:
 
     # Answers for what is not computed.
 
-    @_harmless(None)
+    @harmless(None)
     def _guess(self, operator, args, kwargs, result):
         """Draws indices and flags for an operator that was not computed."""
         name = operator.name
@@ -1536,7 +1525,9 @@ class Values:
             foreign = self.foreign.get(name)
             if foreign is None:
                 # 0 ours or torch's, 1 a library's, 2 the script's.
-                own = not name.startswith(tuple(self.places)) or name == "<stdin>"
+                # The script of `python -c` has the name of generated code.
+                is_script = name == "<stdin>" or (name == "<string>" and sys.argv[:1] == ["-c"])
+                own = is_script or not name.startswith(tuple(self.places))
                 foreign = self.foreign[name] = 0 if not own else 1 if is_library(name) else 2
             if foreign and nearest is None:
                 nearest = frame
@@ -1549,20 +1540,33 @@ class Values:
             return self.backward_place, None
         return ("", 0, ""), None
 
-    @_harmless(None)
-    def _note_read(self, tensor, decides=False):
+    @harmless(None)
+    def _note_read(self, tensor, decides=False, is_copy=False):
         if _reads_object(sys._getframe(2)):
             return
         place, frame = self._place()
         frame = self._decider() or frame
-        # In a backward pass torch itself reads, to decide.
-        decides = decides or tensor.dtype is self.torch.bool or frame is None
+        # In a backward pass torch itself reads, to decide; what it copies to the host is for later.
+        decides = decides or tensor.dtype is self.torch.bool or (frame is None and not is_copy)
         if frame is not None and _SAVERS in frame.f_code.co_filename:
             decides = False
         elif frame is not None and not decides:
             decides = self._reaches_decision(frame)
         self.reads[(*place, decides)] += 1
+        if self.has_absent_ranks and self._is_count(tensor):
+            # A size may follow from it. The script computes with it out of sight.
+            self.sizes[(*place, "absent")] += 1
         self._tell_now_and_then(decides)
+
+    def _is_count(self, tensor):
+        """Whether the script itself reads integers that are assumed, as it reads how many rows a rank sends."""
+        if not self.kinds.get(tensor.dtype) or tensor.dtype is self.torch.bool or self._state(tensor) != _DRAWN:
+            return False
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith("<tonnage"):
+            frame = frame.f_back
+        # The first of them is the directory of torch.
+        return frame is not None and not frame.f_code.co_filename.startswith(self.places[0])
 
     def _reaches_decision(self, frame):
         """Whether what a frame reads decides, there or where it is returned to."""
@@ -1591,7 +1595,7 @@ class Values:
         if decides and self.decisions & (self.decisions - 1) == 0:
             self.tell(self.summary())
 
-    @_harmless(None)
+    @harmless(None)
     def forget(self, tensor):
         """A tensor was changed unseen: by a backward pass or a step."""
         if tensor is not None and tensor.is_cuda and type(tensor) in self.plain:

@@ -73,8 +73,15 @@ impl World {
         machines
     }
 
-    /// What `torchrun` would put into the environment of a rank whose store is at `port`.
-    pub(crate) fn environment(&self, rank: u32, gpus: u8, port: u16) -> Vec<(OsString, OsString)> {
+    /// What `torchrun` would put into the environment of a rank whose store is at `port`, and for the hook the port and
+    /// the secret of the store. Other users cannot read the environment of a process.
+    pub(crate) fn environment(
+        &self,
+        rank: u32,
+        gpus: u8,
+        port: u16,
+        secret: &str,
+    ) -> Vec<(OsString, OsString)> {
         let gpus_each = u32::from(gpus);
         let machine = rank / gpus_each;
         let place = self.machines(gpus).binary_search(&machine).unwrap_or(0);
@@ -90,12 +97,13 @@ impl World {
             ("ROLE_RANK", rank),
             ("ROLE_WORLD_SIZE", self.size),
             ("MASTER_PORT", u32::from(port)),
-            (STORE_VARIABLE, u32::from(port)),
             ("TORCHELASTIC_RESTART_COUNT", 0),
             ("TORCHELASTIC_MAX_RESTARTS", 0),
             (MACHINE_VARIABLE, place as u32),
         ];
+        let store = format!("{port}:{secret}");
         let texts = [
+            (STORE_VARIABLE, store.as_str()),
             ("MASTER_ADDR", "127.0.0.1"),
             ("ROLE_NAME", "default"),
             ("TORCHELASTIC_RUN_ID", "none"),
@@ -108,7 +116,7 @@ impl World {
     }
 }
 
-/// The port of the store, for the hook: a script may set `MASTER_PORT` itself.
+/// The port and the secret of the store, for the hook: a script may set `MASTER_PORT` itself.
 const STORE_VARIABLE: &str = "TONNAGE_STORE";
 
 /// Options of `torchrun` without a value.
@@ -130,6 +138,15 @@ pub struct Launched {
     pub nodes: Option<u32>,
     /// Ranks on each machine, if they were given as a number.
     pub ranks_per_node: Option<u32>,
+    /// Whether a script, a module or a program follows the options.
+    pub has_script: bool,
+}
+
+impl Launched {
+    /// The number of ranks, if the options give both factors of it.
+    pub fn size(&self) -> Option<u32> {
+        Some(self.nodes?.saturating_mul(self.ranks_per_node?))
+    }
 }
 
 /// Takes `torchrun`, or `python -m torch.distributed.run`, off a command; `None` if it does not begin with it.
@@ -182,6 +199,7 @@ pub fn launched(job: &Job) -> Result<Option<Launched>, RunError> {
             found.command.push("-m".into());
         }
     }
+    found.has_script = at < words.len();
     found.command.extend(words.iter().skip(at).cloned());
     Ok(Some(found))
 }
@@ -191,7 +209,7 @@ mod tests {
     use super::*;
 
     fn variable(world: &World, rank: u32, gpus: u8, name: &str) -> String {
-        let all = world.environment(rank, gpus, 1234);
+        let all = world.environment(rank, gpus, 1234, "secret");
         let found = all.iter().find(|(key, _)| key == name).unwrap();
         found.1.to_string_lossy().into_owned()
     }
@@ -235,6 +253,7 @@ mod tests {
         let found = found.unwrap();
         assert_eq!((found.nodes, found.ranks_per_node), (Some(64), Some(8)));
         assert_eq!(found.command[1..], ["-u", "train.py", "--x", "1"]);
+        assert_eq!(found.size(), Some(512));
         let found =
             of("python -m torch.distributed.run --standalone --nnodes=1:4 -m pack.train -y");
         let found = found.unwrap();
@@ -244,6 +263,13 @@ mod tests {
             of("python -m torch.distributed.run --no-python ./train.sh --nnodes 3").unwrap();
         assert_eq!(found.command, ["./train.sh", "--nnodes", "3"]);
         assert_eq!(found.nodes, None);
+        assert_eq!(found.size(), None);
+        let has_script = |line| of(line).unwrap().has_script;
+        assert!(has_script("python -m torch.distributed.run train.py -u"));
+        assert!(!has_script(
+            "python -m torch.distributed.run --nnodes train.py"
+        ));
+        assert!(!has_script("python -m torch.distributed.run -m"));
         assert_eq!(of("python train.py"), None);
     }
 }

@@ -9,11 +9,15 @@
 //! which ranks add is complete at once. The hook tells who is in a group.
 //!
 //! Each rank has a port of its own, so that it is known who waits.
+//!
+//! Any user of the machine can connect to a port. A connection of another user is closed before anything is read. Ranks
+//! unpickle objects that they find in the store: the keys of those, and of groups, contain a secret that only the
+//! processes of the run have.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, BufReader, Read, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -27,6 +31,10 @@ const LONGEST_VALUE: u64 = 8 << 20;
 const MOST_KEYS: u64 = 128 << 10;
 /// All that is kept at a time.
 const MOST_BYTES: usize = 512 << 20;
+/// Connections of one rank at a time. Torch opens a few for each group; each has a thread here.
+const MOST_CONNECTIONS: usize = 4096;
+/// How often a connection is looked up that the system's table does not show: the table is not read at one moment.
+const LOOKUPS: usize = 5;
 /// How often one who waits looks whether its client has gone or given up.
 const LOOK: Duration = Duration::from_millis(20);
 /// Keys under which the hook tells who is in a group.
@@ -95,14 +103,24 @@ impl Query {
 #[derive(Debug)]
 pub(crate) struct Store {
     ports: Vec<u16>,
+    secret: String,
     ended: Arc<AtomicBool>,
+}
+
+/// 128 random bits as text.
+fn random_secret() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 impl Store {
     /// Starts to serve a job of `world` ranks, of which `running` run, on machines of `gpus` GPUs each.
     pub(crate) fn start(world: u32, running: &[u32], gpus: u8) -> io::Result<Self> {
+        let secret = random_secret()?;
         let shared = Arc::new(Shared {
             keys: Mutex::new(Keys {
+                groups_prefix: [GROUPS, secret.as_bytes(), b"/"].concat(),
                 world: i64::from(world),
                 gpus: u32::from(gpus),
                 running: running.iter().map(|&rank| Running::new(rank)).collect(),
@@ -120,7 +138,16 @@ impl Store {
                 .name("tonnage-store".to_owned())
                 .spawn(move || listen(&listener, rank, &shared, &ended))?;
         }
-        Ok(Self { ports, ended })
+        Ok(Self {
+            ports,
+            secret,
+            ended,
+        })
+    }
+
+    /// What keys of groups and objects contain, so that no other user can write them.
+    pub(crate) fn secret(&self) -> &str {
+        &self.secret
     }
 
     /// The port for each rank that runs.
@@ -149,6 +176,11 @@ fn listen(listener: &TcpListener, rank: usize, shared: &Arc<Shared>, ended: &Ato
             thread::sleep(LOOK);
             continue;
         };
+        // Another user gets nothing, not even an error.
+        let is_full = shared.lock().running[rank].connections >= MOST_CONNECTIONS;
+        if is_full || !is_own_user(&stream) {
+            continue;
+        }
         let shared = Arc::clone(shared);
         let serve = move || {
             // A client that breaks off, or asks what no torch asks, loses its connection and nothing else.
@@ -158,6 +190,42 @@ fn listen(listener: &TcpListener, rank: usize, shared: &Arc<Shared>, ended: &Ato
             .name("tonnage-store".to_owned())
             .spawn(serve);
     }
+}
+
+/// Whether the process at the other end of a connection on this machine is one of this user. Where the system has no
+/// table of connections, the secret alone protects the run.
+fn is_own_user(stream: &TcpStream) -> bool {
+    let (Ok(peer), Ok(here)) = (stream.peer_addr(), stream.local_addr()) else {
+        return false;
+    };
+    let own = rustix::process::geteuid().as_raw();
+    for _ in 0..LOOKUPS {
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+        if tables.iter().all(Result::is_err) {
+            return true;
+        }
+        let mut tables = tables.iter().flatten();
+        if let Some(user) = tables.find_map(|table| user_of(table, peer, here)) {
+            return user == own;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// The user of the socket at `local` that is connected to `remote`, by the system's table of connections: a head, then a
+/// line for each socket with its number, both addresses in hexadecimal digits, and its user as the eighth word.
+fn user_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    let is_at = |word: &str, address: SocketAddr| {
+        let place = word.split_once(':');
+        let port = place.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+        port == Some(address.port())
+    };
+    table.lines().skip(1).find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let found = is_at(words.get(1)?, local) && is_at(words.get(2)?, remote);
+        found.then(|| words.get(7)?.parse().ok())?
+    })
 }
 
 struct Shared {
@@ -175,6 +243,8 @@ impl Shared {
 #[derive(Debug, Default)]
 struct Keys {
     world: i64,
+    /// What keys begin with under which the hook tells who is in a group.
+    groups_prefix: Vec<u8>,
     /// GPUs of a machine.
     gpus: u32,
     values: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -216,7 +286,7 @@ impl Running {
 
 impl Keys {
     fn set(&mut self, key: Vec<u8>, value: Vec<u8>) -> io::Result<()> {
-        if let Some(name) = key.strip_prefix(GROUPS) {
+        if let Some(name) = key.strip_prefix(self.groups_prefix.as_slice()) {
             let name = String::from_utf8_lossy(name).into_owned();
             let ranks = String::from_utf8_lossy(&value);
             let ranks = ranks.split(',').filter_map(|rank| rank.parse().ok());
@@ -680,6 +750,10 @@ mod tests {
         all
     }
 
+    fn groups(store: &Store, name: &str) -> Vec<u8> {
+        format!("tonnage-groups/{}/{name}", store.secret()).into_bytes()
+    }
+
     /// A key as torch's clients send it.
     fn sent(key: &[u8]) -> Vec<u8> {
         text(&[b"/", key].concat())
@@ -770,14 +844,14 @@ mod tests {
     fn a_group_whose_first_rank_does_not_run_is_answered_at_once() {
         let store = Store::start(16, &[0, 4, 15], 8).unwrap();
         let (mut first, mut last) = (connect(&store, 0), connect(&store, 2));
-        set(&mut last, b"tonnage-groups/5", b"3,7,11,15");
-        set(&mut last, b"tonnage-groups/6", b"1,4,15");
+        set(&mut last, &groups(&store, "5"), b"3,7,11,15");
+        set(&mut last, &groups(&store, "6"), b"1,4,15");
         for key in [b"default_pg/5//cuda//0", b"default_pg/6//cuda//0"] {
             start_wait(&mut last, key);
             assert_eq!(byte(&mut last), STOP_WAITING);
         }
         // In this one the first rank runs, and is waited for, also for its sixth communicator.
-        set(&mut last, b"tonnage-groups/7", b"0,4,15");
+        set(&mut last, &groups(&store, "7"), b"0,4,15");
         for key in [b"default_pg/7//cuda//0", b"default_pg/7//cuda//5"] {
             start_wait(&mut last, key);
             thread::sleep(3 * LOOK);
@@ -855,13 +929,94 @@ mod tests {
     }
 
     #[test]
+    fn a_group_is_taken_from_those_only_who_know_the_secret() {
+        let store = Store::start(16, &[0, 15], 8).unwrap();
+        let (_first, mut last) = (connect(&store, 0), connect(&store, 1));
+        for key in [
+            "tonnage-groups/5",
+            "tonnage-groups//5",
+            "tonnage-groups/0/5",
+        ] {
+            set(&mut last, key.as_bytes(), b"3,15");
+        }
+        start_wait(&mut last, b"default_pg/5//cuda//0");
+        thread::sleep(3 * LOOK);
+        last.set_nonblocking(true).unwrap();
+        assert!(last.peek(&mut [0]).is_err(), "nobody told of the group");
+        last.set_nonblocking(false).unwrap();
+        set(&mut connect(&store, 1), &groups(&store, "5"), b"3,15");
+        assert_eq!(byte(&mut last), STOP_WAITING);
+        let other = Store::start(16, &[0], 8).unwrap();
+        assert_ne!(store.secret(), other.secret());
+        assert_eq!(store.secret().len(), 32);
+    }
+
+    #[test]
+    fn a_connection_of_another_user_is_closed_unread() {
+        use std::os::unix::process::CommandExt as _;
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
+            0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1\n   \
+            1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 2 1\n";
+        let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        assert_eq!(user_of(table, address(50000), address(8080)), Some(1000));
+        assert_eq!(user_of(table, address(8080), address(50000)), Some(0));
+        assert_eq!(user_of(table, address(1), address(8080)), None);
+        let store = Store::start(4, &[0], 8).unwrap();
+        let port = store.ports()[0];
+        // Pings, and prints what comes back.
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port} && printf '\\015abcd' >&3 && timeout 10 head -c 4 <&3"
+        );
+        let ping = |command: &mut std::process::Command| {
+            command.args(["-c", &script]).output().unwrap().stdout
+        };
+        assert_eq!(ping(&mut std::process::Command::new("bash")), b"abcd");
+        // Only root can become another user.
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(ping(std::process::Command::new("bash").uid(65534)), b"");
+        }
+    }
+
+    #[test]
+    fn random_bytes_cost_the_connection_only() {
+        let store = Store::start(4, &[0], 8).unwrap();
+        let mut seed = 1_u64;
+        for round in 0..300 {
+            let mut client = connect(&store, 0);
+            let mut bytes = Vec::new();
+            while bytes.len() < 64 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                // Numbers of queries, and lengths that are small or absurd.
+                bytes.push((seed >> 33) as u8 % 20);
+                let length = if seed >> 60 == 0 {
+                    seed
+                } else {
+                    (seed >> 40) % 8
+                };
+                bytes.extend(length.to_le_bytes());
+                bytes.extend(&seed.to_le_bytes()[..(seed >> 50) as usize % 8]);
+            }
+            client.write_all(&bytes).unwrap();
+            if round % 2 == 0 {
+                drop(client);
+            } else {
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                let _ = client.take(1 << 20).read_to_end(&mut Vec::new());
+            }
+        }
+        let mut client = connect(&store, 0);
+        set(&mut client, b"still there", b"value");
+        assert_eq!(get(&mut client, b"still there"), b"value");
+    }
+
+    #[test]
     fn symmetric_memory_of_a_rank_that_does_not_run_is_that_of_the_next_one_that_does() {
         let store = Store::start(16, &[1, 3], 8).unwrap();
         let (mut one, mut three) = (connect(&store, 0), connect(&store, 1));
-        set(&mut one, b"tonnage-groups/tp", b"0,1,2,3");
+        set(&mut one, &groups(&store, "tp"), b"0,1,2,3");
         set(
             &mut one,
-            b"tonnage-groups/0",
+            &groups(&store, "0"),
             b"0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15",
         );
         let request = |gpu: u32, process: u32| {

@@ -32,8 +32,8 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Result;
 use std::path::PathBuf;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,8 @@ use records::{Call, Owner, Payload, Reader, Record, Writer, common_spans};
 use waiting::{Missing, Patience, Waiter};
 
 use crate::ffi::{Ptr, guard, input_array};
-use crate::{fork, ledger, machine, values};
+use crate::fork::{Lazy, Lock};
+use crate::{ledger, machine, values};
 
 /// Payloads up to this size travel; of larger ones only the size does.
 const LARGEST: usize = 4 << 20;
@@ -186,14 +187,15 @@ pub(crate) struct State {
     order: Order,
 }
 
-static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
+static STATE: Lazy<Lock<State>> = Lazy::new();
 /// How many operations are pending, so that the usual answer (none) needs no lock.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 /// Operations that were ever issued.
 static ISSUED: AtomicU64 = AtomicU64::new(0);
 
 fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    let state = STATE.get_or_init(|| Lock::forgotten_in_child(State::default(), forget));
+    state.lock()
 }
 
 fn is_idle() -> bool {
@@ -203,13 +205,6 @@ fn is_idle() -> bool {
 /// Whether this process has no part in any operation: most are alone.
 fn is_alone() -> bool {
     ISSUED.load(Ordering::Relaxed) == 0
-}
-
-/// The lock of this file, for a fork.
-pub(crate) type Held = MutexGuard<'static, State>;
-
-pub(crate) fn try_hold() -> Option<Held> {
-    fork::try_lock(&STATE)
 }
 
 /// A forked child is no rank.
@@ -224,7 +219,7 @@ thread_local! {
 }
 
 /// Where the backward pass was called that runs, in which threads of PyTorch's issue operations.
-static BACKWARD: Mutex<Place> = Mutex::new(Place {
+static BACKWARD: Lock<Place> = Lock::new(Place {
     file: String::new(),
     line: 0,
 });
@@ -238,7 +233,7 @@ pub(crate) unsafe extern "C" fn tonnage_backward_place(file: *const u8, length: 
     guard((), || {
         // SAFETY: promised by the caller.
         let place = unsafe { read_place(file, length, line) };
-        *BACKWARD.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        *BACKWARD.lock() = place;
     });
 }
 
@@ -283,10 +278,7 @@ pub(crate) extern "C" fn tonnage_finish_from(first: u64) {
 pub(crate) fn current_place() -> Place {
     let told = PLACE.try_with(|place| place.borrow().clone());
     match told.unwrap_or_default() {
-        // A fork may have left the lock held.
-        place if place.file.is_empty() => BACKWARD
-            .try_lock()
-            .map_or_else(|_| Place::default(), |place| place.clone()),
+        place if place.file.is_empty() => BACKWARD.lock().clone(),
         place => place,
     }
 }
@@ -629,8 +621,19 @@ impl Member {
         Some(reader.take(record, wanted))
     }
 
-    /// What the others send, if each sends what this one does.
+    /// The payloads of all ranks, if each sends what this one does. Values of another rank are not known.
     fn echoed(&self, rank: usize, pending: &Pending) -> BTreeMap<usize, Payload> {
+        let mut parts = self.echoes(rank, pending);
+        let is_mixed = self.ranks > 1 && pending.call.kind.reduces();
+        for (&peer, payload) in &mut parts {
+            if peer != rank || is_mixed {
+                payload.doubt();
+            }
+        }
+        parts
+    }
+
+    fn echoes(&self, rank: usize, pending: &Pending) -> BTreeMap<usize, Payload> {
         let call = &pending.call;
         let peer = usize::try_from(call.root).unwrap_or(0);
         let sent = |kind: Kind, peer: i32| {

@@ -113,6 +113,13 @@ impl Payload {
         }
     }
 
+    /// Marks its bytes as an assumption.
+    pub(crate) fn doubt(&mut self) {
+        for span in &mut self.spans {
+            span.known = false;
+        }
+    }
+
     /// A part of it.
     pub(crate) fn part(&self, start: usize, length: usize) -> Self {
         let end = start.saturating_add(length);

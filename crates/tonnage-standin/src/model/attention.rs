@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::{Mutex, PoisonError};
 
 use crate::costs::{self, Type};
 use crate::ffi::{Arguments, Dim3, Ptr, field};
+use crate::fork::Lock;
 
 /// How many bytes of the argument are read; each of the structs is longer.
 const READ: usize = 200;
@@ -47,20 +47,20 @@ fn known(name: &str) -> Option<(Kernel, Type)> {
 }
 
 /// The kernels, by the address that launches them.
-static KERNELS: Mutex<BTreeMap<Ptr, (Kernel, Type)>> = Mutex::new(BTreeMap::new());
+static KERNELS: Lock<BTreeMap<Ptr, (Kernel, Type)>> = Lock::new(BTreeMap::new());
 
 /// A program has a kernel of this name.
 pub(crate) fn register(host: Ptr, name: Option<&CStr>) {
     let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
     if let Some(kernel) = known(name) {
-        let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernels = KERNELS.lock();
         kernels.insert(host, kernel);
     }
 }
 
 /// A kernel is launched.
 pub(crate) fn launched(host: Ptr, grid: Dim3, arguments: Arguments) {
-    let kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    let kernels = KERNELS.lock();
     let Some(&(kernel, kind)) = kernels.get(&host) else {
         return;
     };

@@ -7,11 +7,12 @@
 //! the values that are kept, so that no caller reads uninitialised memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::cudnn::real;
 use super::memory;
 use crate::ffi::{Out, OutArray, Plain, Ptr};
+use crate::fork::Lock;
 use crate::machine::machine;
 use crate::recorder::static_text;
 use crate::region::{Region, Rows};
@@ -30,10 +31,10 @@ struct Settings {
     sm_target: i32,
 }
 
-static HANDLES: Mutex<BTreeMap<Ptr, Settings>> = Mutex::new(BTreeMap::new());
+static HANDLES: Lock<BTreeMap<Ptr, Settings>> = Lock::new(BTreeMap::new());
 
 fn handles() -> MutexGuard<'static, BTreeMap<Ptr, Settings>> {
-    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+    HANDLES.lock()
 }
 
 fn change(handle: Ptr, change: impl FnOnce(&mut Settings)) -> i32 {

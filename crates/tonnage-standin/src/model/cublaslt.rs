@@ -5,12 +5,14 @@
 //! algorithm would use of it changes nothing in the accounts.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::ffi::CStr;
+use std::sync::MutexGuard;
 
 use super::cublas::{SUCCESS, cuda_part};
 use super::cudnn::real;
 use crate::costs::{self, Type};
 use crate::ffi::{Out, OutArray, OutBytes, Ptr};
+use crate::fork::Lock;
 use crate::torch::own_workspace;
 
 /// Bytes of one entry of the heuristics' answer: algorithm (64), workspace (8),
@@ -137,18 +139,26 @@ pub(crate) fn cublasLtMatrixLayoutInit_internal(
     SUCCESS
 }
 
+const NAMES: [&CStr; 3] = [
+    c"libcublasLt.so.13",
+    c"libcublasLt.so.12",
+    c"libcublasLt.so.11",
+];
+
 pub(crate) fn cublasLtGetVersion() -> usize {
-    let names = [
-        c"libcublasLt.so.13",
-        c"libcublasLt.so.12",
-        c"libcublasLt.so.11",
-    ];
-    real::number(&names, c"cublasLtGetVersion")
+    real::number(&NAMES, c"cublasLtGetVersion")
         .unwrap_or_else(|| (cuda_part(0) * 10000 + cuda_part(1) * 100) as usize)
 }
 
+/// The real `cublasGetProperty` calls this function, so this one must not depend on it.
+pub(crate) fn cublasLtGetProperty(kind: i32, value: Out<i32>) -> i32 {
+    let version = real::property(&NAMES, c"cublasLtGetProperty", kind);
+    value.set(version.unwrap_or_else(|| cuda_part(kind)));
+    SUCCESS
+}
+
 pub(crate) use super::cublas::{
-    cublasGetCudartVersion as cublasLtGetCudartVersion, cublasGetProperty as cublasLtGetProperty,
+    cublasGetCudartVersion as cublasLtGetCudartVersion,
     cublasGetStatusName as cublasLtGetStatusName, cublasGetStatusName as cublasLtGetStatusString,
 };
 
@@ -157,10 +167,10 @@ pub(crate) use super::cublas::{
 
 type Attributes = BTreeMap<(Ptr, i32), Vec<u8>>;
 
-static ATTRIBUTES: Mutex<Attributes> = Mutex::new(BTreeMap::new());
+static ATTRIBUTES: Lock<Attributes> = Lock::new(BTreeMap::new());
 
 fn attributes() -> MutexGuard<'static, Attributes> {
-    ATTRIBUTES.lock().unwrap_or_else(PoisonError::into_inner)
+    ATTRIBUTES.lock()
 }
 
 pub(crate) fn set_attribute(of: Ptr, attribute: i32, value: &[u8], _size: usize) -> i32 {

@@ -29,6 +29,7 @@ pub(crate) use super::kernel::{
     occupancy as cuOccupancyMaxActiveBlocksPerMultiprocessor,
     occupancy_flags as cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     potential_block as cuOccupancyMaxPotentialBlockSize, same_handle as cuKernelGetFunction,
+    same_handle as cuLibraryGetModule,
 };
 pub(crate) use super::memory::{
     address_range as cuMemGetAddressRange_v2, create as cuMemCreate,
@@ -54,6 +55,11 @@ pub(crate) use super::memory::{
     set_access as cuMemSetAccess, set_current_pool as cuDeviceSetMemPool,
     set_graph_memory as cuDeviceSetGraphMemAttribute, set_pool_attribute as cuMemPoolSetAttribute,
     trim_pool as cuMemPoolTrimTo, unmap as cuMemUnmap, unreserve as cuMemAddressFree,
+};
+pub(crate) use super::modules::{
+    load as cuModuleLoadData, load as cuModuleLoadFatBinary, load_file as cuModuleLoad,
+    load_library as cuLibraryLoadData, load_library_file as cuLibraryLoadFromFile,
+    load_with_options as cuModuleLoadDataEx, unload as cuLibraryUnload, unload as cuModuleUnload,
 };
 pub(crate) use super::stream::{
     begin as cuStreamBeginCapture_v2, begin_plain as cuStreamBeginCapture,
@@ -254,15 +260,42 @@ fn device_of(context: Ptr) -> Result<usize, i32> {
     known.then(|| device - 1).ok_or(code::INVALID_CONTEXT)
 }
 
+/// The device of a thread, and whether its context is current.
+type Binding = (usize, bool);
+
 thread_local! {
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Bindings below the current one.
+    static STACK: RefCell<Vec<Binding>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps the thread's device for a later pop. A thread that ends keeps none any more.
-fn push_current() -> Result<(), i32> {
+fn binding() -> Binding {
+    (current(), machine::is_bound())
+}
+
+fn bind((device, bound): Binding) {
+    set_current(device);
+    machine::set_bound(bound);
+}
+
+/// Makes the context of a device current, and keeps the thread's binding for a later pop.
+fn push(device: usize) -> Result<(), i32> {
+    let before = binding();
+    enter(device)?;
+    // A thread that ends has no stack any more.
     STACK
-        .try_with(|stack| stack.borrow_mut().push(current()))
+        .try_with(|stack| stack.borrow_mut().push(before))
         .map_err(|_| code::INVALID_CONTEXT)
+}
+
+/// Takes the current context off the stack. What `cuCtxSetCurrent` put on an empty stack is its top.
+fn pop() -> Result<(), i32> {
+    let before = STACK.try_with(|stack| stack.borrow_mut().pop());
+    match before.ok().flatten() {
+        Some(before) => bind(before),
+        None if machine::is_bound() => machine::set_bound(false),
+        None => return Err(code::INVALID_CONTEXT),
+    }
+    Ok(())
 }
 
 fn enter(device: usize) -> Result<(), i32> {
@@ -280,9 +313,9 @@ pub(crate) fn cuDevicePrimaryCtxGetState(device: i32, _flags: Out<u32>, active: 
 }
 
 pub(crate) fn cuDevicePrimaryCtxRetain(out: Out<Ptr>, device: i32) -> i32 {
-    let before = current();
+    let before = binding();
     let entered = enter(device.max(0) as usize);
-    set_current(before);
+    bind(before);
     status(entered.map(|()| out.set(context_of(device))))
 }
 
@@ -301,16 +334,27 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags(_device: i32, _flags: u32) -> i32 {
 
 pub(crate) use cuDevicePrimaryCtxSetFlags as cuDevicePrimaryCtxSetFlags_v2;
 
+/// The context of this thread's device, whether it is current or not; null if it was never opened.
+fn context_of_thread() -> Result<Ptr, i32> {
+    let device = current() as i32;
+    let open = machine()?.physical(device).is_ok_and(machine::has_context);
+    Ok(if open { context_of(device) } else { Ptr::NULL })
+}
+
 pub(crate) fn cuCtxGetCurrent(out: Out<Ptr>) -> i32 {
-    status(machine().map(|machine| {
-        let device = current() as i32;
-        let open = machine.physical(device).is_ok_and(machine::has_context);
-        out.set(if open { context_of(device) } else { Ptr::NULL });
+    status(context_of_thread().map(|context| {
+        out.set(if machine::is_bound() {
+            context
+        } else {
+            Ptr::NULL
+        });
     }))
 }
 
 pub(crate) fn cuCtxSetCurrent(context: Ptr) -> i32 {
     if context.is_null() {
+        // CUDA pops the top of the stack, and accepts an empty one.
+        let _ = pop();
         return code::SUCCESS;
     }
     status(device_of(context).and_then(enter))
@@ -325,32 +369,20 @@ pub(crate) fn cuCtxGetDevice_v2(out: Out<i32>, context: Ptr) -> i32 {
 }
 
 pub(crate) fn cuCtxPushCurrent(context: Ptr) -> i32 {
-    status(device_of(context).and_then(|device| {
-        push_current()?;
-        enter(device)
-    }))
+    status(device_of(context).and_then(push))
 }
 
 pub(crate) use cuCtxPushCurrent as cuCtxPushCurrent_v2;
 
 pub(crate) fn cuCtxPopCurrent(out: Out<Ptr>) -> i32 {
-    out.set(context_of(current() as i32));
-    let before = STACK.try_with(|stack| stack.borrow_mut().pop());
-    let Some(before) = before.ok().flatten() else {
-        return code::INVALID_CONTEXT;
-    };
-    set_current(before);
-    code::SUCCESS
+    let context = context_of(current() as i32);
+    status(pop().map(|()| out.set(context)))
 }
 
 pub(crate) use cuCtxPopCurrent as cuCtxPopCurrent_v2;
 
 pub(crate) fn cuCtxCreate(out: Out<Ptr>, _flags: u32, device: i32) -> i32 {
-    status(enter(device.max(0) as usize).and_then(|()| {
-        push_current()?;
-        out.set(context_of(device));
-        Ok(())
-    }))
+    status(push(device.max(0) as usize).map(|()| out.set(context_of(device))))
 }
 
 pub(crate) use cuCtxCreate as cuCtxCreate_v2;
@@ -400,11 +432,11 @@ pub(crate) fn cuCtxSetLimit(_limit: i32, _value: usize) -> i32 {
 }
 
 pub(crate) fn cuStreamGetCtx(_stream: Ptr, out: Out<Ptr>) -> i32 {
-    cuCtxGetCurrent(out)
+    status(context_of_thread().map(|context| out.set(context)))
 }
 
-pub(crate) fn cuStreamGetCtx_v2(_stream: Ptr, out: Out<Ptr>, _green: Out<Ptr>) -> i32 {
-    cuCtxGetCurrent(out)
+pub(crate) fn cuStreamGetCtx_v2(stream: Ptr, out: Out<Ptr>, _green: Out<Ptr>) -> i32 {
+    cuStreamGetCtx(stream, out)
 }
 
 // Memory, copies and fills.

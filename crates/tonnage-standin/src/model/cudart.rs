@@ -52,6 +52,10 @@ pub(crate) use super::memory::{
     set_current_pool as cudaDeviceSetMemPool, set_graph_memory as cudaDeviceSetGraphMemAttribute,
     set_pool_attribute as cudaMemPoolSetAttribute, trim_pool as cudaMemPoolTrimTo,
 };
+pub(crate) use super::modules::{
+    load_library as cudaLibraryLoadData, load_library_file as cudaLibraryLoadFromFile,
+    unload as cudaLibraryUnload,
+};
 pub(crate) use super::stream::{
     begin as cudaStreamBeginCapture, begin_to_graph as cudaStreamBeginCaptureToGraph,
     callback as cudaStreamAddCallback, capture_info_runtime as cudaStreamGetCaptureInfo,
@@ -102,6 +106,12 @@ pub(crate) fn cudaPeekAtLastError() -> i32 {
 /// the stand-in can answer with.
 pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[
     (0, "cudaSuccess", "CUDA_SUCCESS", "no error"),
+    (
+        13,
+        "cudaErrorInvalidSymbol",
+        "CUDA_ERROR_UNKNOWN",
+        "invalid device symbol",
+    ),
     (
         1,
         "cudaErrorInvalidValue",

@@ -7,25 +7,26 @@
 //! stays unmodelled and is named to the user.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::cublas::cuda_part;
 use super::cudnn::real;
 use crate::ffi::{Out, OutArray, Ptr};
+use crate::fork::Lock;
 use crate::recorder::static_text;
 
 const SUCCESS: i32 = 0;
 
-static POINTER_MODES: Mutex<BTreeMap<Ptr, i32>> = Mutex::new(BTreeMap::new());
+static POINTER_MODES: Lock<BTreeMap<Ptr, i32>> = Lock::new(BTreeMap::new());
 /// Rows, columns and non-zeros of the matrices that are described now.
-static SIZES: Mutex<BTreeMap<Ptr, [i64; 3]>> = Mutex::new(BTreeMap::new());
+static SIZES: Lock<BTreeMap<Ptr, [i64; 3]>> = Lock::new(BTreeMap::new());
 
 fn modes() -> MutexGuard<'static, BTreeMap<Ptr, i32>> {
-    POINTER_MODES.lock().unwrap_or_else(PoisonError::into_inner)
+    POINTER_MODES.lock()
 }
 
 fn sizes() -> MutexGuard<'static, BTreeMap<Ptr, [i64; 3]>> {
-    SIZES.lock().unwrap_or_else(PoisonError::into_inner)
+    SIZES.lock()
 }
 
 pub(crate) fn on_host(handle: Ptr) -> bool {

@@ -7,18 +7,18 @@
 //! register at start-up: only addresses are kept, and images are read when somebody asks.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use crate::ffi::{Plain, Ptr};
+use crate::fork::Lock;
 
 /// What a fat binary and the images in it begin with.
 const WRAPPER: u32 = 0x4662_43b1;
-const CONTAINER: u32 = 0xba55_ed50;
+pub(super) const CONTAINER: u32 = 0xba55_ed50;
 /// Kinds of images: portable code, and code of one architecture.
-const PORTABLE: u16 = 1;
-const NATIVE: u16 = 2;
+pub(super) const PORTABLE: u16 = 1;
+pub(super) const NATIVE: u16 = 2;
 /// More images than any binary has; what is longer is not read on.
-const MAX_IMAGES: usize = 256;
+pub(super) const MAX_IMAGES: usize = 256;
 
 /// What a compiler puts before a fat binary: a mark, a version and the address of the container.
 #[derive(Debug)]
@@ -45,6 +45,32 @@ impl FatBinary {
     /// stays where it is for as long as this value.
     pub unsafe fn new(wrapper: *const FatBinaryWrapper) -> Self {
         Self(wrapper)
+    }
+
+    /// The container at an address, whole, with or without its wrapper; `None` if it is not a fat binary.
+    ///
+    /// # Safety
+    /// `address` points to at least eight bytes or to a text with a zero at its end; where it points to a fat binary,
+    /// that is whole and is not changed for as long as the result is used.
+    pub(super) unsafe fn container_at<'a>(address: *const u8) -> Option<&'a [u8]> {
+        let marks = |address: *const u8, mark: u32| {
+            let mut bytes = mark.to_le_bytes().into_iter().enumerate();
+            // SAFETY: promised by the caller; a text ends with a zero, which no mark has.
+            bytes.all(|(at, byte)| unsafe { *address.add(at) } == byte)
+        };
+        let mut address = address;
+        if marks(address, WRAPPER) {
+            // SAFETY: promised by the caller: it is a wrapper.
+            address = unsafe { address.cast::<FatBinaryWrapper>().read_unaligned() }.container;
+        }
+        if address.is_null() || !marks(address, CONTAINER) {
+            return None;
+        }
+        let container = Container(address);
+        let length = head_and(container.read::<u16>(6).into(), container.read(8))?;
+        isize::try_from(length).ok()?;
+        // SAFETY: promised by the caller: a container has as many bytes as its head names.
+        Some(unsafe { std::slice::from_raw_parts(address, length) })
     }
 
     /// Kind and architecture of each image; none if it is not a fat binary.
@@ -99,7 +125,7 @@ struct Images {
     is_sorted: bool,
 }
 
-static IMAGES: Mutex<Images> = Mutex::new(Images {
+static IMAGES: Lock<Images> = Lock::new(Images {
     binaries: BTreeMap::new(),
     kernels: Vec::new(),
     is_sorted: true,
@@ -108,20 +134,20 @@ static IMAGES: Mutex<Images> = Mutex::new(Images {
 /// A handle for a fat binary.
 pub(super) fn register_binary(binary: FatBinary) -> Ptr {
     let handle = Ptr::fresh();
-    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut images = IMAGES.lock();
     images.binaries.insert(handle.0, binary);
     handle
 }
 
 /// A fat binary is gone with its library.
 pub(super) fn unregister_binary(handle: Ptr) {
-    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut images = IMAGES.lock();
     images.binaries.remove(&handle.0);
 }
 
 /// A kernel of a fat binary, by the address that programs know it by.
 pub(super) fn register_kernel(handle: Ptr, host: Ptr) {
-    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut images = IMAGES.lock();
     images.kernels.push((host.0, handle.0));
     images.is_sorted = false;
 }
@@ -141,7 +167,7 @@ pub(super) enum Image {
 
 /// The image of a kernel that a device would take.
 pub(super) fn of(kernel: Ptr, device: i32) -> Image {
-    let mut images = IMAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut images = IMAGES.lock();
     if !images.is_sorted {
         images.kernels.sort_unstable();
         images.is_sorted = true;

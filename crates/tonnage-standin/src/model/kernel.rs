@@ -5,21 +5,26 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use crate::costs;
-use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field, guard};
+use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field, guard, unmodelled_name};
+use crate::fork::Lock;
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 use crate::region::Region;
+use crate::torch::is_in_handshake;
 
 use super::images::{self, Image};
+use super::modules;
 
 /// What every kernel is reported to use: little enough for full occupancy.
 const REGISTERS: i32 = 32;
 const THREADS: i32 = 1024;
 
 pub(crate) fn launch(stream: Ptr) -> i32 {
+    if is_in_handshake() {
+        return code::SUCCESS;
+    }
     status(use_current().map(|_| {
         super::stream::note_work(stream);
         recorder::report_launch();
@@ -35,14 +40,16 @@ pub(crate) fn launch_runtime(
     _shared: usize,
     stream: Ptr,
 ) -> i32 {
-    super::attention::launched(kernel, grid, arguments);
+    if !is_in_handshake() {
+        super::attention::launched(kernel, grid, arguments);
+    }
     launch(stream)
 }
 
 /// Called by the driver's functions, with the place of the arguments' addresses.
 pub(crate) fn launch_driver(kernel: Ptr, grid: [u32; 3], arguments: Ptr, stream: Ptr) -> i32 {
     let answer = launch(stream);
-    if answer == code::SUCCESS {
+    if answer == code::SUCCESS && !is_in_handshake() {
         tell_watcher(kernel, grid, arguments);
     }
     answer
@@ -67,10 +74,10 @@ struct Watched {
     kernels: BTreeSet<usize>,
 }
 
-static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
+static WATCHED: Lock<Option<Watched>> = Lock::new(None);
 
 fn watched<R>(act: impl FnOnce(&mut Watched) -> R) -> R {
-    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut watched = WATCHED.lock();
     act(watched.get_or_insert_default())
 }
 
@@ -146,38 +153,72 @@ pub(crate) fn pop_configuration(
     code::SUCCESS
 }
 
-/// Variables of fat binaries: the host's name for them, their memory and size.
-static VARIABLES: Mutex<BTreeMap<usize, (usize, usize)>> = Mutex::new(BTreeMap::new());
-
-pub(crate) fn register_variable(host: Ptr, size: usize) {
-    let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    variables.insert(host.0, (0, size));
+/// What names a variable: its address on the host, or a module and its name there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Host(usize),
+    Module(usize, Vec<u8>),
 }
 
-/// Memory for a variable, readable and zero; made when first asked for.
-fn variable(host: Ptr) -> (usize, usize) {
-    let mut variables = VARIABLES.lock().unwrap_or_else(PoisonError::into_inner);
-    let (address, size) = variables.entry(host.0).or_insert((0, 4096));
-    if *address == 0 {
-        let memory = vec![0_u64; size.div_ceil(8).max(1)].leak();
-        *address = memory.as_mut_ptr() as usize;
+/// A variable of the device; its memory is on the host and is made at its first use.
+#[derive(Clone, Copy)]
+struct Variable {
+    address: usize,
+    size: usize,
+}
+
+static VARIABLES: Lock<BTreeMap<Name, Variable>> = Lock::new(BTreeMap::new());
+
+/// The size that is reported for a variable whose true size is not known.
+const UNKNOWN_SIZE: usize = 4096;
+/// The memory of such a variable: a program copies the true size, whatever was reported.
+const ROOM: usize = 256 << 20;
+const PAGE: usize = 4096;
+
+pub(crate) fn register_variable(host: Ptr, size: usize) {
+    let mut variables = VARIABLES.lock();
+    variables.insert(Name::Host(host.0), Variable { address: 0, size });
+}
+
+/// Zeroed memory for a variable, kept for good. It begins a page, as CUDA aligns variables to 256 bytes, and behind it
+/// is a page that cannot be written: what is too long ends the program and does not damage it.
+fn make_room(size: usize) -> Answer<usize> {
+    let pages = size.max(1).checked_next_multiple_of(PAGE);
+    let length = pages.and_then(|pages| pages.checked_add(PAGE));
+    let length = length.ok_or(code::OUT_OF_MEMORY)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh mapping, which nothing refers to.
+    let memory = unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(code::OUT_OF_MEMORY);
     }
-    (*address, *size)
+    // SAFETY: the last page of that mapping.
+    unsafe { libc::mprotect(memory.byte_add(length - PAGE), PAGE, libc::PROT_NONE) };
+    Ok(memory as usize)
+}
+
+fn variable(host: Ptr) -> Answer<Variable> {
+    let mut variables = VARIABLES.lock();
+    let found = variables.get_mut(&Name::Host(host.0));
+    let variable = found.ok_or(code::INVALID_SYMBOL)?;
+    if variable.address == 0 {
+        variable.address = make_room(variable.size)?;
+    }
+    Ok(*variable)
 }
 
 pub(crate) fn symbol_address(out: Out<u64>, symbol: Ptr) -> i32 {
-    out.set(variable(symbol).0 as u64);
-    code::SUCCESS
+    status(variable(symbol).map(|variable| out.set(variable.address as u64)))
 }
 
 pub(crate) fn symbol_size(out: Out<usize>, symbol: Ptr) -> i32 {
-    out.set(variable(symbol).1);
-    code::SUCCESS
+    status(variable(symbol).map(|variable| out.set(variable.size)))
 }
 
 /// A part of a variable, for copies to and from it; an error if the variable is smaller.
 pub(crate) fn symbol(symbol: Ptr, offset: usize, length: usize) -> Answer<Region> {
-    let (address, size) = variable(symbol);
+    let Variable { address, size } = variable(symbol)?;
     // SAFETY: memory of our own of this size, which is kept for good and read and written only by copies.
     let all = unsafe { Region::new(Ptr(address), size) };
     all.part(offset, length).ok_or(code::INVALID_VALUE)
@@ -191,13 +232,36 @@ pub(crate) fn module_variable(
     name: Option<&CStr>,
 ) -> i32 {
     let name = name.unwrap_or_default().to_bytes();
-    let key = name.iter().fold(module.0, |key, &byte| {
-        key.rotate_left(5) ^ usize::from(byte)
-    });
-    let (address, length) = variable(Ptr(key));
-    out.set(address as u64);
-    size.set(length);
-    code::SUCCESS
+    status(variable_of_module(module, name).map(|variable| {
+        out.set(variable.address as u64);
+        size.set(variable.size);
+    }))
+}
+
+fn variable_of_module(module: Ptr, name: &[u8]) -> Answer<Variable> {
+    let key = Name::Module(module.0, name.to_owned());
+    let mut variables = VARIABLES.lock();
+    if let Some(variable) = variables.get(&key) {
+        return Ok(*variable);
+    }
+    let (size, room) = match modules::variable(module, name) {
+        modules::Variable::Sized(size) => (size, size),
+        modules::Variable::Missing => return Err(code::NOT_FOUND),
+        modules::Variable::Unknown => {
+            unmodelled_name("cuModuleGetGlobal_v2");
+            (UNKNOWN_SIZE, ROOM)
+        }
+    };
+    let address = make_room(room)?;
+    let variable = Variable { address, size };
+    variables.insert(key, variable);
+    Ok(variable)
+}
+
+/// A module is unloaded: its variables have no names any more.
+pub(super) fn forget_variables(module: Ptr) {
+    let mut variables = VARIABLES.lock();
+    variables.retain(|name, _| !matches!(name, Name::Module(of, _) if *of == module.0));
 }
 
 pub(crate) fn kernel_name(out: Out<Ptr>) -> i32 {

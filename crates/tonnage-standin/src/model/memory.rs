@@ -227,6 +227,17 @@ fn place(address: u64) -> Answer<Place> {
     )
 }
 
+/// A page of this thread's device in which nothing is allocated and whose values are kept.
+pub(crate) fn scratch_page() -> Option<u64> {
+    let machine = machine().ok()?;
+    let device = machine.physical(current() as i32).ok()?;
+    let (first, span) = machine.addresses(device);
+    let mut pages = [first + span - values::SCRATCH, first + span / 2, first].into_iter();
+    pages.find(|&page| {
+        values::keeps_page(page) && place(page).is_ok_and(|place| matches!(place, Place::Unknown))
+    })
+}
+
 pub(crate) fn pointer_attributes(out: OutBytes<24>, address: Ptr) -> i32 {
     status(place(address.0 as u64).map(|place| {
         let address = address.0 as u64;

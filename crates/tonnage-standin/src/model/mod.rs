@@ -30,10 +30,11 @@ pub(crate) mod images;
 mod kernel;
 pub(crate) mod lag;
 mod memory;
+pub(crate) mod modules;
 pub(crate) mod nccl;
 mod nccl_buffers;
 pub(crate) mod nvml;
 mod stream;
 
-pub(crate) use memory::pinned_range;
+pub(crate) use memory::{pinned_range, scratch_page};
 pub(crate) use stream::{capturing, set_lag};

@@ -7,13 +7,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::cudnn::real;
 use super::{memory, nccl_buffers, stream};
 use crate::exchange::{self, Kind, Operator, Place, Request, Type};
 use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
+use crate::fork::Lock;
 use crate::machine::{current, machine, use_current};
 use crate::recorder::{remark_note, static_text};
 use crate::region::Region;
@@ -36,12 +37,12 @@ pub(super) struct Communicator {
     splits: u64,
 }
 
-static COMMUNICATORS: Mutex<BTreeMap<Ptr, Communicator>> = Mutex::new(BTreeMap::new());
+static COMMUNICATORS: Lock<BTreeMap<Ptr, Communicator>> = Lock::new(BTreeMap::new());
 /// Windows: the memory each was registered for.
-static WINDOWS: Mutex<BTreeMap<Ptr, Ptr>> = Mutex::new(BTreeMap::new());
+static WINDOWS: Lock<BTreeMap<Ptr, Ptr>> = Lock::new(BTreeMap::new());
 
 fn communicators() -> MutexGuard<'static, BTreeMap<Ptr, Communicator>> {
-    COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner)
+    COMMUNICATORS.lock()
 }
 
 fn of(comm: Ptr) -> Option<Communicator> {
@@ -339,14 +340,14 @@ pub(crate) fn ncclCommWindowRegister(
     _flags: i32,
 ) -> i32 {
     let handle = Ptr::fresh();
-    let mut windows = WINDOWS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut windows = WINDOWS.lock();
     windows.insert(handle, buffer);
     window.set(handle);
     SUCCESS
 }
 
 pub(crate) fn ncclWinGetUserPtr(_comm: Ptr, window: Ptr, out: Out<Ptr>) -> i32 {
-    let windows = WINDOWS.lock().unwrap_or_else(PoisonError::into_inner);
+    let windows = WINDOWS.lock();
     out.set(windows.get(&window).copied().unwrap_or_default());
     SUCCESS
 }
@@ -472,10 +473,10 @@ fn request(kind: Kind, send: Region, receive: Region, stream: Ptr) -> Request {
 
 // Operators of the program's, by their number: what each multiplies by.
 
-static FACTORS: Mutex<BTreeMap<i32, f64>> = Mutex::new(BTreeMap::new());
+static FACTORS: Lock<BTreeMap<i32, f64>> = Lock::new(BTreeMap::new());
 
 fn factors() -> MutexGuard<'static, BTreeMap<i32, f64>> {
-    FACTORS.lock().unwrap_or_else(PoisonError::into_inner)
+    FACTORS.lock()
 }
 
 /// An operator by its number, and the number that all ranks have for it.

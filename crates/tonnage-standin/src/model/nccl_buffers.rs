@@ -9,10 +9,10 @@
 //! which is told and not charged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use super::nccl::Communicator;
 use crate::exchange::Kind;
+use crate::fork::Lock;
 use crate::machine::machine;
 use crate::recorder::remark_note;
 
@@ -183,14 +183,14 @@ struct Used {
 }
 
 /// By name and rank.
-static USED: Mutex<BTreeMap<(u64, usize), Used>> = Mutex::new(BTreeMap::new());
+static USED: Lock<BTreeMap<(u64, usize), Used>> = Lock::new(BTreeMap::new());
 
 /// Notes that a communicator is used, and tells how much those of the fullest device take if that is more than before.
 pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
     if communicator.ranks < 2 {
         return;
     }
-    let mut all = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = USED.lock();
     let key = (communicator.name, communicator.rank);
     let used = all.entry(key).or_default();
     let before = used.uses.clone();
@@ -221,7 +221,7 @@ pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
 
 /// What a communicator had is given back; the most that there was stays what was told.
 pub(super) fn forget(communicator: &Communicator) {
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut used = USED.lock();
     used.remove(&(communicator.name, communicator.rank));
 }
 

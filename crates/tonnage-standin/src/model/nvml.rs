@@ -8,10 +8,10 @@
 use tonnage_capture::DeviceProfile;
 
 use std::ffi::CStr;
-use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Plain, Ptr};
+use crate::fork::{Lazy, Lock};
 use crate::machine::{self, accounts, machine};
 use crate::recorder;
 
@@ -337,8 +337,8 @@ const POWER_LIMIT: u32 = 300_000;
 
 /// Tells, once for each, that the program asked for something that a dry run makes up.
 fn made_up(what: &'static str) {
-    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    static TOLD: Lock<Vec<&str>> = Lock::new(Vec::new());
+    let mut told = TOLD.lock();
     if !told.contains(&what) {
         told.push(what);
         recorder::remark_note(format!("{{\"made_up\": \"{what}\"}}").as_bytes());
@@ -404,8 +404,8 @@ pub(crate) fn nvmlDeviceGetPowerUsage(handle: Ptr, out: Out<u32>) -> i32 {
 
 /// Millijoules: what an idle device has drawn since it was first asked.
 pub(crate) fn nvmlDeviceGetTotalEnergyConsumption(handle: Ptr, out: Out<u64>) -> i32 {
-    static FIRST: OnceLock<Instant> = OnceLock::new();
-    let since = FIRST.get_or_init(Instant::now).elapsed();
+    static FIRST: Lazy<Instant> = Lazy::new();
+    let since = FIRST.get_or_find(Instant::now).elapsed();
     let joules = since.as_millis() as u64 * u64::from(POWER) / 1000;
     invent(handle, "energy", &out, joules)
 }

@@ -8,14 +8,15 @@
 //! which torch's trace shows) and capture: a stream that captures pulls others
 //! in through events, and the end of the capture ends it for all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::lag::{self, Lag};
 use crate::exchange;
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
 use crate::foreign;
+use crate::fork::Lock;
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
 /// Time that is reported between two events. A kernel takes no time
@@ -53,6 +54,8 @@ struct Streams {
     graphs: BTreeMap<Ptr, Graph>,
     /// Running captures: number to the graph it makes and the stream that began it.
     captures: BTreeMap<u64, (Ptr, Ptr)>,
+    /// Those of them in which something was called that cannot be captured.
+    invalidated: BTreeSet<u64>,
     next_capture: u64,
     objects: BTreeMap<Ptr, UserObject>,
     /// How far streams are behind the host, where they are.
@@ -61,7 +64,7 @@ struct Streams {
     held: Held,
 }
 
-/// Events that are not done at once: see [`tonnage_hold`].
+/// Events that are not done at once: see [`tonnage_hold_stream`].
 #[derive(Default)]
 struct Held {
     streams: BTreeMap<Ptr, HeldStream>,
@@ -101,19 +104,18 @@ impl Held {
     }
 }
 
-/// Set by the first [`tonnage_hold`]: before it, no event need be remembered.
+/// Set by the first [`tonnage_hold_stream`]: before it, no event need be remembered.
 static HOLDING: AtomicBool = AtomicBool::new(false);
 
 /// Set by [`set_lag`], where streams are behind.
 static BEHIND: AtomicBool = AtomicBool::new(false);
 
-static STREAMS: Mutex<Option<Streams>> = Mutex::new(None);
+static STREAMS: Lock<Option<Streams>> = Lock::new(None);
 /// How many captures run, so that the usual answer (none) needs no lock.
 static CAPTURING: AtomicUsize = AtomicUsize::new(0);
 
 fn with<R>(act: impl FnOnce(&mut Streams) -> R) -> R {
-    let mut streams: MutexGuard<'_, Option<Streams>> =
-        STREAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut streams: MutexGuard<'_, Option<Streams>> = STREAMS.lock();
     act(streams.get_or_insert_default())
 }
 
@@ -213,8 +215,13 @@ fn machine_status() -> i32 {
     status(machine().map(|_| ()))
 }
 
-/// Waits for a stream: other ranks keep it busy, or it is behind.
+/// Waits for a stream: other ranks keep it busy, or it is behind. A stream that captures cannot be waited for, and its
+/// capture is void.
 pub(crate) fn wait_for_stream(stream: Ptr) -> i32 {
+    if let Some((capture, _)) = info(stream) {
+        with(|streams| streams.invalidated.insert(capture));
+        return code::CAPTURE_UNSUPPORTED;
+    }
     exchange::finish_stream(stream);
     if is_behind() {
         with(|streams| streams.lag.wait_for_stream(key(stream)));
@@ -402,7 +409,7 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
 /// whether work is done. Events recorded on a held stream are not done until
 /// somebody waits for them or for a later one, or the stream is let go.
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn tonnage_hold(stream: Ptr, hold: bool) {
+pub(crate) extern "C" fn tonnage_hold_stream(stream: Ptr, hold: bool) {
     crate::ffi::guard((), || {
         with(|streams| {
             HOLDING.store(true, Ordering::Relaxed);
@@ -473,6 +480,9 @@ pub(crate) fn end(stream: Ptr, out: Out<Ptr>) -> i32 {
             }
         }
         CAPTURING.fetch_sub(1, Ordering::Relaxed);
+        if streams.invalidated.remove(&capture) {
+            return Err(code::CAPTURE_INVALIDATED);
+        }
         out.set(graph);
         Ok(())
     }))

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use tonnage_analysis::check::{Budget, CommandLine, Config, Limits, Lock, SCHEMA_VERSION, Size};
 
-use crate::commands::recording::Output;
-use crate::output::{hinted, parse_bytes};
+use crate::commands::recording::{Output, plain};
+use crate::output::{hinted, parse_bytes, print_err};
 
 pub(super) const CONFIG: &str = "tonnage.toml";
 pub(super) const PYPROJECT: &str = "pyproject.toml";
@@ -49,7 +49,7 @@ pub(super) fn read_config(path: &Path) -> Result<Config> {
                 path.display(),
                 error.to_string().trim_end()
             ),
-            "a budget has name, run, gpu, and any of gpus, capacity, peak, reserved, growth",
+            "a budget has name, run, gpu, and any of gpus, capacity, margin, peak_allocated, reserved, growth",
         )
     };
     let is_pyproject = path.file_name().is_some_and(|name| name == PYPROJECT);
@@ -123,19 +123,44 @@ pub(super) fn write_lock(path: &Path, lock: &Lock) -> Result<()> {
 }
 
 pub(super) fn limits(budget: &Budget) -> Result<Limits> {
-    let read = |key: &str, size: &Option<Size>| match size {
-        None => Ok(None),
-        Some(size) => bytes_of(size).map(Some).map_err(|why| {
-            hinted(
-                format!("{key} of budget {}: {why}", budget.name),
-                "e.g. \"36 GiB\"",
-            )
-        }),
+    let read = |key, size: &Option<Size>| read_size(budget, key, size.as_ref());
+    let peak = match (&budget.peak_allocated, &budget.peak) {
+        (Some(_), Some(_)) => {
+            return Err(hinted(
+                format!("budget {} has peak and peak_allocated", budget.name),
+                "remove peak, the older name",
+            ));
+        }
+        (None, Some(_)) => {
+            print_err(&format!(
+                "note: `peak` of budget {} is the older name of `peak_allocated`",
+                plain(&budget.name)
+            ));
+            read("peak", &budget.peak)?
+        }
+        (limit, None) => read("peak_allocated", limit)?,
     };
     Ok(Limits {
-        peak: read("peak", &budget.peak)?,
+        peak,
         reserved: read("reserved", &budget.reserved)?,
         growth: read("growth", &budget.growth)?,
+    })
+}
+
+/// Bytes that must stay free on the GPU of a budget.
+pub(super) fn margin(budget: &Budget) -> Result<Option<u64>> {
+    read_size(budget, "margin", budget.margin.as_ref())
+}
+
+fn read_size(budget: &Budget, key: &str, size: Option<&Size>) -> Result<Option<u64>> {
+    let Some(size) = size else {
+        return Ok(None);
+    };
+    bytes_of(size).map(Some).map_err(|why| {
+        hinted(
+            format!("{key} of budget {}: {why}", budget.name),
+            "e.g. \"36 GiB\"",
+        )
     })
 }
 
@@ -193,6 +218,8 @@ mod tests {
             gpu: "a100-40gb".to_owned(),
             gpus: 1,
             capacity: None,
+            margin: None,
+            peak_allocated: None,
             peak: None,
             reserved: None,
             growth: None,

@@ -16,7 +16,6 @@ use crate::commands::gpus;
 use crate::commands::recording::Output;
 use crate::output::{Answer, HINT, Reply, hinted, print_err};
 
-const DEFAULT_GPU: &str = "h100-80gb";
 const DEFAULT_COMMAND: &str = "python train.py";
 
 pub(super) fn run(options: &CheckOptions) -> Result<Reply> {
@@ -29,8 +28,10 @@ pub(super) fn run(options: &CheckOptions) -> Result<Reply> {
         ));
     }
     let catalogue = Catalogue::embedded();
-    let gpu = options.gpu.as_deref().unwrap_or(DEFAULT_GPU);
-    let gpu = gpus::find(&catalogue, gpu)?;
+    let named = options.gpu.clone();
+    let named = named.or_else(|| std::env::var("TONNAGE_GPU").ok());
+    let name = gpus::name_of(named.as_deref(), Path::new("."))?;
+    let gpu = gpus::find(&catalogue, &name)?;
     let command = match options.names.as_slice() {
         [] => None,
         words => Some(words),
@@ -81,7 +82,7 @@ gpu = {}
 # capacity = \"24 GiB\"   # another size than the catalogue's
 #
 # Limits. Without one, a figure must not rise above the accepted one.
-# peak = \"20 GiB\"       # the most that is allocated
+# peak_allocated = \"20 GiB\"  # the most that is allocated
 # reserved = \"22 GiB\"   # the most that PyTorch reserves
 # growth = \"0 B\"        # what each step leaves allocated
 ",

@@ -26,7 +26,7 @@ use tonnage_gpus::Catalogue;
 use tonnage_run::{Job, Options, RunError, dry_run};
 
 use self::config::{
-    LOCK, capacity, find_config, limits, read_config, read_lock, words, write_lock,
+    LOCK, capacity, find_config, limits, margin, read_config, read_lock, words, write_lock,
 };
 #[cfg(feature = "schema")]
 pub(crate) use self::render::All;
@@ -35,7 +35,7 @@ use super::recording::plain;
 use super::run::{Screen, job_of};
 use crate::Surroundings;
 use crate::arguments::{CheckFormat, CheckOptions};
-use crate::output::{Answer, Form, HINT, Reply, hinted, print_err};
+use crate::output::{Answer, Form, HINT, Reply, bytes, hinted, print_err};
 
 pub(crate) fn run(
     options: &CheckOptions,
@@ -68,7 +68,8 @@ pub(crate) fn run(
     // Before anything runs: what is wrong in the last budget is found out now.
     let mut described = Vec::new();
     for budget in config.budgets.iter().filter(wanted) {
-        let (job, machine) = describe(budget, surroundings)?;
+        let (job, mut machine) = describe(budget, surroundings)?;
+        options.effects.apply(&mut machine);
         described.push((budget, limits(budget)?, job, machine));
     }
     let mut all = Vec::new();
@@ -151,6 +152,7 @@ fn describe(budget: &Budget, surroundings: &Surroundings) -> Result<(Job, Option
     let mut options = Options::new(gpu.clone());
     options.gpus = budget.gpus;
     options.capacity = capacity(budget)?;
+    options.margin = margin(budget)?;
     // A budget asks whether it fits; by how much it does not is for `tonnage run`.
     options.stop_at_oom = true;
     options.forward_signals = surroundings.forward_signals;
@@ -202,6 +204,18 @@ fn check(
     });
     match verdict.outcome {
         Outcome::Fits => {}
+        Outcome::Uncertain => {
+            let (room, kept) = verdict
+                .margin
+                .as_ref()
+                .map_or((0, 0), |margin| (margin.room, margin.kept));
+            let trouble = format!(
+                "{} of headroom, and {} must stay free for CUDA overhead (`margin`)",
+                bytes(room),
+                bytes(kept)
+            );
+            return Ok((failed(Held::Uncertain, trouble), None));
+        }
         Outcome::DoesNotFit => {
             let trouble = exception.unwrap_or_else(|| "out of memory".to_owned());
             return Ok((failed(Held::DoesNotFit, trouble), None));

@@ -48,10 +48,11 @@ pub(super) fn render(all: &[Checked], format: CheckFormat, config: &Path) -> Res
 fn said(held: Held) -> &'static str {
     match held {
         Held::Holds => "holds",
-        Held::New => "holds; nothing was accepted yet, `tonnage check --update` does",
+        Held::New => "holds; no baseline yet, save one with `tonnage check --update`",
         Held::Grew => "grew since it was accepted",
         Held::Over => "over its limit",
         Held::DoesNotFit => "does not fit",
+        Held::Uncertain => "may not fit",
         Held::Failed => "failed",
     }
 }
@@ -326,6 +327,8 @@ mod tests {
             gpu: "a100-40gb".to_owned(),
             gpus: 1,
             capacity: None,
+            margin: None,
+            peak_allocated: None,
             peak: None,
             reserved: None,
             growth: None,

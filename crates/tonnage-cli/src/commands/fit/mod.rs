@@ -46,7 +46,11 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => None,
     };
     let catalogue = Catalogue::embedded();
-    let gpus = chosen(&catalogue, &options.gpu)?;
+    let names = match options.gpu.as_slice() {
+        [] => vec![super::gpus::name_of(None, &job_folder(surroundings))?],
+        names => names.to_vec(),
+    };
+    let gpus = chosen(&catalogue, &names)?;
     let Some(gpu) = gpus.first() else {
         return Err(hinted("no GPU is named", "`tonnage gpus` lists them"));
     };
@@ -55,6 +59,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     machine.capacity = options.capacity;
     machine.stop_after = options.stop_after;
     machine.allow_real_gpu = options.allow_real_gpu;
+    options.effects.apply(&mut machine);
     let job = job_of(&options.job.command, options.json, surroundings);
     let mut request = Request::new(job, machine);
     request.variables.clone_from(&options.env);

@@ -23,10 +23,10 @@ pub(crate) fn text(fit: &Fit) -> String {
     };
     let limit = fit.limit;
     let kept = if limit.margin_given {
-        format!("{} are kept free, as was asked for", bytes(limit.margin))
+        format!("keeps {} free (--margin)", bytes(limit.margin))
     } else {
         format!(
-            "{} are kept free for what a dry run does not count (--margin)",
+            "keeps {} free for CUDA overhead (change with --margin)",
             bytes(limit.margin)
         )
     };
@@ -87,6 +87,10 @@ const REMEDIES: usize = 3;
 const LINES: [usize; 2] = [5, 1];
 
 fn remedies(text: &mut String, found: &Remedies) {
+    if found.fitting.is_empty() && found.interrupted {
+        interrupted(text, found);
+        return;
+    }
     if found.fitting.is_empty() {
         let _ = match &found.nearest {
             Some(nearest) => writeln!(
@@ -111,13 +115,22 @@ fn remedies(text: &mut String, found: &Remedies) {
         .iter()
         .any(|remedy| remedy.cost.is_some() && remedy.least_time.is_none());
     let order = if by_time {
-        "of the least time it can take (a lower bound, computed from what was counted and the GPU's published peak)"
+        "cheapest first by least time (a lower bound from counted work and the GPU's published peak)"
     } else if unpublished {
-        "of what it costs (counted operations and bytes; for a time, the catalogue has no published peak of this GPU)"
+        "cheapest first by counted work (this GPU has no published peak for a time)"
     } else {
-        "of what it costs (counted operations and bytes, not measured time)"
+        "cheapest first by counted work, not measured time"
     };
-    let _ = writeln!(text, "\n  what makes it fit, in the order {order}:");
+    let _ = writeln!(
+        text,
+        "\n  changes that make it fit; same mathematics first, then {order}:"
+    );
+    if found.interrupted {
+        let _ = writeln!(
+            text,
+            "  {WARN}the search was interrupted{WARN:#}: not every change was tried"
+        );
+    }
     for (number, remedy) in found.fitting.iter().take(REMEDIES).enumerate() {
         let _ = writeln!(
             text,
@@ -145,6 +158,38 @@ fn remedies(text: &mut String, found: &Remedies) {
             );
         }
     }
+    let others = found.fitting.iter().enumerate().skip(REMEDIES);
+    for (number, remedy) in others {
+        let _ = writeln!(
+            text,
+            "  {}. {}: needs {}; mathematics: {} {DIM}(--show {0}){DIM:#}",
+            number + 1,
+            remedy.title,
+            need(&remedy.trial),
+            remedy.maths,
+        );
+    }
+}
+
+/// What is known of a search that was ended before a change was found.
+fn interrupted(text: &mut String, found: &Remedies) {
+    let _ = writeln!(
+        text,
+        "\n  {WARN}the search was interrupted{WARN:#}: no change was found yet, another one may make it fit"
+    );
+    if let Some(nearest) = &found.nearest {
+        let _ = writeln!(
+            text,
+            "  nearest so far: {}, needs {}",
+            nearest.title,
+            need(&nearest.trial)
+        );
+    }
+    let tried = match found.tried.as_slice() {
+        [] => "nothing; the search needs more time".to_owned(),
+        names => names.join(", "),
+    };
+    let _ = writeln!(text, "  {:<12} {tried}", "tried");
 }
 
 /// Fewer bytes than this take no time that anybody would notice.
@@ -230,10 +275,15 @@ pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
         .as_ref()
         .map_or(&[][..], |found| &found.fitting);
     let Some(remedy) = fitting.get(number - 1) else {
-        return match fitting.len() {
-            0 => "there is no proposal to show".to_owned(),
-            count => format!("there are {count} proposals"),
+        let why = match fitting.len() {
+            0 if fit.interrupted => {
+                "the search was interrupted before a proposal was found".to_owned()
+            }
+            0 if fit.found => "it fits as it is: no proposal is needed".to_owned(),
+            0 => "no proposal was found".to_owned(),
+            count => format!("there are {count} proposals; --show takes a number up to {count}"),
         };
+        return format!("{why}\n{}", self::text(fit));
     };
     let mut text = String::new();
     let _ = writeln!(text, "# {}: needs {}", remedy.title, need(&remedy.trial));
@@ -350,6 +400,9 @@ fn headline(fit: &Fit) -> String {
         return match (fit.rows.len(), fitting) {
             (1, 1) => format!("{GOOD}fits{GOOD:#} on {machine}"),
             (1, 0) if fit.rows[0].bound == Bound::Failed => failed(&fit.rows[0], &machine),
+            (1, 0) if fit.rows[0].bound == Bound::Interrupted && fit.rows[0].next.is_none() => {
+                format!("{WARN}interrupted{WARN:#} before the first dry run ended on {machine}")
+            }
             (1, 0) => format!("{BAD}{}{BAD:#} on {machine}", does_not_fit(&fit.rows[0])),
             (all, 0) => format!("{BAD}none of {all} combinations fits{BAD:#} on {machine}"),
             (all, some) if all == some => {
@@ -406,7 +459,7 @@ fn headline(fit: &Fit) -> String {
 fn does_not_fit(row: &Row) -> &'static str {
     match &row.next {
         Some(next) if next.handled_ooms > 0 => "runs out of memory, which the script handles,",
-        Some(next) if next.outcome == Outcome::Fits => "fits, but not with the margin,",
+        Some(next) if next.outcome == Outcome::Uncertain => "fits, but not with the margin,",
         _ => "does not fit",
     }
 }
@@ -423,8 +476,8 @@ fn failed(row: &Row, machine: &str) -> String {
 pub(super) fn judged(trial: &Trial) -> &'static str {
     match (trial.fits, trial.outcome) {
         (true, _) => "fits",
-        (false, Outcome::Fits) if trial.handled_ooms > 0 => "runs out, which is handled",
-        (false, Outcome::Fits) => "fits, but not with the margin",
+        (false, _) if trial.handled_ooms > 0 => "runs out, which is handled",
+        (false, Outcome::Uncertain) => "fits, but not with the margin",
         (false, Outcome::DoesNotFit) => "does not fit",
         (false, _) => "fails",
     }
@@ -434,7 +487,7 @@ pub(super) fn judged(trial: &Trial) -> &'static str {
 pub(super) fn need(trial: &Trial) -> String {
     let Some(need) = trial.need else {
         return match trial.outcome {
-            Outcome::Fits if trial.handled_ooms > 0 => "more than there is".to_owned(),
+            _ if trial.handled_ooms > 0 => "more than there is".to_owned(),
             Outcome::DoesNotFit => "more than there is".to_owned(),
             _ => "-".to_owned(),
         };
@@ -451,10 +504,10 @@ pub(super) fn need(trial: &Trial) -> String {
 fn refusal(trial: &Trial) -> String {
     match (&trial.why, trial.outcome) {
         (Some(why), _) => format!("fails: {why}"),
-        (None, Outcome::Fits) if trial.handled_ooms > 0 => {
+        (None, _) if trial.handled_ooms > 0 => {
             "runs out of memory, which the script handles".to_owned()
         }
-        (None, Outcome::Fits) => {
+        (None, Outcome::Uncertain) => {
             format!("needs {}: that fits, but not with the margin", need(trial))
         }
         (None, _) => format!("needs {}", need(trial)),
@@ -574,7 +627,12 @@ fn table(text: &mut String, fit: &Fit) {
 
 /// The parameters whose values were seen to change nothing, maybe because the script does not read them.
 fn without_effect(fit: &Fit) -> Vec<&str> {
-    let ran = |trial: &&Trial| matches!(trial.outcome, Outcome::Fits | Outcome::DoesNotFit);
+    let ran = |trial: &&Trial| {
+        matches!(
+            trial.outcome,
+            Outcome::Fits | Outcome::Uncertain | Outcome::DoesNotFit
+        )
+    };
     let trials: Vec<&Trial> = fit
         .rows
         .iter()
@@ -610,6 +668,12 @@ fn remarks(text: &mut String, fit: &Fit) {
         let _ = writeln!(
             text,
             "  {WARN}each run was stopped {stopped}: what comes later is not known{WARN:#}"
+        );
+    }
+    if fit.interrupted && fit.remedies.is_none() && !fit.found {
+        let _ = writeln!(
+            text,
+            "  {WARN}the search was interrupted: no change was tried{WARN:#}"
         );
     }
     let left_out = fit.rows.iter().filter(|row| row.bound != Bound::Failed);

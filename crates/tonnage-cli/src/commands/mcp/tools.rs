@@ -28,11 +28,12 @@ pub(super) const NAMES: [&str; 6] = ["run", "fit", "check", "explain", "replay",
 
 const RUN: &str = "\
 Does this PyTorch program fit on that GPU, and how much memory does it need? Use it before a GPU is rented or a long \
-job is started. EXECUTES the program on this machine, which needs no GPU: its Python code runs and may write files; \
-the CUDA libraries are replaced by a stand-in that accounts for every byte and runs no kernel. So tensors hold no \
-results: losses are meaningless, and the time it takes says nothing about a GPU. The memory of PyTorch's own allocator \
-is exact; the answer names what is assumed or not known. If it does not fit, the program is run again without a limit \
-to say how much it needs. For a training script, set stop_after to 3steps, or use its own options for a short run: \
+job is started. EXECUTES the program on this machine, which needs no GPU: its Python code runs, the files that it \
+writes are discarded, and its uploads are not sent; the CUDA libraries are replaced by a stand-in that accounts for \
+every byte and runs no kernel. So tensors hold no results: losses are meaningless, and the time it takes says nothing \
+about a GPU. The memory of PyTorch's own allocator is exact; the answer names what is assumed or not known. If it does \
+not fit, the program is run again without a limit to say how much it needs. For a training script, set stop_after to \
+3steps, or use its own options for a short run: \
 later steps that are like the first need no more. Writes a recording, whose name is in the answer, for `explain` and \
 `replay`.";
 const FIT: &str = "\
@@ -69,12 +70,16 @@ pub(super) struct Run {
     directory: Option<PathBuf>,
     /// Environment variables that are set for the program.
     env: Option<BTreeMap<String, String>>,
-    /// The GPU to simulate, a name that the tool gpus lists [default: h100-80gb].
+    /// The GPU to simulate, a name that the tool gpus lists [default: the one of the project, in
+    /// TONNAGE_GPU or tonnage.toml].
     gpu: Option<String>,
     /// How many of them the machine has [default: 1].
     gpus: Option<u8>,
     /// Memory of the GPU instead of the catalogue's, e.g. "24GiB".
     capacity: Option<String>,
+    /// Memory that must stay free for the answer to be "fits", e.g. "1GiB" [default: the most CUDA overhead seen on
+    /// real GPUs].
+    margin: Option<String>,
     /// End the program early and judge it as far as it ran: "3steps" of an optimizer, or "90s".
     stop_after: Option<String>,
     /// Change the program inside of its process, e.g. `["checkpoint-blocks"]`; fit finds out which help.
@@ -104,7 +109,8 @@ pub(super) struct Fit {
     /// Constants of the script with a placeholder, e.g. {"batch_size": "{1..64}"}: an assignment at the top level. The
     /// file is not changed, only what Python reads of it.
     constants: Option<BTreeMap<String, String>>,
-    /// The GPU it is to fit on, several with commas, or any [default: h100-80gb].
+    /// The GPU it is to fit on, several with commas, or any [default: the one of the project, in TONNAGE_GPU or
+    /// tonnage.toml].
     gpu: Option<String>,
     /// How many of them the machine has [default: 1].
     gpus: Option<u8>,
@@ -350,6 +356,7 @@ impl Run {
         words.option("gpu", self.gpu.as_ref());
         words.option("gpus", self.gpus.map(|number| number.to_string()).as_ref());
         words.option("capacity", self.capacity.as_ref());
+        words.option("margin", self.margin.as_ref());
         words.option("stop-after", self.stop_after.as_ref());
         for change in self.changes.iter().flatten() {
             words.option("change", Some(change));

@@ -10,7 +10,7 @@ use tonnage_analysis::replay::{RuntimePlan, RuntimePlanError};
 use crate::arguments::{PlanOptions, Target};
 use crate::commands::recording::{Output, explained, named};
 use crate::commands::replay::{load, more_tracks};
-use crate::output::{Answer, DIM, Form, GOOD, Reply, bytes, count, hinted, plural};
+use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, bytes, count, hinted, plural};
 
 pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     let Some(path) = options.output.as_deref() else {
@@ -37,6 +37,11 @@ pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
         };
         explained(&error, hint).context(format!("cannot plan {}", named(&options.file)))
     })?;
+    if made.grows() {
+        // Before anything is written: such a plan would do harm.
+        let reply = Reply::new(form, Answer::No, &made, |made| growth(made, options));
+        return Ok(reply?);
+    }
     super::write(output, path, |writer| write!(writer, "{}", made.plan))
         .with_context(|| format!("cannot keep the plan of {}", named(&options.file)))?;
     if path == Path::new("-") {
@@ -44,6 +49,19 @@ pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     }
     let reply = Reply::new(form, Answer::Yes, &made, |made| text(made, options));
     Ok(reply?)
+}
+
+/// Why no plan is written.
+fn growth(made: &RuntimePlan, options: &PlanOptions) -> String {
+    format!(
+        "{BAD}not planned{BAD:#}: the program's memory grows with each step; what repeats takes {} of {} alive at most\n  \
+         {:<10} nothing: with such a plan pages move that do not move without one\n\
+         {DIM}next{DIM:#}  tonnage explain {} names what is kept\n",
+        bytes(made.height),
+        bytes(made.peak_live),
+        "written",
+        options.file.display(),
+    )
 }
 
 fn text(made: &RuntimePlan, options: &PlanOptions) -> String {
@@ -100,6 +118,14 @@ fn text(made: &RuntimePlan, options: &PlanOptions) -> String {
             "  {:<10} {}, which outlive several steps",
             "anywhere",
             plural(made.anywhere, "request")
+        );
+    }
+    if made.unplaced() > 0 {
+        let _ = writeln!(
+            text,
+            "  {:<10} {} of what is alive at most has no place",
+            "unplaced",
+            bytes(made.unplaced())
         );
     }
     if made.tracks > 1 {

@@ -260,7 +260,9 @@ pub(super) fn sentence(
             verdict::Outcome::Fits if verdict.is_measured() => {
                 (format!("Ran on this GPU: {peak}{of}."), Tone::Good)
             }
-            verdict::Outcome::Fits => fits(&verdict, &format!("{peak}{of}")),
+            verdict::Outcome::Fits | verdict::Outcome::Uncertain => {
+                fits(&verdict, &format!("{peak}{of}"))
+            }
             verdict::Outcome::DoesNotFit => {
                 let (mut sentence, tone) = failed(Tone::Bad)
                     .unwrap_or_else(|| (format!("Does not fit: {peak}{of}."), Tone::Bad));
@@ -292,8 +294,17 @@ pub(super) fn sentence(
 
 /// A dry run that did not run out of memory: it fits, as far as that can be said.
 fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
-    let uncertain = verdict.margin.as_ref().filter(|margin| !margin.certain);
-    if verdict.incomplete.is_some() {
+    let is_uncertain = verdict.outcome == verdict::Outcome::Uncertain;
+    if let Some(margin) = verdict.margin.as_ref().filter(|_| is_uncertain) {
+        let fits = match margin.low() {
+            _ if margin.given => "Does not leave the margin free",
+            low if margin.room < low => "Probably does not fit",
+            _ => "Probably fits",
+        };
+        let left = format!("{} of headroom", bytes(margin.room));
+        let kept = format!("{} are kept free for CUDA overhead", bytes(margin.kept));
+        (format!("{fits}: {left}, {kept}; {peak}."), Tone::Plain)
+    } else if verdict.incomplete.is_some() {
         (
             format!("Fits as far as it was recorded: {peak}."),
             Tone::Plain,
@@ -307,15 +318,6 @@ fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
             "Runs to its end; it ran out of memory {times}, which the script handled: {peak}."
         );
         (sentence, Tone::Plain)
-    } else if let Some(margin) = uncertain {
-        let fits = match margin.room {
-            0 => "Fits with nothing to spare for what is not counted".to_owned(),
-            room => format!(
-                "Fits only if what is not counted takes less than {}",
-                bytes(room)
-            ),
-        };
-        (format!("{fits}: {peak}."), Tone::Plain)
     } else {
         (format!("Fits: {peak}."), Tone::Good)
     }

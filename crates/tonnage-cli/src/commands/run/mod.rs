@@ -20,8 +20,8 @@ use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_gpus::Catalogue;
 use tonnage_run::collect::Collected;
 use tonnage_run::{
-    AddressOrder as Order, DryRun, Job, JobOutput, Options, RunError, StopAfter, World, dry_run,
-    launched,
+    AddressOrder as Order, DryRun, Job, JobOutput, Launched, Options, RunError, StopAfter, World,
+    dry_run, launched,
 };
 
 use crate::Surroundings;
@@ -52,7 +52,7 @@ pub(crate) fn run_in(
         // The script's own output may have ended without a line break.
         print_err("");
         let cause = judged.cause.as_ref();
-        let output = Path::new(&judged.recording);
+        let output = judged.recording.as_ref().map(Path::new);
         render::text(&judged.verdict, cause, &collected, output, &here)
     });
     Ok(reply?)
@@ -62,7 +62,7 @@ pub(crate) fn run_in(
 pub(crate) fn answer(verdict: &Verdict) -> Answer {
     match verdict.outcome {
         Outcome::Fits | Outcome::NoDevice => Answer::Yes,
-        Outcome::DoesNotFit => Answer::No,
+        Outcome::DoesNotFit | Outcome::Uncertain => Answer::No,
         Outcome::Interrupted | Outcome::Failed | Outcome::NotCovered => Answer::Failed,
     }
 }
@@ -90,12 +90,19 @@ pub(crate) fn judge(
         dry_run(&job, &machine, written, &mut screen)?
     };
     let (verdict, collected) = (run.verdict, run.limited.collected);
-    let output = finished(output, path, options.file.force)?;
+    // Nothing was recorded of a job that failed before it used a GPU.
+    let is_empty = verdict.outcome == Outcome::Failed && collected.events == 0;
+    let output = if is_empty {
+        None
+    } else {
+        Some(finished(output, path, options.file.force)?)
+    };
     let fails = verdict.outcome == Outcome::DoesNotFit;
+    let failed = output.as_deref().filter(|_| fails);
     let judged = Judged {
         verdict,
-        cause: fails.then(|| super::explain::cause(&output)).flatten(),
-        recording: output.to_string_lossy().into_owned(),
+        cause: failed.and_then(super::explain::cause),
+        recording: output.map(|output| output.to_string_lossy().into_owned()),
     };
     Ok((judged, collected))
 }
@@ -162,8 +169,8 @@ pub(crate) struct Judged {
     pub(crate) verdict: Verdict,
     /// Why it does not fit, as `tonnage explain` says it.
     pub(crate) cause: Option<Cause>,
-    /// The file with the recording.
-    pub(crate) recording: String,
+    /// The file with the recording; none of a job that failed before it used a GPU.
+    pub(crate) recording: Option<String>,
 }
 
 /// The folder of the job, from which its own files are named.
@@ -194,15 +201,33 @@ pub(crate) fn job_of<W: AsRef<OsStr>>(
     job
 }
 
+/// The directory for files of the job. It must be empty, so that nothing in it is lost.
+fn kept_files(folder: Option<&Path>) -> Result<Option<PathBuf>> {
+    let Some(folder) = folder else {
+        return Ok(None);
+    };
+    if std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(hinted(
+            format!("{} is not empty", folder.display()),
+            "name a new directory with --keep-files",
+        ));
+    }
+    Ok(Some(std::path::absolute(folder)?))
+}
+
 /// What was typed, as the library takes it.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
     let mut job = job_of(&typed.job.command, typed.json, surroundings);
     let catalogue = Catalogue::embedded();
-    let gpu = super::gpus::find(&catalogue, &typed.gpu)?;
+    let name = super::gpus::name_of(typed.gpu.as_deref(), &job_folder(surroundings))?;
+    let gpu = super::gpus::find(&catalogue, &name)?;
     let mut options = Options::new(gpu.clone());
     options.gpus = typed.gpus.unwrap_or(1);
-    if let Some(size) = typed.world_size {
-        let launched = launched(&job)?;
+    let launched = launched(&job)?;
+    if let Some(size) = size_of_world(typed, launched.as_ref())? {
+        if let Some(launched) = &launched {
+            agree(launched, size)?;
+        }
         let per_machine = launched.as_ref().and_then(|it| it.ranks_per_node);
         let per_machine = per_machine.and_then(|ranks| u8::try_from(ranks).ok());
         let usual = u8::try_from(size).unwrap_or(USUAL_GPUS).min(USUAL_GPUS);
@@ -218,6 +243,7 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
     }
     options.capacity = typed.capacity;
     options.context = typed.context;
+    options.margin = typed.margin;
     options.address_order = match typed.address_order {
         AddressOrder::Descending => Order::Descending,
         AddressOrder::Ascending => Order::Ascending,
@@ -233,10 +259,56 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
     options.changes.clone_from(&typed.changes);
     options.stop_after = typed.stop_after;
     options.allow_real_gpu = typed.allow_real_gpu;
+    typed.effects.apply(&mut options);
+    options.keep_files = kept_files(typed.keep_files.as_deref())?;
     options.forward_signals = surroundings.forward_signals;
     options.live.clone_from(&typed.file.live);
     options.validate()?;
     Ok((job, options))
+}
+
+/// The number of ranks of a job of which only some are to run: the one that was typed, or else the one that torchrun is
+/// given, where it names several machines or `--ranks` names ranks.
+fn size_of_world(typed: &RunOptions, launched: Option<&Launched>) -> Result<Option<u32>> {
+    let by_launcher = launched.and_then(Launched::size);
+    let is_on_machines = launched.is_some_and(|it| it.nodes.is_some_and(|nodes| nodes > 1));
+    match (typed.world_size, by_launcher) {
+        (Some(size), _) => Ok(Some(size)),
+        (None, Some(size)) if is_on_machines || typed.ranks.is_some() => Ok(Some(size)),
+        (None, _) if typed.ranks.is_some() => Err(hinted(
+            "--ranks needs the number of all ranks",
+            "add --world-size N, or --nnodes and --nproc-per-node to torchrun",
+        )),
+        _ => Ok(None),
+    }
+}
+
+/// Refuses a number of ranks that the words of the launcher exclude.
+fn agree(launched: &Launched, size: u32) -> Result<()> {
+    if !launched.has_script {
+        return Err(hinted(
+            "the command has a torchrun without a script",
+            "write the options of torchrun with their values, and the script behind them",
+        ));
+    }
+    let by_launcher = launched.size().unwrap_or(size);
+    if by_launcher != size {
+        let product = "--nnodes times --nproc-per-node of torchrun";
+        return Err(hinted(
+            format!("{product} is {by_launcher}, and --world-size is {size}"),
+            format!("write --world-size {by_launcher}, or change the options of torchrun"),
+        ));
+    }
+    match launched.ranks_per_node {
+        Some(ranks) if ranks > 0 && !size.is_multiple_of(ranks) => Err(hinted(
+            format!("torchrun starts {ranks} ranks on each machine, and {size} is not a multiple"),
+            format!(
+                "write --world-size {}, or another --nproc-per-node",
+                size.div_ceil(ranks).saturating_mul(ranks)
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// `-o`, or the script's name with another ending, and a number where that is taken.
@@ -281,6 +353,56 @@ fn next_free(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_world_that_the_launcher_excludes_is_refused() {
+        let refused = |size: u32, nodes, ranks_per_node| {
+            let launched = Launched {
+                command: vec!["python".into(), "train.py".into()],
+                nodes,
+                ranks_per_node,
+                has_script: true,
+            };
+            agree(&launched, size).err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(32, Some(4), Some(8)), None);
+        assert_eq!(refused(512, None, Some(8)), None, "more machines than one");
+        assert_eq!(refused(16, Some(2), None), None);
+        let words = refused(16, Some(4), Some(8)).expect("32 ranks are not 16");
+        assert!(words.contains("is 32, and --world-size is 16"), "{words}");
+        assert!(refused(10, None, Some(4)).is_some());
+        let without = Launched {
+            command: vec!["python".into(), "-u".into()],
+            ..Launched::default()
+        };
+        assert!(agree(&without, 4).is_err());
+    }
+
+    #[test]
+    fn several_machines_of_a_launcher_are_the_world() {
+        let size = |words: &str, nodes, ranks_per_node| {
+            let words = words.split(' ').filter(|word| !word.is_empty());
+            let line = ["tonnage", "run"].into_iter().chain(words);
+            let line = line.chain(["--", "train.py"]);
+            let arguments = <crate::arguments::Arguments as clap::Parser>::parse_from(line);
+            let crate::arguments::Command::Run(options) = arguments.command else {
+                unreachable!("a run was parsed");
+            };
+            let launched = Launched {
+                nodes,
+                ranks_per_node,
+                has_script: true,
+                ..Launched::default()
+            };
+            size_of_world(&options, Some(&launched)).ok()
+        };
+        assert_eq!(size("", Some(4), Some(8)), Some(Some(32)));
+        assert_eq!(size("--ranks 3", Some(1), Some(8)), Some(Some(8)));
+        assert_eq!(size("", Some(1), Some(8)), Some(None), "all ranks run");
+        assert_eq!(size("", None, Some(8)), Some(None));
+        assert_eq!(size("--world-size 16", Some(4), Some(8)), Some(Some(16)));
+        assert_eq!(size("--ranks 3", None, None), None, "the size is missing");
+    }
 
     #[test]
     fn the_recording_is_named_after_the_script() {

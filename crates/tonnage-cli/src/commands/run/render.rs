@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The verdict in words: a dozen lines, the answer first, the next command last.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tonnage_analysis::facts;
+use tonnage_analysis::facts::{self, FileChanges};
 use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{
-    DeviceUse, Exception, Margin, Need, Outcome, Place, Verdict, ended,
+    DeviceUse, Exception, FailedProcess, Margin, Need, Outcome, Place, SideEffects, Verdict, ended,
 };
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 
 use super::waits::{hangs, waits};
 use crate::commands::explain::Cause;
+use crate::commands::recording::plain;
 use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural, ranks_named};
 
 /// How many holders the text lists; the JSON has more.
@@ -24,6 +26,8 @@ pub(super) const OTHERS: usize = 8;
 const GPUS: usize = 5;
 /// How many places of a change the text lists.
 const PLACES: usize = 3;
+/// How many suppressed actions and hosts are named.
+const SIDE_EFFECTS: usize = 4;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
@@ -32,10 +36,13 @@ pub(crate) fn text(
     verdict: &Verdict,
     cause: Option<&Cause>,
     collected: &Collected,
-    output: &Path,
+    output: Option<&Path>,
     here: &Path,
 ) -> String {
-    let mut text = headline(verdict);
+    let mut text = match verdict.exceptions.first() {
+        Some(exception) if output.is_none() => before_gpu(verdict, exception, here),
+        _ => headline(verdict),
+    };
     if let Some(cause) = cause {
         let _ = write!(text, "; {} ({})", cause.title, cause.code);
     }
@@ -48,41 +55,150 @@ pub(crate) fn text(
     if let Some(need) = &verdict.need {
         needed(&mut text, verdict, need);
     }
+    failed_processes(&mut text, verdict);
     if verdict.outcome == Outcome::NotCovered {
         raised(&mut text, verdict, here);
         not_covered(&mut text, verdict, here);
     } else if let Some(device) = verdict.worst() {
         failure(&mut text, verdict, device, here);
         waits(&mut text, verdict, here);
-        breakdown(&mut text, verdict, device);
-        together(&mut text, verdict, device);
-        // PyTorch keeps a history, with lines, only of its own allocator.
-        if verdict.allocator.is_none() {
-            holders(&mut text, device, here);
+        // The memory of a job that failed for another reason is not the answer.
+        if verdict.outcome != Outcome::Failed {
+            breakdown(&mut text, verdict, device);
+            together(&mut text, verdict, device);
+            // PyTorch keeps a history, with lines, only of its own allocator.
+            if verdict.allocator.is_none() {
+                holders(&mut text, device, here);
+            }
+            others(&mut text, verdict, device);
         }
-        others(&mut text, verdict, device);
-    } else {
+    } else if output.is_some() {
         raised(&mut text, verdict, here);
     }
+    side_effects(&mut text, &verdict.side_effects);
     gaps(&mut text, verdict);
-    row(
-        &mut text,
-        "recording",
-        &format!(
-            "{} ({}{})",
-            output.display(),
-            plural(collected.events, "event"),
-            if collected.processes > 1 {
-                format!(" of {} processes", collected.processes)
-            } else {
-                String::new()
-            }
-        ),
-    );
-    if let Some(next) = next(verdict, output) {
-        row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
+    if let Some(files) = &verdict.files {
+        file_changes(&mut text, files);
+    }
+    if let Some(output) = output {
+        row(
+            &mut text,
+            "recording",
+            &format!(
+                "{} ({}{})",
+                output.display(),
+                plural(collected.events, "event"),
+                if collected.processes > 1 {
+                    format!(" of {} processes", collected.processes)
+                } else {
+                    String::new()
+                }
+            ),
+        );
+        if let Some(next) = next(verdict, output) {
+            row(&mut text, "next", &format!("{HINT}{next}{HINT:#}"));
+        }
     }
     text.trim_end().to_owned()
+}
+
+/// The writes of the job that were discarded, and those that were refused.
+fn file_changes(text: &mut String, files: &FileChanges) {
+    discarded(text, files);
+    if let [first, ..] = files.refused_at.as_slice() {
+        let more = match files.refused {
+            1 => String::new(),
+            all => format!(" and {} more", count(all - 1)),
+        };
+        let line = format!(
+            "changes of {}{more}: the preloaded library cannot redirect them",
+            plain(first)
+        );
+        row(text, "refused", &line);
+    }
+}
+
+fn discarded(text: &mut String, files: &FileChanges) {
+    let counts = [
+        (files.new, "new"),
+        (files.changed, "changed"),
+        (files.deleted, "deleted"),
+    ];
+    let parts: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(number, what)| format!("{} {what}", count(*number)))
+        .collect();
+    if parts.is_empty() {
+        return;
+    }
+    let fate = match &files.kept_in {
+        Some(folder) => format!("copied to {}", plain(folder)),
+        None => "discarded".to_owned(),
+    };
+    let mut line = format!("{} by the job: {fate}", parts.join(", "));
+    let existing = files.changed + files.deleted;
+    if let [first, ..] = files.unchanged.as_slice() {
+        let more = match existing {
+            1 => String::new(),
+            _ => format!(" and {} more", count(existing - 1)),
+        };
+        let verb = if existing == 1 { "is" } else { "are" };
+        let _ = write!(line, "; {}{more} {verb} unchanged", plain(first));
+    }
+    row(text, "files", &line);
+}
+
+/// A script that failed before it used a GPU, in one line.
+fn before_gpu(verdict: &Verdict, exception: &Exception, here: &Path) -> String {
+    let place = exception.place.as_ref().map_or_else(String::new, |place| {
+        format!(" ({}:{})", named_from(&place.file, here), place.line)
+    });
+    let message = exception.message.lines().next().unwrap_or_default();
+    let message = if message.is_empty() {
+        String::new()
+    } else {
+        format!(": {message}")
+    };
+    let kind = kind(exception);
+    let mut text =
+        format!("{BAD}the script failed{BAD:#} before using the GPU: {kind}{place}{message}");
+    more_gpus(&mut text, verdict, exception);
+    text
+}
+
+/// Uploads that were suppressed, and hosts that the job connected to.
+fn side_effects(text: &mut String, effects: &SideEffects) {
+    let listed = |all: Vec<String>| {
+        let more = all.len().saturating_sub(SIDE_EFFECTS);
+        let mut listed = all[..all.len() - more].join(", ");
+        if more > 0 {
+            let _ = write!(listed, " and {more} more");
+        }
+        listed
+    };
+    if !effects.suppressed.is_empty() {
+        let actions = effects.suppressed.iter().map(|it| {
+            let times = match it.count {
+                1 => String::new(),
+                count => format!(" ×{count}"),
+            };
+            format!("{} ({}{times})", it.library, it.action)
+        });
+        let actions = listed(actions.collect());
+        row(
+            text,
+            "not sent",
+            &format!("{actions}; --side-effects sends"),
+        );
+    }
+    if !effects.hosts.is_empty() {
+        row(text, "connected to", &listed(effects.hosts.clone()));
+    }
+    for library in &effects.unprotected {
+        let what = format!("{WARN}uploads of this library were not suppressed{WARN:#}: {library}");
+        row(text, "unprotected", &what);
+    }
 }
 
 /// What was changed in the program: the answer is about the changed one.
@@ -160,50 +276,32 @@ pub(super) fn row(text: &mut String, name: &str, value: &str) {
 }
 
 fn headline(verdict: &Verdict) -> String {
-    // A size that was given is not that of the GPU by this name.
-    let size = match verdict.capacity.known.as_str() {
-        "given" => format!("set to {}", bytes(verdict.capacity.bytes)),
-        _ => bytes(verdict.capacity.bytes),
-    };
-    let machine = match verdict.gpu_count {
-        _ if let Some(run) = &verdict.ranks_run
-            && run.ranks.len() == run.world_size as usize =>
-        {
-            format!(
-                "{} ({size} each), all {} ranks",
-                verdict.gpu_name, run.world_size
-            )
+    let size = size(verdict);
+    let machine = match (&verdict.ranks_run, verdict.gpu_count) {
+        // The sentence names the rank that failed.
+        (Some(_), _) if verdict.outcome == Outcome::Failed => {
+            format!("{} ({size} each)", verdict.gpu_name)
         }
-        _ if let Some(run) = &verdict.ranks_run => format!(
-            "{} ({size} each), as far as {} of {} {}",
-            verdict.gpu_name,
-            ranks_named(&run.ranks),
-            run.world_size,
-            if run.ranks.len() == 1 {
-                "shows"
-            } else {
-                "show"
-            },
-        ),
-        1 => format!("{} ({size})", verdict.gpu_name),
-        count => format!("{count} × {} ({size} each)", verdict.gpu_name),
+        (None, 1) => format!("{} ({size})", verdict.gpu_name),
+        _ => format!("{} ({size} each)", where_run(verdict)),
     };
     if verdict.gpu_name.is_empty() && verdict.outcome == Outcome::Failed {
         return format!(
-            "{BAD}failed{BAD:#} without using a GPU: the script {}",
-            ended(&verdict.ending)
+            "{BAD}failed{BAD:#} without using a GPU: {}",
+            failed(verdict)
         );
     }
     if verdict.is_measured() {
         return ran(verdict, &machine);
     }
     match verdict.outcome {
-        Outcome::Fits => fits(verdict, &machine),
+        Outcome::Fits => fits(verdict),
+        Outcome::Uncertain => uncertain(verdict),
         Outcome::DoesNotFit if is_own_limit(verdict) => {
             let need = verdict.need.as_ref().filter(|need| need.known != "unknown");
             let need = need.map_or_else(String::new, |need| {
                 let least = if need.complete { "" } else { "at least " };
-                format!(": it needs {least}{}", bytes(need.bytes))
+                format!(": needs {least}{}", bytes(need.bytes))
             });
             format!("{BAD}does not fit{BAD:#} in what the script allows itself of {machine}{need}")
         }
@@ -212,16 +310,24 @@ fn headline(verdict: &Verdict) -> String {
             short(verdict.need.as_ref())
         ),
         Outcome::Interrupted => format!(
-            "{WARN}interrupted{WARN:#} on {machine}: the script {}; {} to spare until then, the rest is not known",
+            "{WARN}interrupted{WARN:#} on {machine}: the script {}; {}, the rest is not known",
             ended(&verdict.ending),
-            bytes(verdict.spare())
+            if verdict.devices_total.is_empty() {
+                "it had not used a GPU until then".to_owned()
+            } else {
+                format!("{} to spare until then", bytes(verdict.spare()))
+            }
         ),
         Outcome::Failed if hangs(verdict) => format!(
-            "{BAD}hangs{BAD:#} on {machine}: ranks wait for others for ever, and were ended"
+            "{BAD}hangs{BAD:#} on {machine}: {} for others for ever; tonnage ended the job",
+            match verdict.deadlocks.as_slice() {
+                [one] => format!("rank {} waits", one.rank),
+                many => format!("{} ranks wait, first rank {}", many.len(), many[0].rank),
+            }
         ),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: the script {}{}",
-            ended(&verdict.ending),
+            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: {}{}",
+            failed(verdict),
             verdict
                 .host_out_of_memory
                 .as_ref()
@@ -246,11 +352,66 @@ fn headline(verdict: &Verdict) -> String {
     }
 }
 
+/// A process that failed, by its rank or its program.
+fn name_failed(verdict: &Verdict, process: &FailedProcess) -> String {
+    let of = verdict.ranks_run.as_ref();
+    let of = of.map_or_else(String::new, |run| {
+        format!(" of {}", count(u64::from(run.world_size)))
+    });
+    match process.rank {
+        Some(rank) => format!("rank {rank}{of}"),
+        None => format!("process {} ({})", process.process_id, process.command),
+    }
+}
+
+/// Which process failed, and how.
+fn failed(verdict: &Verdict) -> String {
+    // The command is named where no rank is, and nothing is left out.
+    let is_named = |process: &&FailedProcess| {
+        process.rank.is_some() || process.ending != verdict.ending && verdict.ending == "exit 0"
+    };
+    match verdict.failed_processes.first().filter(is_named) {
+        Some(process) => format!(
+            "{} {}",
+            name_failed(verdict, process),
+            ended(&process.ending)
+        ),
+        None => format!("the script {}", ended(&verdict.ending)),
+    }
+}
+
+/// The processes that failed, beside the one that the first line names.
+fn failed_processes(text: &mut String, verdict: &Verdict) {
+    if !matches!(verdict.outcome, Outcome::Failed | Outcome::DoesNotFit) {
+        return;
+    }
+    let all = &verdict.failed_processes;
+    // One process is the script itself, unless the command hid that it failed.
+    if all.len() > 1 || (verdict.ending == "exit 0" && !all.is_empty()) {
+        for process in all.iter().take(OTHERS) {
+            let how = ended(&process.ending);
+            row(
+                text,
+                "failed",
+                &format!("{} {how}", name_failed(verdict, process)),
+            );
+        }
+    }
+    if all.len() > OTHERS {
+        let more = plural((all.len() - OTHERS) as u64, "process");
+        row(text, "", &format!("and {more} more, which --json lists"));
+    }
+    let hidden = verdict.outcome == Outcome::Failed || !all.is_empty();
+    if verdict.ending == "exit 0" && hidden {
+        row(text, "", "the command itself ended with exit code 0");
+    }
+}
+
 /// How a job on a real GPU went.
 fn ran(verdict: &Verdict, machine: &str) -> String {
     let free = bytes(verdict.spare());
     match verdict.outcome {
-        Outcome::Fits => {
+        Outcome::Fits | Outcome::Uncertain => {
             format!("{GOOD}recorded{GOOD:#} on {machine}, {free} free at the fullest moment")
         }
         Outcome::DoesNotFit => format!("{BAD}out of memory{BAD:#} on {machine}"),
@@ -268,35 +429,106 @@ fn ran(verdict: &Verdict, machine: &str) -> String {
     }
 }
 
-fn fits(verdict: &Verdict, machine: &str) -> String {
-    let spare = bytes(verdict.spare());
-    if verdict.incomplete.is_some() {
-        return format!(
-            "{WARN}fits as far as it was recorded{WARN:#} on {machine}, {spare} to spare"
-        );
+/// The GPUs that were simulated, and the ranks that ran on them.
+fn where_run(verdict: &Verdict) -> String {
+    let name = &verdict.gpu_name;
+    match (&verdict.ranks_run, verdict.gpu_count) {
+        (Some(run), _) if run.ranks.len() == run.world_size as usize => {
+            format!("{name}, all {} ranks", count(u64::from(run.world_size)))
+        }
+        (Some(run), _) => {
+            let show = if run.ranks.len() == 1 {
+                "shows"
+            } else {
+                "show"
+            };
+            let ranks = ranks_named(&run.ranks);
+            let all = count(u64::from(run.world_size));
+            format!("{name}, as far as {ranks} of {all} {show}")
+        }
+        (None, 1) => name.clone(),
+        (None, number) => format!("{number} × {name}"),
     }
+}
+
+/// Memory of the GPU; a size that was given is not that of the GPU by this name.
+fn size(verdict: &Verdict) -> String {
+    let size = bytes(verdict.capacity.bytes);
+    match verdict.capacity.known.as_str() {
+        "given" => format!("set to {size}"),
+        _ => size,
+    }
+}
+
+/// The number that answers the question, beside that of the GPU.
+fn lead(verdict: &Verdict) -> String {
+    let each = match (&verdict.ranks_run, verdict.gpu_count) {
+        (None, 1) => "",
+        _ => " each",
+    };
+    let size = match verdict.capacity.known.as_str() {
+        "given" => format!("{} (--capacity)", bytes(verdict.capacity.bytes)),
+        _ => bytes(verdict.capacity.bytes),
+    };
+    let least = if verdict.incomplete.is_some() || verdict.stopped.is_some() {
+        "at least "
+    } else {
+        ""
+    };
+    let smallest = verdict.margin.as_ref().and_then(|margin| margin.smallest);
+    let number = if let Some(smallest) = smallest {
+        format!("needs {least}{}", bytes(smallest))
+    } else {
+        // The cache of PyTorch is a part of it, so the job may need less.
+        let most = verdict.devices_total.iter().map(|total| total.most_in_use);
+        format!("uses {}", bytes(most.max().unwrap_or(0)))
+    };
+    format!("{}: {number} of {size}{each}", where_run(verdict))
+}
+
+fn fits(verdict: &Verdict) -> String {
     let caught = verdict.handled_ooms();
-    if caught > 0 && verdict.stopped.is_none() {
+    if caught > 0 && verdict.stopped.is_none() && verdict.incomplete.is_none() {
         let times = plural(caught, "time");
         return format!(
-            "{WARN}runs to its end{WARN:#} on {machine}; it ran out of memory {times}, which the script handled"
+            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script handled",
+            where_run(verdict),
+            size(verdict)
         );
     }
-    match verdict.margin.as_ref().filter(|margin| !margin.certain) {
-        Some(margin) if margin.room == 0 => {
-            format!("{WARN}fits with nothing to spare{WARN:#} for what is not counted on {machine}")
+    let lead = lead(verdict);
+    match &verdict.stopped {
+        _ if verdict.incomplete.is_some() => {
+            format!("{WARN}fits as far as it was recorded{WARN:#} on {lead}")
         }
-        Some(margin) => format!(
-            "{WARN}fits only if{WARN:#} what is not counted takes less than {} of {machine}",
-            bytes(margin.room)
-        ),
-        None => match &verdict.stopped {
-            Some(stopped) => format!(
-                "{WARN}fits until it was stopped{WARN:#} {stopped} on {machine}, {spare} to spare"
-            ),
-            None => format!("{GOOD}fits{GOOD:#} on {machine}, {spare} to spare"),
-        },
+        Some(stopped) => format!("{WARN}fits until it was stopped{WARN:#} {stopped} on {lead}"),
+        None => format!("{GOOD}fits{GOOD:#} on {lead}"),
     }
+}
+
+/// A job that ran to its end and left less free than it must.
+fn uncertain(verdict: &Verdict) -> String {
+    let lead = lead(verdict);
+    let Some(margin) = &verdict.margin else {
+        return format!("{WARN}may not fit{WARN:#} on {lead}");
+    };
+    let left = bytes(margin.room);
+    if margin.given {
+        let kept = bytes(margin.kept);
+        return format!(
+            "{WARN}does not leave the margin free{WARN:#} on {lead}: {left} of headroom, --margin is {kept}"
+        );
+    }
+    let word = if margin.room < margin.low() {
+        "probably does not fit"
+    } else {
+        "probably fits"
+    };
+    format!(
+        "{WARN}{word}{WARN:#} on {lead}: {left} of headroom, and CUDA overhead is {} to {}",
+        bytes(margin.low()),
+        bytes(margin.kept)
+    )
 }
 
 /// By how much it does not fit, as far as that is known.
@@ -310,23 +542,20 @@ fn short(need: Option<&Need>) -> String {
         "at least "
     };
     if need.known == "unknown" {
-        return ": how much it needs is not known".to_owned();
+        return ": the need is not known".to_owned();
     }
     if need.short == 0 {
         let packed = need.expandable.map_or_else(String::new, |less| {
-            format!(", {} with expandable segments", bytes(less))
+            format!(", {} with expandable_segments:True", bytes(less))
         });
-        return format!(
-            ": it needs {least}{} as its blocks are placed{packed}",
-            bytes(need.bytes)
-        );
+        return format!(": needs {least}{}{packed}", bytes(need.bytes));
     }
     // Where both round to the same figure, only the difference says something.
     if need.short < need.bytes / 1000 {
-        return format!(": it needs {least}{} more", bytes(need.short));
+        return format!(": needs {least}{} more", bytes(need.short));
     }
     format!(
-        ": it needs {least}{}, {} too much",
+        ": needs {least}{}, {} too much",
         bytes(need.bytes),
         bytes(need.short)
     )
@@ -356,40 +585,33 @@ fn not_covered(text: &mut String, verdict: &Verdict, here: &Path) {
 
 /// How far from its limits the job is.
 fn distance(text: &mut String, margin: &Margin) {
-    if let Some(smallest) = margin.smallest {
-        row(
-            text,
-            "smallest",
-            &format!(
-                "a GPU of {} serves all of its requests {DIM}(replayed){DIM:#}",
-                bytes(smallest)
-            ),
-        );
-    }
     if margin.after_ooms.is_some() {
         row(
             text,
-            "smallest",
+            "headroom",
             "not known: where there is less memory, the script asks for less",
         );
+    } else {
+        let how = if margin.smallest.is_some() {
+            format!(" {DIM}(replayed){DIM:#}")
+        } else {
+            String::new()
+        };
+        row(text, "headroom", &format!("{}{how}", bytes(margin.room)));
     }
-    if margin.uncounted.is_empty() {
-        return;
+    for (number, part) in margin.uncounted.iter().enumerate() {
+        let name = if number == 0 { "overhead" } else { "" };
+        let range = format!("{} to {}", bytes(part.low), bytes(part.high));
+        let known = match part.known.as_str() {
+            "computed and seen" => "lower bound computed, upper bound observed",
+            known => known,
+        };
+        let line = format!(
+            "{range} for {} {DIM}({known}){DIM:#}, not counted",
+            part.what
+        );
+        row(text, name, &line);
     }
-    let parts: Vec<String> = margin
-        .uncounted
-        .iter()
-        .map(|part| {
-            format!(
-                "{} ({} to {} {})",
-                part.what,
-                bytes(part.low),
-                bytes(part.high),
-                part.known
-            )
-        })
-        .collect();
-    row(text, "not counted", &parts.join(", "));
 }
 
 /// How much the whole job takes.
@@ -402,9 +624,9 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
         return;
     }
     let how = match need.known.as_str() {
-        "replayed" => "the smallest larger GPU that serves all of its requests (replayed)",
-        "unknown" => "not enough; how much is, the run without a limit did not show",
-        _ => "without what PyTorch caches, which no replay could find here",
+        "replayed" => "the smallest larger GPU on which the job completes (replayed)",
+        "unknown" => "not enough; the run without a limit did not show the need",
+        _ => "without PyTorch's cache, which no replay could find here",
     };
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
     if let Some(less) = need.expandable {
@@ -468,7 +690,7 @@ fn at(place: &Place, here: &Path) -> String {
 
 fn where_from(place: Option<&Place>, inside: Option<&Place>, here: &Path) -> String {
     let Some(place) = place else {
-        return "no Python frame: PyTorch's own threads, such as the backward pass".to_owned();
+        return "no Python line (such as the backward pass)".to_owned();
     };
     let inside = inside.map(|inside| {
         format!(
@@ -544,14 +766,18 @@ fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
         let rank = rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
         let kind = kind(exception);
         row(text, "raised", &format!("{kind}{rank}{place}{message}"));
-        if exception.message.contains("invalid device ordinal") {
-            let machine = plural(u64::from(verdict.gpu_count), "GPU");
-            row(
-                text,
-                "",
-                &format!("the machine of this run has {machine}; --gpus N gives it more"),
-            );
-        }
+        text.truncate(text.trim_end().len());
+        more_gpus(text, verdict, exception);
+        text.push('\n');
+    }
+}
+
+/// The next step of a script that uses a GPU which the machine does not have.
+fn more_gpus(text: &mut String, verdict: &Verdict, exception: &Exception) {
+    if exception.message.contains("invalid device ordinal") {
+        let machine = plural(u64::from(verdict.gpu_count), "GPU");
+        let hint = format!("the machine of this run has {machine}; --gpus N gives it more");
+        let _ = write!(text, "\n  {:<12} {hint}", "");
     }
 }
 
@@ -760,12 +986,23 @@ fn alike<'a>(devices: &[&'a DeviceUse]) -> Vec<Vec<&'a DeviceUse>> {
     groups
 }
 
+fn processes_named(processes: &[u32]) -> String {
+    let numbers: Vec<String> = processes.iter().map(u32::to_string).collect();
+    let noun = if numbers.len() == 1 {
+        "process"
+    } else {
+        "processes"
+    };
+    format!("{noun} {}", numbers.join(", "))
+}
+
 fn ranks_of(devices: &[&DeviceUse]) -> Option<Vec<u32>> {
     let ranks = devices
         .iter()
         .map(|device| device.rank.as_ref()?.parse().ok());
     let mut ranks: Vec<u32> = ranks.collect::<Option<_>>()?;
     ranks.sort_unstable();
+    ranks.dedup();
     Some(ranks)
 }
 
@@ -776,10 +1013,36 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
         .iter()
         .filter(|device| *device != shown)
         .collect();
-    others.sort_by_key(|device| device.device);
+    others.sort_by_key(|device| (Reverse(device.peak_used), device.device));
     let alike = alike(&others);
-    for group in alike.iter().take(OTHERS) {
+    // The fullest come first, and the emptiest is never left out.
+    let left_out = if alike.len() > OTHERS {
+        OTHERS - 1..alike.len() - 1
+    } else {
+        alike.len()..alike.len()
+    };
+    for (index, group) in alike.iter().enumerate() {
+        if left_out.contains(&index) {
+            if index == left_out.start {
+                let left: usize = alike[left_out.clone()].iter().map(Vec::len).sum();
+                let more = format!("and {left} between, by memory used, which --json lists");
+                row(text, "", &more);
+            }
+            continue;
+        }
         let device = group[0];
+        // A rank may have had several processes.
+        let is_of_rank = |one: &DeviceUse| {
+            let mut all = verdict.devices.iter();
+            one.rank.is_some()
+                && all.any(|other| other.rank == one.rank && other.process != one.process)
+        };
+        let processes: Vec<u32> = group.iter().map(|one| one.process).collect();
+        let processes = if group.iter().any(|one| is_of_rank(one)) {
+            format!(" in {}", processes_named(&processes))
+        } else {
+            String::new()
+        };
         let allocated = match device.peak_allocated {
             0 => String::new(),
             allocated => format!(", {} allocated", bytes(allocated)),
@@ -806,11 +1069,7 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
         };
         let used = bytes(device.peak_used);
         let line = format!("{used} used at most{allocated} {who}");
-        row(text, &name, line.trim_end());
-    }
-    if alike.len() > OTHERS {
-        let left: usize = alike[OTHERS..].iter().map(Vec::len).sum();
-        row(text, "", &format!("and {left} more, which --json lists"));
+        row(text, &name, &format!("{}{processes}", line.trim_end()));
     }
     let caught = verdict.handled_ooms();
     let refused: u64 = verdict.devices.iter().map(|device| device.refusals).sum();
@@ -831,7 +1090,7 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
                 ),
             );
         }
-    } else if verdict.outcome == Outcome::Fits && refused > 0 && verdict.torch.is_empty() {
+    } else if verdict.completed() && refused > 0 && verdict.torch.is_empty() {
         let requests = plural(refused, "request that the program went on without");
         row(text, "refused", &format!("{WARN}{requests}{WARN:#}"));
     }
@@ -864,9 +1123,31 @@ fn gaps(text: &mut String, verdict: &Verdict) {
     if let Some(from) = &verdict.incomplete {
         row(text, "incomplete", &format!("{WARN}{from}{WARN:#}"));
     }
+    failures(text, verdict);
     for gap in &verdict.unknown {
         row(text, "not known", &format!("{WARN}{gap}{WARN:#}"));
     }
+}
+
+/// Functions of the hook that failed, in one line; the JSON has all of them.
+fn failures(text: &mut String, verdict: &Verdict) {
+    let Some(first) = verdict.hook_failures.first() else {
+        return;
+    };
+    let counts = verdict.hook_failures.iter().map(|one| one.count);
+    let times = counts.fold(0, u64::saturating_add);
+    let message = first.message.lines().next().unwrap_or_default();
+    row(
+        text,
+        "hook",
+        &format!(
+            "{WARN}{} failed {}{WARN:#} (first: {}: {}: {message})",
+            plural(verdict.hook_failures.len() as u64, "function"),
+            plural(times, "time"),
+            first.function,
+            first.error,
+        ),
+    );
 }
 
 /// The command that most people would type next: the one that says why, and what would help.
@@ -876,9 +1157,13 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
         Outcome::DoesNotFit if verdict.is_measured() => {
             Some(format!("tonnage report {}", output.display()))
         }
-        Outcome::Fits | Outcome::DoesNotFit => {
+        Outcome::Fits | Outcome::Uncertain | Outcome::DoesNotFit => {
             Some(format!("tonnage explain {}", output.display()))
         }
+        Outcome::Failed if verdict.worst().is_some() => Some(format!(
+            "tonnage explain {} (memory until then)",
+            output.display()
+        )),
         Outcome::Interrupted | Outcome::Failed | Outcome::NoDevice | Outcome::NotCovered => None,
     }
 }
@@ -887,7 +1172,7 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
 mod tests {
     use tonnage_analysis::verdict::{
         Above, AfterOoms, Breakdown, DeviceTotal, Holder, KnownBytes, Moment, OutOfMemory,
-        RanksRun, SCHEMA_VERSION, Uncounted, Unmodelled,
+        RanksRun, SCHEMA_VERSION, Suppressed, Uncounted, Unmodelled,
     };
 
     use super::*;
@@ -955,6 +1240,8 @@ mod tests {
                 high: 350 << 20,
                 known: "seen".to_owned(),
             }],
+            kept: 350 << 20,
+            given: false,
             certain: room >= 350 << 20,
         }
     }
@@ -999,12 +1286,70 @@ mod tests {
             costs: None,
             stopped: None,
             host_out_of_memory: None,
+            failed_processes: Vec::new(),
             deadlocks: Vec::new(),
             foreign: Vec::new(),
+            side_effects: SideEffects::default(),
             unknown_sizes: Vec::new(),
+            files: None,
+            hook_failures: Vec::new(),
+            limitations: Vec::new(),
             unknown: Vec::new(),
             events: 5000,
         }
+    }
+
+    #[test]
+    fn discarded_writes_are_one_line() {
+        let line = |changes: &FileChanges| {
+            let mut text = String::new();
+            file_changes(&mut text, changes);
+            text.trim().to_owned()
+        };
+        let mut changes = FileChanges::new(facts::Protection::Overlay);
+        assert_eq!(line(&changes), "");
+        changes.new = 1200;
+        assert!(line(&changes).ends_with("1,200 new by the job: discarded"));
+        changes.changed = 1;
+        changes.unchanged = vec!["best.pt".to_owned()];
+        let one = "1,200 new, 1 changed by the job: discarded; best.pt is unchanged";
+        assert!(line(&changes).ends_with(one));
+        changes.deleted = 2;
+        changes.kept_in = Some("kept".to_owned());
+        let all = "1,200 new, 1 changed, 2 deleted by the job: copied to kept; best.pt and 2 more are unchanged";
+        assert!(line(&changes).ends_with(all));
+        changes.refused = 2;
+        changes.refused_at = vec!["pipe".to_owned(), "socket".to_owned()];
+        let refused = "changes of pipe and 1 more: the preloaded library cannot redirect them";
+        assert!(line(&changes).ends_with(refused));
+    }
+
+    #[test]
+    fn side_effects_are_listed_in_a_line_each() {
+        let mut verdict = verdict();
+        assert!(!shown(&verdict).contains("not sent"));
+        let action = |library: &str, action: &str, count| Suppressed {
+            library: library.to_owned(),
+            action: action.to_owned(),
+            count,
+        };
+        verdict.side_effects = SideEffects {
+            suppressed: vec![
+                action("S3", "PUT bucket.example", 3),
+                action("wandb", "run kept offline", 1),
+            ],
+            hosts: (0..6).map(|host| format!("host{host}:443")).collect(),
+            unprotected: vec!["mlflow: AttributeError: x".to_owned()],
+        };
+        let text = shown(&verdict);
+        assert!(
+            text.contains(
+                "S3 (PUT bucket.example ×3), wandb (run kept offline); --side-effects sends"
+            ),
+            "{text}"
+        );
+        assert!(text.contains("host3:443 and 2 more"), "{text}");
+        assert!(text.contains("not suppressed: mlflow"), "{text}");
     }
 
     fn shown(verdict: &Verdict) -> String {
@@ -1019,7 +1364,8 @@ mod tests {
             verdict,
             cause.as_ref(),
             &collected,
-            Path::new("train.tonnage"),
+            (verdict.outcome != Outcome::Failed || !verdict.devices.is_empty())
+                .then_some(Path::new("train.tonnage")),
             Path::new("/job"),
         );
         anstream::adapter::strip_str(&styled).to_string()
@@ -1072,8 +1418,24 @@ mod tests {
     #[test]
     fn a_run_that_fits_narrowly() {
         let mut verdict = verdict();
-        verdict.margin = Some(margin(19 << 20));
+        verdict.outcome = Outcome::Uncertain;
+        verdict.margin = Some(margin(287 << 20));
         insta::assert_snapshot!(shown(&verdict));
+        verdict.margin = Some(margin(19 << 20));
+        let text = shown(&verdict);
+        assert!(
+            text.starts_with("probably does not fit on NVIDIA Test: needs 39.98 GiB of 40.00 GiB"),
+            "{text}"
+        );
+        let mut given = margin(400 << 20);
+        (given.kept, given.given, given.certain) = (500 << 20, true, false);
+        verdict.margin = Some(given);
+        let text = shown(&verdict);
+        let end = "400.00 MiB of headroom, --margin is 500.00 MiB";
+        assert!(
+            text.lines().next().is_some_and(|line| line.ends_with(end)),
+            "{text}"
+        );
     }
 
     #[test]
@@ -1222,9 +1584,8 @@ mod tests {
             rank: None,
         }];
         let text = shown(&verdict);
-        let row =
-            "raised       ModuleNotFoundError at train.py:1 in <module>: No module named 'PIL'";
-        assert!(text.contains(row), "{text}");
+        let line = "the script failed before using the GPU: ModuleNotFoundError (train.py:1): No module named 'PIL'";
+        assert_eq!(text, line);
     }
 
     #[test]

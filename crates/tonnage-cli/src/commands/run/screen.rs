@@ -69,8 +69,8 @@ impl Observer for Screen {
             self.said_quiet = true;
             let seconds = progress.quiet.as_secs();
             print_err(&format!(
-                "{DIM}no new peak for {seconds} s, {} so far; Ctrl-C ends the job with a verdict on what ran, \
-                 --stop-after 3steps or 90s does so by itself{DIM:#}",
+                "{DIM}still running: no new peak for {seconds} s ({} so far). Press Ctrl-C to stop and get a verdict, \
+                 or use --stop-after{DIM:#}",
                 bytes(progress.peak)
             ));
         }

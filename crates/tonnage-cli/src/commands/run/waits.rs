@@ -11,7 +11,15 @@ use super::render::{OTHERS, row};
 /// Whether the job failed because ranks wait for each other, not because one of them raised an exception.
 pub(super) fn hangs(verdict: &Verdict) -> bool {
     let all_ended = |deadlock: &Deadlock| deadlock.because == WaitsBecause::Ended;
-    let explained = !verdict.exceptions.is_empty() && verdict.deadlocks.iter().all(all_ended);
+    let waits = |rank: u32| {
+        let mut waiting = verdict.deadlocks.iter();
+        waiting.any(|deadlock| deadlock.rank == i64::from(rank))
+    };
+    // A rank that failed by itself is why the others wait.
+    let mut failed = verdict.failed_processes.iter();
+    let failed = failed.any(|process| !process.rank.is_some_and(waits));
+    let explained =
+        (!verdict.exceptions.is_empty() || failed) && verdict.deadlocks.iter().all(all_ended);
     !verdict.deadlocks.is_empty() && !explained
 }
 

@@ -13,19 +13,22 @@ is one gradient at a time, instead of all of them until the step.
 What it saves: nearly all of the gradients, and the temporary memory of the step.
 
 What it does to the mathematics: nothing, as long as the program does not need all gradients at once: clipping by the
-norm of all, accumulation over several batches and gradient scalers do, and the change is not made then. A schedule of
-the learning rate has to change the options of each of these optimizers.
+norm of all, accumulation over several batches and gradient scalers do, and the change is not made then. The lines below
+read the options of each group at every step, so a schedule of the learning rate still holds.
 
-By hand, with the learning rate and the other options of the program; optimizer.step() and zero_grad() then find no
-gradients and do nothing:
+By hand, behind the program's own optimizer; optimizer.step() and zero_grad() then find no gradients and do nothing:
 
+    groups = {one: group for group in optimizer.param_groups for one in group["params"]}
     def step(one, optimizers={}):
+        options = {key: value for key, value in groups[one].items() if key != "params"}
         if one not in optimizers:
-            optimizers[one] = torch.optim.AdamW([one], lr=...)
+            optimizers[one] = torch.optim.AdamW([{"params": [one], **options}])
+        optimizers[one].param_groups[0].update(options)
         optimizers[one].step()
         one.grad = None
-    for one in model.parameters():
-        one.register_post_accumulate_grad_hook(step)
+    for one in groups:
+        if one.requires_grad:
+            one.register_post_accumulate_grad_hook(step)
 '''
 +++
 """
@@ -82,7 +85,7 @@ class Change(OfOptimizers):
                     self.handles.append(
                         one.register_post_accumulate_grad_hook(functools.partial(self._step, type(optimizer), own, []))
                     )
-        self.applied(self._lines(kind, {key: value for key, value in options.items() if key != "params"}))
+        self.applied(self._lines(kind))
 
         def after(_):
             optimizer.register_step_post_hook(self._stepped)
@@ -102,14 +105,17 @@ class Change(OfOptimizers):
         optimizers[0].step()
         one.grad = None
 
-    def _lines(self, kind, options):
-        shown = "".join(f", {key}={value!r}" for key, value in options.items())
+    def _lines(self, kind):
         return [
+            'groups = {one: group for group in optimizer.param_groups for one in group["params"]}',
             "def step(one, optimizers={}):",
+            '    options = {key: value for key, value in groups[one].items() if key != "params"}',
             "    if one not in optimizers:",
-            f"        optimizers[one] = torch.optim.{kind}([one]{shown})",
+            f'        optimizers[one] = torch.optim.{kind}([{{"params": [one], **options}}])',
+            "    optimizers[one].param_groups[0].update(options)",
             "    optimizers[one].step()",
             "    one.grad = None",
-            "for one in model.parameters():",
-            "    one.register_post_accumulate_grad_hook(step)",
+            "for one in groups:",
+            "    if one.requires_grad:",
+            "        one.register_post_accumulate_grad_hook(step)",
         ]

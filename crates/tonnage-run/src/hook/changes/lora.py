@@ -41,6 +41,8 @@ class Change(OfOptimizers):
         try:
             from peft import LoraConfig, get_peft_model
         except Exception as error:
+            if not isinstance(error, ImportError):
+                swallow("Change.change", error)
             self.refused(f"peft cannot be imported: {error}")
             return None
         owner = name_of(model, "model")

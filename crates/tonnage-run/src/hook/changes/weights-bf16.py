@@ -5,7 +5,7 @@ title = "Weights in bfloat16"
 maths = "algorithm"
 group = "precision"
 applies = "models with float32 weights; on GPUs from compute capability 8.0 on in hardware"
-cost = "None: everything is faster in 16 bits."
+cost = "None from compute capability 8.0 on. Older GPUs compute bfloat16 without its hardware, and more slowly."
 page = '''
 The whole model is cast to bfloat16: weights, gradients, the state of the optimizer and activations take half.
 

@@ -13,12 +13,13 @@
 //! then names the function.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::MutexGuard;
 
 use tonnage_capture::DeviceProfile;
 
 use super::{NAMES, SUCCESS, cudnnGetVersion, guessed, real, stream_of};
 use crate::ffi::{Out, OutArray, Ptr, field};
+use crate::fork::{Lazy, Lock};
 use crate::machine::{current, machine};
 use crate::model::stream;
 use crate::torch::own_workspace;
@@ -79,18 +80,16 @@ struct Library {
     finalize: unsafe extern "C" fn(Ptr) -> i32,
 }
 
-static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+static LIBRARY: Lazy<Option<Library>> = Lazy::new();
 
 /// The descriptor of each visible device that was needed so far.
-static DEVICES: Mutex<BTreeMap<usize, Ptr>> = Mutex::new(BTreeMap::new());
+static DEVICES: Lock<BTreeMap<usize, Ptr>> = Lock::new(BTreeMap::new());
 
 /// Descriptors whose device must be set before they are finalised, with the attribute.
-static AWAITING_DEVICE: Mutex<BTreeMap<Ptr, i32>> = Mutex::new(BTreeMap::new());
+static AWAITING_DEVICE: Lock<BTreeMap<Ptr, i32>> = Lock::new(BTreeMap::new());
 
 fn awaiting_device() -> MutexGuard<'static, BTreeMap<Ptr, i32>> {
-    AWAITING_DEVICE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
+    AWAITING_DEVICE.lock()
 }
 
 /// The user's library, if it can do without a device.
@@ -159,7 +158,7 @@ impl Library {
     /// The descriptor of this thread's device.
     fn device(&self) -> Option<Ptr> {
         let number = current();
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = DEVICES.lock();
         if let Some(&device) = devices.get(&number) {
             return Some(device);
         }
@@ -309,16 +308,14 @@ pub(crate) fn cudnnBackendExecute(handle: Ptr, _plan: Ptr, _pack: Ptr) -> i32 {
 
 /// What is answered without a library that can do without a device.
 mod stub {
-    use super::{
-        BTreeMap, Mutex, MutexGuard, Out, OutArray, PoisonError, Ptr, SUCCESS, attribute, guessed,
-    };
+    use super::{BTreeMap, Lock, MutexGuard, Out, OutArray, Ptr, SUCCESS, attribute, guessed};
 
     type Attributes = BTreeMap<i32, (i64, Vec<u8>)>;
 
-    static DESCRIPTORS: Mutex<BTreeMap<Ptr, Attributes>> = Mutex::new(BTreeMap::new());
+    static DESCRIPTORS: Lock<BTreeMap<Ptr, Attributes>> = Lock::new(BTreeMap::new());
 
     fn descriptors() -> MutexGuard<'static, BTreeMap<Ptr, Attributes>> {
-        DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner)
+        DESCRIPTORS.lock()
     }
 
     pub(super) fn create(out: &Out<Ptr>) -> i32 {

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_char;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::MutexGuard;
 
 pub(crate) mod backend;
 pub(crate) mod real;
@@ -31,6 +31,7 @@ pub(crate) use recurrent::{
 };
 
 use crate::ffi::{Out, OutArray, OutText, Ptr};
+use crate::fork::{Lazy, Lock};
 use crate::machine::{current, machine};
 use crate::recorder::{self, static_text};
 
@@ -44,14 +45,10 @@ pub(super) const NAMES: [&std::ffi::CStr; 2] = [c"libcudnn.so.9", c"libcudnn.so.
 
 pub(crate) fn cudnnGetVersion() -> usize {
     // Asked for every graph, so the answer is kept once there is one.
-    static VERSION: OnceLock<usize> = OnceLock::new();
-    if let Some(&version) = VERSION.get() {
-        return version;
-    }
-    let Some(version) = real::number(&NAMES, c"cudnnGetVersion") else {
-        return 90100;
-    };
-    *VERSION.get_or_init(|| version)
+    static VERSION: Lazy<usize> = Lazy::new();
+    VERSION
+        .get_or_try_find(|| real::number(&NAMES, c"cudnnGetVersion"))
+        .unwrap_or(90100)
 }
 
 pub(crate) fn cudnnGetCudartVersion() -> usize {
@@ -101,10 +98,10 @@ pub(crate) fn cudnnGetLastErrorString(message: OutText, _room: usize) {
 
 // Handles.
 
-static STREAMS: Mutex<BTreeMap<Ptr, Ptr>> = Mutex::new(BTreeMap::new());
+static STREAMS: Lock<BTreeMap<Ptr, Ptr>> = Lock::new(BTreeMap::new());
 
 fn streams() -> MutexGuard<'static, BTreeMap<Ptr, Ptr>> {
-    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS.lock()
 }
 
 pub(super) fn stream_of(handle: Ptr) -> Ptr {
@@ -140,8 +137,8 @@ pub(crate) fn cudnnGetStream(handle: Ptr, stream: Out<Ptr>) -> i32 {
 
 /// Names a function to the user, once, whose answer is a guess.
 pub(super) fn guessed(name: &'static str) {
-    static NAMED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    static NAMED: Lock<Vec<&str>> = Lock::new(Vec::new());
+    let mut named = NAMED.lock();
     if !named.contains(&name) {
         named.push(name);
         recorder::unmodelled(name);
@@ -341,10 +338,10 @@ pub(super) struct Tensor {
     pub(super) strides: Vec<i32>,
 }
 
-static TENSORS: Mutex<BTreeMap<Ptr, Tensor>> = Mutex::new(BTreeMap::new());
+static TENSORS: Lock<BTreeMap<Ptr, Tensor>> = Lock::new(BTreeMap::new());
 
 fn tensors() -> MutexGuard<'static, BTreeMap<Ptr, Tensor>> {
-    TENSORS.lock().unwrap_or_else(PoisonError::into_inner)
+    TENSORS.lock()
 }
 
 /// Type and sizes of a tensor that was described.

@@ -5,9 +5,34 @@
 //! program calls them or not. Few of their functions need no device; those are
 //! asked, so that versions and sizes are the user's and not ours.
 
+use std::cell::RefCell;
 use std::ffi::CStr;
 
 use crate::foreign::file_of;
+
+thread_local! {
+    /// Functions of real libraries that this thread is inside of.
+    static CALLED: RefCell<Vec<&'static CStr>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls a real library; `None` if this thread is inside of the same function already. A real library may call an
+/// exported function of the stand-in, which would call the real library again without end.
+fn call_once<R>(symbol: &'static CStr, call: impl FnOnce() -> R) -> Option<R> {
+    let enter = |called: &RefCell<Vec<&'static CStr>>| {
+        let mut called = called.borrow_mut();
+        let is_new = !called.contains(&symbol);
+        if is_new {
+            called.push(symbol);
+        }
+        is_new
+    };
+    if !CALLED.try_with(enter).unwrap_or(false) {
+        return None;
+    }
+    let result = call();
+    let _ = CALLED.try_with(|called| called.borrow_mut().pop());
+    Some(result)
+}
 
 /// An address inside the library with one of these names, if it is loaded.
 ///
@@ -37,22 +62,22 @@ pub(crate) fn function(names: &[&CStr], symbol: &CStr) -> Option<usize> {
 }
 
 /// Asks a library for a part of its version, by the function all of them have.
-pub(crate) fn property(names: &[&CStr], symbol: &CStr, part: i32) -> Option<i32> {
+pub(crate) fn property(names: &[&CStr], symbol: &'static CStr, part: i32) -> Option<i32> {
     let address = function(names, symbol)?;
     let mut value = 0_i32;
     // SAFETY: every `…GetProperty` takes the part and where to write it.
-    let status = unsafe {
+    let status = call_once(symbol, || unsafe {
         let ask: unsafe extern "C" fn(i32, *mut i32) -> i32 = std::mem::transmute(address);
         ask(part, &raw mut value)
-    };
+    })?;
     (status == 0).then_some(value)
 }
 
 /// Asks a library for its version as one number.
-pub(crate) fn number(names: &[&CStr], symbol: &CStr) -> Option<usize> {
+pub(crate) fn number(names: &[&CStr], symbol: &'static CStr) -> Option<usize> {
     let address = function(names, symbol)?;
     // SAFETY: the functions asked this way take nothing and return a size.
-    Some(unsafe {
+    call_once(symbol, || unsafe {
         let ask: unsafe extern "C" fn() -> usize = std::mem::transmute(address);
         ask()
     })

@@ -14,10 +14,11 @@
 //! own. Both interfaces come to the same network here.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::{BAD_PARAM, SUCCESS, describe, element_size, guessed, shape};
 use crate::ffi::{Out, Ptr};
+use crate::fork::Lock;
 
 /// Both the input's and the recurrent matrices have a bias, unless it is said otherwise.
 const BOTH_BIASES: i32 = 2;
@@ -41,15 +42,15 @@ struct Sequence {
     batch: usize,
 }
 
-static NETWORKS: Mutex<BTreeMap<Ptr, Network>> = Mutex::new(BTreeMap::new());
-static SEQUENCES: Mutex<BTreeMap<Ptr, Sequence>> = Mutex::new(BTreeMap::new());
+static NETWORKS: Lock<BTreeMap<Ptr, Network>> = Lock::new(BTreeMap::new());
+static SEQUENCES: Lock<BTreeMap<Ptr, Sequence>> = Lock::new(BTreeMap::new());
 
 fn networks() -> MutexGuard<'static, BTreeMap<Ptr, Network>> {
-    NETWORKS.lock().unwrap_or_else(PoisonError::into_inner)
+    NETWORKS.lock()
 }
 
 fn sequences() -> MutexGuard<'static, BTreeMap<Ptr, Sequence>> {
-    SEQUENCES.lock().unwrap_or_else(PoisonError::into_inner)
+    SEQUENCES.lock()
 }
 
 impl Network {

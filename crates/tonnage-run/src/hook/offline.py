@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Keeps a dry run from uploading: which libraries are changed, and what was suppressed.
+
+`network.py` has the HTTP clients, `trackers.py` experiment trackers and the Hugging Face Hub. They are loaded when the
+first of these libraries is imported. The verdict lists each suppressed action with its count. A library that cannot be
+changed is noted as `unprotected`.
+"""
+
+import threading
+
+# The methods that change a module, after its import.
+_NETWORK = {
+    "http.client": "change_http_client",
+    "urllib3.connectionpool": "change_urllib3",
+    "httpx._transports.default": "change_httpx",
+    "httpx2._transports.default": "change_httpx",
+    "aiohttp.client": "change_aiohttp",
+    "smtplib": "change_smtplib",
+}
+_TRACKERS = {
+    "wandb.sdk.wandb_init": "change_wandb",
+    "wandb.sdk.wandb_settings": "change_wandb_settings",
+    "wandb.sdk.wandb_login": "change_wandb_login",
+    "wandb.sdk.wandb_run": "change_wandb_run",
+    "wandb.sdk.artifacts.artifact": "change_wandb_artifact",
+    "mlflow.tracking._tracking_service.utils": "change_mlflow",
+    "mlflow.tracking._model_registry.utils": "change_mlflow_registry",
+    "comet_ml": "change_comet",
+    "neptune.metadata_containers.metadata_container": "change_neptune",
+    "huggingface_hub.hf_api": "change_hub",
+    "huggingface_hub.repository": "change_hub_repository",
+    "trackio": "change_trackio",
+    "swanlab": "change_swanlab",
+    "clearml": "change_clearml",
+}
+
+
+class Offline:
+    """What this process does not upload."""
+
+    def __init__(self, note, load):
+        self.note = note
+        self.load = load
+        self.parts = {}
+        self.counts = {}
+        self.noted = {}
+        self.lock = threading.Lock()
+
+    def modules(self):
+        """Which function changes which module, after its import."""
+        changes = {name: self._change("network", "Network", method) for name, method in _NETWORK.items()}
+        changes.update((name, self._change("trackers", "Trackers", method)) for name, method in _TRACKERS.items())
+        return changes
+
+    def _change(self, file, kind, method):
+        def change(module):
+            try:
+                if file not in self.parts:
+                    self.parts[file] = self.load(file)[kind](self)
+                getattr(self.parts[file], method)(module)
+            except Exception as error:
+                self.note(unprotected=f"{module.__name__}: {type(error).__name__}: {error}"[:500])
+
+        return change
+
+    def is_here(self, host):
+        """Whether a host is this machine."""
+        if "network" not in self.parts:
+            self.parts["network"] = self.load("network")["Network"](self)
+        return self.parts["network"].is_here(host)
+
+    def suppress(self, library, action):
+        """Counts an action that was not carried out. The process may be killed, so counts are written early."""
+        with self.lock:
+            count = self.counts[library, action] = self.counts.get((library, action), 0) + 1
+        if count <= 64 or count & (count - 1) == 0:
+            self._write(library, action, count)
+
+    def _write(self, library, action, count):
+        self.noted[library, action] = count
+        self.note(suppressed={"library": library, "action": action, "count": count})
+
+    def finish(self):
+        """Writes the counts that have changed since they were written."""
+        for (library, action), count in list(self.counts.items()):
+            if self.noted.get((library, action)) != count:
+                self._write(library, action, count)
+
+    def forget(self):
+        """The counts of a forked child are its own."""
+        self.counts = {}
+        self.noted = {}
+        self.lock = threading.Lock()
