@@ -50,6 +50,7 @@ const HOOK_FILES: &[(&str, &str)] = &[
     ("gpu.py", include_str!("hook/gpu.py")),
     ("changing.py", include_str!("hook/changing.py")),
     ("imports.py", include_str!("hook/imports.py")),
+    ("graphs.py", include_str!("hook/graphs.py")),
     ("libraries.py", include_str!("hook/libraries.py")),
     ("network.py", include_str!("hook/network.py")),
     ("offline.py", include_str!("hook/offline.py")),

@@ -166,6 +166,8 @@ fn probe(
     job.start_scripts_with_python();
     let mut machine = Options::for_gpu(GPU)?;
     machine.allow_real_gpu = true;
+    // The probe job's answer outlives the run.
+    machine.pass_through.push(folder.to_path_buf());
     machine.forward_signals = surroundings.forward_signals;
     let run = dry_run(&job, &machine, &folder.join("doctor.tonnage"), &mut Quiet);
     Ok(run.map(|run| {

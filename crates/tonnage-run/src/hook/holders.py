@@ -1055,7 +1055,7 @@ class _Census:
     def _gradients(self, tensors):
         for tensor in tensors:
             label = self.of_tensor.get(id(tensor))
-            if label is None or not tensor.requires_grad or not (tensor.is_leaf or tensor.retains_grad):
+            if label is None or not tensor.requires_grad or not keeps_gradient(tensor):
                 continue
             gradient = tensor._grad
             if gradient is None:
@@ -1071,11 +1071,7 @@ class _Census:
     def _graphs(self, tensors):
         starts = []
         for index, tensor in enumerate(tensors):
-            try:
-                node = tensor.grad_fn
-            except RuntimeError:
-                # A view of a custom function whose base was changed in place: torch refuses to rebuild its node.
-                continue
+            node = node_of(tensor)
             if node is None:
                 continue
             label = self.of_tensor.get(id(tensor))
@@ -1373,7 +1369,7 @@ class _Census:
             for parameter in dict.values(members.get("_parameters") or {}):
                 if parameter is None:
                     continue
-                graded = parameter.requires_grad and parameter.is_leaf and parameter._grad is not None
+                graded = parameter.requires_grad and keeps_gradient(parameter) and parameter._grad is not None
                 if (graded and not stepped) or id(parameter) in trained:
                     return _STATES.index("trained")
                 state = max(state or 0, _STATES.index("untrained" if parameter.requires_grad else "frozen"))

@@ -42,6 +42,8 @@ PARTS = {
     "order": Part("TN324", "which of several autograd graphs is the newest"),
     "copies": Part("TN325", "which of several lazy copies holds a block"),
     "operators": Part("TN326", "values inside operators that the script registers itself", True),
+    # Each module of this part is changed by itself: the others stay protected.
+    "offline": Part("TN327", "protection from uploads: an HTTP client or a tracker runs as it is"),
 }
 
 # The newest release of torch in which the names were seen; .ci/tidy.py compares it with `Version::VERIFIED`.
@@ -148,6 +150,13 @@ NEEDS = (
     ),
     ("changes", "torch.testing._internal.distributed.fake_pg:FakeStore", _FROM_2_6),
     ("changes", "transformers.modeling_utils:PreTrainedModel._supports_sdpa", _FROM_2_15),
+    ("offline", "http.client:_CS_IDLE", "3.10–3.14"),
+    ("offline", "http.client:HTTPConnection.__init__>_HTTPConnection__state", "3.10–3.14"),
+    ("offline", "http.client:HTTPConnection.__init__>_tunnel_host", "3.10–3.14"),
+    ("offline", "http.client:HTTPConnection.__init__>_tunnel_port", "3.10–3.14"),
+    ("offline", "aiohttp.client:ClientSession._request", _FROM_2_15),
+    ("offline", "aiohttp.client:ClientSession._build_url", _FROM_2_15),
+    ("offline", "mlflow.tracking._tracking_service.utils:_resolve_tracking_uri", _FROM_2_15),
 )
 
 
@@ -210,6 +219,11 @@ class Needs:
                 self._look(part, name)
                 found = found and self.has(part)
         return found
+
+    def missing_of(self, module):
+        """The names of a module that was just imported and lacks them."""
+        self.imported(module)
+        return [name for _, name, _ in NEEDS if module in modules_of(name) and is_there(name) is False]
 
     def _look(self, part, name):
         if is_there(name) is not False or name in self.reported:

@@ -38,9 +38,11 @@ _TRACKERS = {
 class Offline:
     """What this process does not upload."""
 
-    def __init__(self, note, load):
+    def __init__(self, note, load, missing_of):
         self.note = note
         self.load = load
+        # The private names that a change needs and a module lacks.
+        self.missing_of = missing_of
         self.parts = {}
         self.counts = {}
         self.noted = {}
@@ -55,6 +57,9 @@ class Offline:
     def _change(self, file, kind, method):
         def change(module):
             try:
+                missing = self.missing_of(module.__name__)
+                if missing:
+                    raise AttributeError(f"{', '.join(missing)} is missing")
                 if file not in self.parts:
                     self.parts[file] = self.load(file)[kind](self)
                 getattr(self.parts[file], method)(module)

@@ -116,7 +116,7 @@ def _plain(name):
 
 def _gradient(parameter):
     """Its gradient. FSDP puts views in the place of parameters, which have none, and torch warns of asking them."""
-    return parameter.grad if parameter.is_leaf or parameter.retains_grad else None
+    return parameter.grad if keeps_gradient(parameter) else None
 
 
 def _gradients_to_sum(module):

@@ -849,7 +849,8 @@ def _redirect_safetensors(module):
 def _stay_offline():
     """Has this process upload nothing."""
     global _offline
-    _offline = _load("offline")["Offline"](_note_without_torch, _load)
+    _needs.want("offline")
+    _offline = _load("offline")["Offline"](_note_without_torch, _load, _needs.missing_of)
     for name, change in _offline.modules().items():
         if name in sys.modules:
             change(sys.modules[name])
@@ -883,6 +884,8 @@ _needs = _load("needs")["Needs"](_limit)
 _SHARED["swallow"], _SHARED["harmless"] = _failures.swallow, _failures.harmless
 _SHARED["is_library"] = _load("libraries")["is_library"]
 _SHARED["skip_compiler"] = _skip_compiler
+_graphs = _load("graphs")
+_SHARED["node_of"], _SHARED["keeps_gradient"] = _graphs["node_of"], _graphs["keeps_gradient"]
 _settings = _read_settings(os.path.dirname(os.path.abspath(__file__)))
 _imports = _load("imports")["Imports"](os.environ) if _settings.get("imports") else None
 sys.meta_path.insert(0, _AfterImport("ipykernel.compiler", _name_cells))

@@ -528,7 +528,7 @@ class Values:
         if not self.counted and not self.read_in_backward:
             return handles
         roots = (roots,) if isinstance(roots, self.torch.Tensor) else roots
-        waiting = [root.grad_fn for root in roots if isinstance(root, self.torch.Tensor)]
+        waiting = [node_of(root) for root in roots if isinstance(root, self.torch.Tensor)]
         while waiting:
             node = waiting.pop()
             if node is None or node in seen:
