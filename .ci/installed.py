@@ -28,7 +28,8 @@ except ImportError as error:
 else:
     raise AssertionError("pyarrow is not here")
 try:
-    tonnage.dry_run(["train.py"])
+    # A script that exists, because a missing one is another error.
+    tonnage.dry_run([examples.__file__], gpu="rtx4090")
 except tonnage.Error as error:
     assert "has no torch" in error.message, error
 else:

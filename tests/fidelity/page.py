@@ -4,7 +4,7 @@
 import statistics
 from collections import defaultdict
 
-from causes import CAUSES
+from causes import BESIDE, CAUSES
 from sources import SOURCES
 
 TITLES = {
@@ -51,11 +51,14 @@ def quantile(values, part):
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
 
 
-def thresholds_of(figures):
-    """How many thresholds of running out of memory there are, how many are right, and how many are optimistic."""
-    thresholds = [figure for figure in figures if kind(figure) in ("batch", "fits")]
-    right = sum(1 for figure in thresholds if figure["real"] == figure["dry"])
-    return len(thresholds), right, sum(1 for figure in thresholds if optimistic(figure))
+def thresholds_of(rows):
+    """Of (job, figure): how many thresholds of running out of memory there are, how many are right, for how many a larger
+    batch completed in the dry run, and how many of these had an uncertain verdict."""
+    thresholds = [(job, figure) for job, figure in rows if kind(figure) in ("batch", "fits")]
+    right = sum(1 for _, figure in thresholds if figure["real"] == figure["dry"])
+    larger = [(job, figure) for job, figure in thresholds if optimistic(figure)]
+    uncertain = sum(1 for job, figure in larger if cause(job, figure) == BESIDE)
+    return len(thresholds), right, len(larger), uncertain
 
 
 def tables(known, commit):
@@ -70,7 +73,7 @@ def tables(known, commit):
         name = next((name for name in ("reserved", "in use") if name in one["what"]), "allocated")
         groups[next(title for title in groups if title.startswith(name))].append(abs(difference(one)))
     thresholds = by_kind["batch"] + by_kind["fits"]
-    _, right, too_large = thresholds_of(figure for _, _, figure in rows)
+    _, right, larger, uncertain = thresholds_of((job, figure) for job, _, figure in rows)
     wrong = len(thresholds) - right
     whole = sum(1 for _, _, figure in by_kind["events"] if figure["real"] == figure["dry"])
     above = [row for row in measured if abs(difference(row[2])) > 1] + [
@@ -91,8 +94,9 @@ def tables(known, commit):
         "",
         f"* Thresholds of running out of memory: {right} of {len(thresholds)} right"
         + (f" ({100 * right / len(thresholds):.0f} %)." if thresholds else "."),
-        f"* Direction of the {wrong} misses: {too_large} false *fits* (the dry run completes a batch that the real GPU"
-        f" refused), {wrong - too_large} false *does not fit*.",
+        f"* Direction of the {wrong} misses: in {larger} the dry run completes a batch that the real GPU refused. The"
+        f" verdict of {uncertain} of these is *uncertain*, so {larger - uncertain} are false *fits*;"
+        f" {wrong - larger} is a false *does not fit*.",
         f"* Traces of which every event agrees in order, with its size: {whole} of {len(by_kind['events'])}.",
         f"* Differences above 1 %, and thresholds and traces that are not the same: {len(above)}; of {unknown} of them"
         " the cause is unknown.",

@@ -159,11 +159,12 @@ def repeated(known):
     """The words about thresholds on the pages of REPEATED."""
     from page import thresholds_of
 
-    figures = [figure for job, result in known if job.measure is not serving.measure for figure in result["figures"]]
-    number, right, too_large = thresholds_of(figures)
+    scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
+    rows = [(job, figure) for job, result in scripts for figure in result["figures"]]
+    number, right, larger, uncertain = thresholds_of(rows)
     return [
         f"{right} of {number} thresholds of running out of memory",
-        f"{too_large} of the {number - right} misses are false *fits*",
+        f"{larger - uncertain} of the {number - right} misses are false *fits*",
     ]
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from conftest import PYTHON, TONNAGE, environment
 
-# The names of torch that this test takes away between its import and the hook.
-WITHOUT_SNAPSHOTS = """
+# Takes a name of a module of torch away between its import and the hook.
+WITHOUT_NAME = """
 import importlib.abc, importlib.machinery, sys
 
 
@@ -22,12 +22,12 @@ class Loader(importlib.abc.Loader):
 
     def exec_module(self, module):
         self.inner.exec_module(module)
-        del module._snapshot
+        delattr(module, NAME)
 
 
 class Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "torch.cuda.memory":
+        if name != MODULE:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         spec.loader = Loader(spec.loader)
@@ -81,18 +81,25 @@ def test_an_environment_without_torch(bare_python):
     assert first == "1 problem"
     assert "has no torch" in problem
     assert "install torch" in remedy
-    # Nothing that did not run is called good.
-    assert "handshake" not in done.stdout or "yes" not in done.stdout
+    # Nothing that did not run has a result.
+    assert done.stdout.count("not checked") == 3
+    assert "not modelled" not in done.stdout
 
 
-def test_a_torch_that_lacks_a_name(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(WITHOUT_SNAPSHOTS)
+@pytest.mark.parametrize(
+    ("module", "name", "passed"),
+    [("torch.cuda.memory", "_snapshot", [True, True, True]), ("torch.cuda", "_lazy_call", [None, None, None])],
+)
+def test_a_torch_that_lacks_a_name(tmp_path, module, name, passed):
+    changed = f"MODULE, NAME = {module!r}, {name!r}\n" + WITHOUT_NAME
+    (tmp_path / "sitecustomize.py").write_text(changed)
     done = doctor("--json", "--python", PYTHON, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert not found["healthy"]
-    (problem,) = (one for one in found["problems"] if "_snapshot" in one["message"])
+    (problem,) = (one for one in found["problems"] if f"has no {module}:{name}" in one["message"])
     assert problem["remedy"]
+    assert [check["passed"] for check in found["handshake"]] == passed
 
 
 def test_a_torch_that_cannot_be_imported(tmp_path, bare_python):
@@ -101,8 +108,18 @@ def test_a_torch_that_cannot_be_imported(tmp_path, bare_python):
     (package / "__init__.py").write_text("raise ImportError('libfoo.so: cannot open shared object file')\n")
     done = doctor("--python", str(bare_python))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "remedy" in done.stdout
     assert "everything works" not in done.stdout
+    first, problem, remedy = done.stdout.splitlines()[:3]
+    assert first == "1 problem"
+    assert "ImportError: libfoo.so" in problem or "incomplete" in problem
+    assert remedy.strip().startswith("remedy")
+
+
+def test_a_python_that_does_not_start():
+    done = doctor("--python", PYTHON, PYTHONHOME="/nonexistent")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "does not work" in done.stdout
+    assert "has no torch" not in done.stdout
 
 
 def test_every_error_before_the_script_starts_names_the_command(tmp_path, bare_python):

@@ -284,3 +284,49 @@ def test_the_job_goes_on_and_the_verdict_reports_each_name(tonnage, tmp_path):
     messages = [one["message"] for one in run.verdict["limitations"]]
     unreported = [name for name in OF_TORCH if not any(message.endswith(f"has no {name}") for message in messages)]
     assert not unreported, unreported
+
+
+WITHOUT_FRACTION = """
+import importlib.abc, importlib.machinery, sys
+
+
+class Loader(importlib.abc.Loader):
+    def __init__(self, inner):
+        self.inner = inner
+
+    def create_module(self, spec):
+        return self.inner.create_module(spec)
+
+    def exec_module(self, module):
+        self.inner.exec_module(module)
+        del module._C._cuda_setMemoryFraction
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "torch":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        spec.loader = Loader(spec.loader)
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_a_name_that_only_the_run_without_a_limit_needs_is_reported(tonnage, tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(WITHOUT_FRACTION)
+    script = tmp_path / "script.py"
+    script.write_text("import torch\n\nx = torch.empty(2 << 30, dtype=torch.uint8, device='cuda')\n")
+    run = tonnage(
+        None,
+        command=[PYTHON, str(script)],
+        options=["--capacity", "2GiB"],
+        hook_may_fail=True,
+        PYTHONPATH=str(tmp_path / "site"),
+    )
+    assert run.code == 1, run.err
+    (limitation,) = (one for one in run.verdict["limitations"] if one["code"] == "TN320")
+    assert any(limitation["message"] in sentence for sentence in run.verdict["unknown"])

@@ -319,6 +319,66 @@ def test_a_failure_before_the_gpu_is_used_is_named(tonnage, tmp_path, before):
     assert not list(tmp_path.glob("*.tonnage"))
 
 
+@pytest.mark.parametrize("torch", ["", "import torch\n"])
+def test_a_rank_that_fails_before_its_gpu_is_used_is_named(tonnage, tmp_path, torch):
+    script = tmp_path / "shards.py"
+    script.write_text(f"{torch}raise ValueError('bad shard 17')\n")
+    run = tonnage(None, command=[PYTHON, str(script)], json=False, RANK="1", WORLD_SIZE="2")
+    assert run.code == 2
+    assert "before using the GPU: ValueError on rank 1 (" in run.out, run.out
+
+
+FAILING_IMPORT = """
+try:
+    import safetensors
+finally:
+    print("tried")
+"""
+FAILING_SAVE = """
+import torch
+
+try:
+    torch.zeros(1, device="cuda").item()
+    {}["first"]
+except KeyError as error:
+    torch.save({}, "missing/weights.pt")
+"""
+
+
+@pytest.mark.parametrize(("text", "last"), [(FAILING_IMPORT, "ImportError: no such library"), (FAILING_SAVE, "missing")])
+def test_a_traceback_shows_no_frame_of_tonnage(tonnage, tmp_path, text, last):
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text("raise ImportError('no such library')\n")
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    run = tonnage(None, command=[PYTHON, str(script)], json=False)
+    assert run.code == 2
+    assert last in run.err.strip().splitlines()[-1], run.err
+    assert "<tonnage>" not in run.err and "sitecustomize" not in run.err, run.err
+    assert "sitecustomize" not in run.out, run.out
+    # As Python prints it without tonnage.
+    alone = subprocess.run([PYTHON, str(script)], capture_output=True, text=True, cwd=tmp_path)
+    if text is FAILING_IMPORT:
+        assert run.err.rstrip() == alone.stderr.rstrip()
+    assert run.err.count("During handling") == (text is FAILING_SAVE)
+
+
+def test_an_interrupt_before_the_gpu_is_used_leaves_no_recording(tmp_path):
+    script = tmp_path / "wait.py"
+    script.write_text("import time\nprint('ready', flush=True)\ntime.sleep(60)\n")
+    line = [TONNAGE, "run", "--", PYTHON, str(script)]
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(NO_COLOR="1"), cwd=tmp_path
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, err
+    assert "it had not used a GPU until then" in out, out
+    assert "recording" not in out and "new peak" not in out, out
+    assert not list(tmp_path.glob("*.tonnage"))
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -62,7 +62,7 @@ pub struct Trial {
 
 impl Trial {
     /// How many settings have to be written.
-    fn keys(&self) -> usize {
+    pub fn keys(&self) -> usize {
         if self.conf.is_empty() {
             0
         } else {

@@ -96,6 +96,24 @@ pub enum RunError {
         /// Packages it has that use GPUs without torch.
         others: Vec<String>,
     },
+    /// The job's Python does not run.
+    #[error("{} does not work: {message}", python.display())]
+    BrokenPython {
+        /// The interpreter.
+        python: PathBuf,
+        /// The last line that it printed.
+        message: String,
+    },
+    /// Files of the job's torch are missing.
+    #[error("the torch of {} is incomplete: {} cannot be read", python.display(), file.display())]
+    IncompleteTorch {
+        /// The interpreter.
+        python: PathBuf,
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The job's torch is a build for CPUs.
     #[error("the torch of {} is built without CUDA", python.display())]
     TorchWithoutCuda {
@@ -294,6 +312,17 @@ fn is_of_uv(python: &Path) -> bool {
     text.is_some_and(|text| text.lines().any(|line| line.starts_with("uv = ")))
 }
 
+/// The command that installs torch anew.
+fn reinstalled_torch(python: &Path) -> String {
+    if is_of_uv(python) {
+        return "uv pip install --reinstall torch".to_owned();
+    }
+    format!(
+        "{} -m pip install --force-reinstall torch",
+        python.display()
+    )
+}
+
 impl RunError {
     /// What to do about it, where that is known; for an error of the installation, `tonnage doctor`, too.
     pub fn hint(&self) -> Option<String> {
@@ -301,6 +330,8 @@ impl RunError {
             self,
             Self::CommandNotFound { .. }
                 | Self::NoTorch { .. }
+                | Self::BrokenPython { .. }
+                | Self::IncompleteTorch { .. }
                 | Self::TorchWithoutCuda { .. }
                 | Self::RealGpu { .. }
                 | Self::StandinUnreadable { .. }
@@ -344,17 +375,16 @@ impl RunError {
                     )
                 });
             }
+            Self::BrokenPython { python, .. } => {
+                return Some(format!("`{} -c pass` prints the error", python.display()));
+            }
+            Self::IncompleteTorch { python, .. } => {
+                return Some(format!("{} installs it again", reinstalled_torch(python)));
+            }
             Self::TorchWithoutCuda { python } => {
-                let install = if is_of_uv(python) {
-                    "uv pip install --reinstall torch".to_owned()
-                } else {
-                    format!(
-                        "{} -m pip install --force-reinstall torch",
-                        python.display()
-                    )
-                };
                 return Some(format!(
-                    "{install} installs the ordinary Linux build, which has CUDA; it needs no GPU and no driver"
+                    "{} installs the ordinary Linux build, which has CUDA; it needs no GPU and no driver",
+                    reinstalled_torch(python)
                 ));
             }
             Self::UnknownChange { .. } => {
@@ -369,7 +399,9 @@ impl RunError {
                 "name fewer ranks, or run them in several turns; `tonnage diff` compares the recordings"
             }
             Self::UnsupportedGpu { .. } => "`tonnage gpus` lists those that can",
-            Self::RealGpu { .. } => "run on a machine without one, or allow it",
+            Self::RealGpu { .. } => {
+                "run on a machine without one, or allow it with --allow-real-gpu"
+            }
             Self::NoGpu { job } => {
                 return Some(format!(
                     "a dry run needs none: `tonnage run --gpu NAME -- {job}`; `tonnage gpus` lists the names"
@@ -415,6 +447,11 @@ mod tests {
             python: python.clone(),
             others: Vec::new(),
         };
+        let broken = RunError::BrokenPython {
+            python: python.clone(),
+            message: "ModuleNotFoundError: No module named 'encodings'".to_owned(),
+        };
+        assert!(!broken.hint().unwrap().contains("install torch"));
         let without_cuda = RunError::TorchWithoutCuda { python };
         assert!(missing.hint().unwrap().contains("-m pip install torch"));
         std::fs::write(folder.path().join("pyvenv.cfg"), "home = /usr\nuv = 0.9\n").unwrap();

@@ -210,10 +210,18 @@ fn ask(job: &Job, python: &Path) -> Result<Torch, RunError> {
         program: python.display().to_string(),
         source,
     })?;
+    if !answer.status.success() {
+        let printed = String::from_utf8_lossy(&answer.stderr);
+        let last = printed.lines().rfind(|line| !line.trim().is_empty());
+        return Err(RunError::BrokenPython {
+            python: python.to_owned(),
+            message: last.map_or_else(|| answer.status.to_string(), str::to_owned),
+        });
+    }
     let answered = String::from_utf8_lossy(&answer.stdout).into_owned();
     let mut lines = answered.lines().map(str::trim);
     let folder = lines.next().unwrap_or_default();
-    if !answer.status.success() || folder.is_empty() {
+    if folder.is_empty() {
         let others = lines.next().unwrap_or_default().split_whitespace();
         return Err(RunError::NoTorch {
             python: python.to_owned(),
@@ -221,8 +229,9 @@ fn ask(job: &Job, python: &Path) -> Result<Torch, RunError> {
         });
     }
     let version = Path::new(folder).join("version.py");
-    let text = std::fs::read_to_string(&version).map_err(|source| RunError::Read {
-        path: version,
+    let text = std::fs::read_to_string(&version).map_err(|source| RunError::IncompleteTorch {
+        python: python.to_owned(),
+        file: version,
         source,
     })?;
     let cuda = cuda_version(&text).ok_or_else(|| RunError::TorchWithoutCuda {

@@ -291,6 +291,8 @@ pub struct Explanation {
     pub rank: Option<u32>,
     /// All ranks of which the recording shows memory; the one that is explained failed, or has the largest peak.
     pub ranks: Vec<u32>,
+    /// How many ranks the job has, if only some of them were run.
+    pub world_size: Option<u32>,
     /// Number of the device.
     pub device: i32,
     /// How many devices the recording shows memory of.
@@ -395,6 +397,7 @@ pub fn explain(
         process: track.process,
         rank: recording.rank(track.process),
         ranks: recording.ranks(),
+        world_size: recording.world_size(),
         device: track.device,
         devices: recording.devices(),
         shared: recording
@@ -765,7 +768,7 @@ pub fn failed_otherwise(recording: &Recording) -> Option<String> {
         .iter()
         .any(|fact| fact.name == facts::DEADLOCK)
     {
-        return Some("ranks wait for others for ever".to_owned());
+        return Some("ranks wait forever".to_owned());
     }
     let raised = recording.meta.iter().find_map(|fact| {
         let told = (fact.name == facts::EXCEPTION).then_some(&fact.text)?;

@@ -442,6 +442,14 @@ impl Recording {
         ranks
     }
 
+    /// How many ranks the job has, if only some of them were run.
+    pub fn world_size(&self) -> Option<u32> {
+        let fact = |name| tonnage_trace::meta::find(&self.meta, crate::facts::RUN, name);
+        let size = fact(crate::facts::WORLD_SIZE)?.parse().ok()?;
+        let run = fact(crate::facts::RANKS)?.split(',').count();
+        (run < size as usize).then_some(size)
+    }
+
     /// How many devices there are whose memory is shown.
     pub fn devices(&self) -> u64 {
         let shown = self.tracks.iter().filter(|track| track.is_shown());

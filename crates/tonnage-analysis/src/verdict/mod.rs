@@ -496,6 +496,19 @@ pub fn verdict_of_whole<R: Read>(
             verdict.unknown.push(sentence);
         }
     }
+    // Only this run lifts the limits that the script sets, so it alone has their limitation.
+    for limitation in whole.limitations {
+        if !verdict.limitations.contains(&limitation) {
+            verdict.unknown.push(limitation.sentence());
+            verdict.limitations.push(limitation);
+        }
+    }
+    for failure in whole.hook_failures {
+        let failures = &mut verdict.hook_failures;
+        if failures.iter().all(|one| one.function != failure.function) {
+            failures.push(failure);
+        }
+    }
     Ok(verdict)
 }
 
@@ -574,7 +587,7 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
         deadlocks: deadlock::find(facts.all),
         limitations: Limitation::all(facts.all),
         hook_failures: HookFailure::all(facts.all),
-        unknown: unknown(&facts, outcome, &rows.unmodelled),
+        unknown: unknown(&facts, outcome, &rows),
         unknown_sizes: rows.unmodelled.unknown_sizes(),
         files: facts
             .any(facts::FILES)
@@ -586,7 +599,8 @@ pub fn verdict<R: Read>(open: impl Fn() -> io::Result<R>) -> Result<Verdict, Ver
 }
 
 /// What the recording cannot say.
-fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<String> {
+fn unknown<R: Read>(facts: &Facts<'_>, outcome: Outcome, rows: &Rows<R>) -> Vec<String> {
+    let (calls, used_gpu) = (&rows.unmodelled, rows.tracks().next().is_some());
     // Where other users of a device are the reason that there is no verdict, they are named with it.
     let mut unknown = match outcome {
         Outcome::NotCovered => unknown::told(facts.all),
@@ -629,7 +643,7 @@ fn unknown(facts: &Facts<'_>, outcome: Outcome, calls: &UnmodelledCalls) -> Vec<
             plural(left, "process")
         ));
     }
-    let quiet = facts.any(facts::WITHOUT_NEW_PEAK);
+    let quiet = facts.any(facts::WITHOUT_NEW_PEAK).filter(|_| used_gpu);
     if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
         let quiet = quiet.map_or_else(String::new, |seconds| {
             format!("; it had gone on for {seconds} s without a new peak")

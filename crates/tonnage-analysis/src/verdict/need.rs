@@ -15,6 +15,7 @@ use tonnage_trace::{Account, DeviceAccount, Kind, Reader};
 use super::{Costs, Facts, Rows, VerdictError, costs, margin};
 use crate::facts;
 use crate::replay::{Alloc, Job};
+use crate::unknown::{HookFailure, Limitation};
 
 /// What a job takes that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -140,6 +141,8 @@ pub(super) struct Whole {
     pub(super) costs: Option<Costs>,
     /// Sizes that its need rests on and that nobody knows, a sentence each.
     pub(super) unknown_sizes: Vec<String>,
+    pub(super) limitations: Vec<Limitation>,
+    pub(super) hook_failures: Vec<HookFailure>,
 }
 
 pub(super) fn find<R: Read>(
@@ -153,6 +156,8 @@ pub(super) fn find<R: Read>(
         need: need(&rows, &facts, open, (capacity, wanted))?,
         costs: costs::find(&facts),
         unknown_sizes: rows.unmodelled.unknown_sizes(),
+        limitations: Limitation::all(facts.all),
+        hook_failures: HookFailure::all(facts.all),
     })
 }
 

@@ -25,8 +25,12 @@ const CHECKS: [(&str, &str); 3] = [
     ("TN302", "operators do not see the hook's dispatch mode"),
     ("TN303", "a known operator returns its known value"),
 ];
-/// The limitation of a handshake that did not run.
-const NO_HANDSHAKE: &str = "TN315";
+/// The limitations of a hook that does not follow the job, and of a handshake that did not run.
+const NO_HANDSHAKE: [&str; 2] = ["TN310", "TN315"];
+/// The limitation of a hook that sees no operators; the allocator still reports its blocks.
+const NO_VALUES: &str = "TN314";
+/// The check that needs no operators.
+const BLOCKS: &str = "TN301";
 
 /// What was found here.
 #[derive(Serialize)]
@@ -182,7 +186,10 @@ fn problems_of(verdict: &Verdict, found: Option<&Found>) -> Vec<Problem> {
     if verdict.outcome != Outcome::Fits || found.is_none() {
         let raised = verdict.exceptions.first().map_or_else(
             || format!("it ended with {}", verdict.ending),
-            |one| format!("{}: {}", one.kind, one.message),
+            |one| {
+                let kind = one.kind.strip_prefix("builtins.").unwrap_or(&one.kind);
+                format!("{kind}: {}", one.message)
+            },
         );
         problems.push(Problem {
             message: format!("the probe job failed: {raised}"),
@@ -222,16 +229,16 @@ fn problems_of(verdict: &Verdict, found: Option<&Found>) -> Vec<Problem> {
 }
 
 fn checks(verdict: Option<&Verdict>) -> Vec<Check> {
-    let ran = verdict.filter(|verdict| verdict.outcome == Outcome::Fits);
-    let failed = |verdict: &Verdict, code: &str| {
-        let mut limitations = verdict.limitations.iter();
+    let verdict = verdict.filter(|verdict| verdict.outcome == Outcome::Fits);
+    let limited = |code: &str| {
+        let mut limitations = verdict.iter().flat_map(|verdict| &verdict.limitations);
         limitations.any(|limitation| limitation.code == code)
     };
-    let ran = ran.filter(|verdict| !failed(verdict, NO_HANDSHAKE));
+    let ran = verdict.is_some() && !NO_HANDSHAKE.iter().any(|code| limited(code));
     let of = |&(code, check): &(&str, &str)| Check {
         code: code.to_owned(),
         name: check.to_owned(),
-        passed: ran.map(|verdict| !failed(verdict, code)),
+        passed: (ran && (code == BLOCKS || !limited(NO_VALUES))).then(|| !limited(code)),
     };
     CHECKS.iter().map(of).collect()
 }
@@ -318,12 +325,11 @@ fn text(diagnosis: &Diagnosis) -> String {
         .iter()
         .map(|one| format!("{} ({})", one.name, count(one.calls)))
         .collect();
-    let calls = if calls.is_empty() {
-        "nothing that the probe job calls".to_owned()
-    } else {
-        calls.join(", ")
-    };
-    row(&mut text, "not modelled", &calls);
+    if diagnosis.found.is_some() {
+        let none = "nothing that the probe job calls".to_owned();
+        let calls = Some(calls.join(", ")).filter(|calls| !calls.is_empty());
+        row(&mut text, "not modelled", &calls.unwrap_or(none));
+    }
     let driver = diagnosis
         .real_driver
         .as_deref()

@@ -379,7 +379,10 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
             &format!("rank {rank}, {what} of {all}; --rank N explains another"),
         );
     } else if let Some(rank) = explanation.rank {
-        screen.line("of", &format!("rank {rank}"));
+        let of = explanation.world_size.map_or_else(String::new, |size| {
+            format!(" of {}; the others did not run", count(u64::from(size)))
+        });
+        screen.line("of", &format!("rank {rank}{of}"));
     }
     if let Some(shared) = &explanation.shared {
         let text = format!(

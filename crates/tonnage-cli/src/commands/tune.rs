@@ -89,14 +89,16 @@ fn text(tuned: &Tuned) -> String {
         }
         own(&mut text, tuned);
     }
-    let smaller = tuned
-        .runners_up
-        .iter()
-        .any(|trial| trial.completes && trial.smallest < best.smallest);
-    let why = if smaller {
+    let smaller = || {
+        let trials = tuned.runners_up.iter();
+        trials.filter(|trial| trial.completes && trial.smallest < best.smallest)
+    };
+    let why = if smaller().next().is_none() {
+        ""
+    } else if smaller().all(|trial| trial.keys() > best.keys()) {
         "; best is the simplest: settings with more keys save little more"
     } else {
-        ""
+        "; of settings within 0.2 %, the one with the fewest driver calls is best"
     };
     let _ = writeln!(
         text,

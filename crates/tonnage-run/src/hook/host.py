@@ -304,10 +304,10 @@ class Host:
         def open_sparse_writer(name_or_buffer):
             if isinstance(name_or_buffer, (str, os.PathLike)):
                 try:
-                    stream = _SparseFile(name_or_buffer)
+                    return Writer(_SparseFile(name_or_buffer))
                 except OSError:
-                    return open_writer(name_or_buffer)  # torch says itself why it cannot be written
-                return Writer(stream)
+                    # torch raises for a file that cannot be written, below and not in the context of this exception.
+                    pass
             return open_writer(name_or_buffer)
 
         serialization._open_zipfile_writer = open_sparse_writer

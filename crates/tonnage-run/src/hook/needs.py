@@ -202,6 +202,10 @@ class Needs:
             if part in parts:
                 self._look(part, name)
 
+    def begin_anew(self):
+        """A variant reports the names that its fork server missed: the server has no log."""
+        self.reported.clear()
+
     def has(self, part):
         """Whether no name of a part is missing."""
         return part not in self.off
@@ -231,6 +235,8 @@ class Needs:
         self.reported.add(name)
         self.off.add(part)
         package = name.partition(":")[0].partition(".")[0]
-        version = getattr(sys.modules.get(package), "__version__", sys.version.split()[0])
+        version = getattr(sys.modules.get(package), "__version__", None)
+        if package in sys.stdlib_module_names:
+            package, version = "Python", sys.version.split()[0]
         about = PARTS[part]
         self.limit(about.code, f"{about.lost}: {package} {version} has no {name}", about.affects_figures)

@@ -209,7 +209,8 @@ class Ranks:
     def turn(self, *name):
         """The next number for exchanges by this name; all who take part count the same."""
         self.turns[name] = self.turns.get(name, 0) + 1
-        # Other users can write to the store. Objects are unpickled, so their keys are secret.
+        # Objects are unpickled, so their keys are secret: where the system has no table of connections, the store
+        # cannot refuse another user.
         return "/".join(("tonnage-objects", self.secret, *map(str, name), str(self.turns[name])))
 
     def meeting(self):

@@ -19,6 +19,10 @@ import sys
 import types
 
 _TORCH, _NOTE = 3, 4
+# An interrupt while this file runs ends the process: Python would report one as a fatal error of its start.
+_interrupted = signal.getsignal(signal.SIGINT)
+if _interrupted is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class _Recorder:
@@ -244,8 +248,8 @@ class _Recorder:
         if update is None:
             return
 
-        def update_and_tell(group):
-            update(group)
+        def update_and_tell(group, *arguments, **named):
+            update(group, *arguments, **named)
             rank = c10d.get_rank() if group is not None else -1
             if rank < 0:
                 return
@@ -263,6 +267,9 @@ class _Recorder:
         """Goes on as the recorder of a variant, which was forked off before any device was used."""
         self.settings = settings
         self.forked = True
+        _needs.begin_anew()
+        if self.torch is not None:
+            self._look_for_names()
         if self.owners is not None:
             self.change(settings.get("changes") or ())
         self._lift_limits()
@@ -758,15 +765,27 @@ def _in_forked_child():
 
 def _without_our_frames(traceback):
     """A traceback of the script's own frames. One that is all ours stays as it is: the fault is ours."""
-    kept = []
-    while traceback is not None:
-        if traceback.tb_frame.f_code.co_filename not in ("<tonnage>", __file__):
-            kept.append(traceback)
-        traceback = traceback.tb_next
+    kept, one = [], traceback
+    while one is not None:
+        if one.tb_frame.f_code.co_filename not in ("<tonnage>", __file__):
+            kept.append(one)
+        one = one.tb_next
     shown = None
     for one in reversed(kept):
         shown = types.TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return shown
+    return shown or traceback
+
+
+def _hide_our_frames(error):
+    """Takes our frames off the tracebacks of an exception and of all that it refers to."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_our_frames(one.__traceback__)
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
 
 
 def _is_ended_by_tonnage():
@@ -775,25 +794,22 @@ def _is_ended_by_tonnage():
 
 
 def _report_exception(kind, value, traceback, _report=sys.excepthook):
-    if issubclass(kind, KeyboardInterrupt):
-        # An interrupt may come while our code runs, and is the script's all the same.
-        traceback = _without_our_frames(traceback) or traceback
-        value.__traceback__ = traceback
     try:
+        # An interrupt may come while our code runs, and an import that fails runs in a frame of ours.
+        _hide_our_frames(value)
+        traceback = value.__traceback__
         exception = {
             "type": f"{kind.__module__}.{kind.__qualname__}",
             "message": str(value)[:4096],
             "stack": _stack(traceback),
         }
-        if _recorder is None:
-            _note_without_torch(exception=exception)
-        else:
-            if not _recorder.started:
-                # Nobody was told yet which rank this is.
-                rank = _recorder.rank if _recorder.rank is not None else os.environ.get("RANK", "")
-                if str(rank).isdecimal():
-                    _recorder.note(rank=int(rank))
-            _recorder.note(exception=exception)
+        if _recorder is None or not _recorder.started:
+            # No note has the rank of this process yet.
+            rank = _recorder.rank if _recorder is not None else None
+            rank = os.environ.get("RANK", "") if rank is None else rank
+            if str(rank).isdecimal():
+                _write_note(rank=int(rank))
+        _write_note(exception=exception)
     except Exception as error:
         _failures.swallow("_report_exception", error)
     if _recorder is not None and _recorder.holders is not None:
@@ -901,6 +917,8 @@ sys.excepthook = _report_exception
 os._exit = _exit_at_once
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_in_forked_child)
+if _interrupted is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _interrupted)
 _run_the_users_sitecustomize()
 _replace_sources(_settings)
 _serve()

@@ -214,12 +214,20 @@ fn is_own_user(stream: &TcpStream) -> bool {
 }
 
 /// The user of the socket at `local` that is connected to `remote`, by the system's table of connections: a head, then a
-/// line for each socket with its number, both addresses in hexadecimal digits, and its user as the eighth word.
+/// line for each socket with its number, both addresses in hexadecimal digits, and its user as the eighth word. Addresses
+/// count, too: 127.0.0.2 may have a socket at the same port.
 fn user_of(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let is_at = |word: &str, address: SocketAddr| {
-        let place = word.split_once(':');
-        let port = place.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
-        port == Some(address.port())
+        let (SocketAddr::V4(address), Some((host, port))) = (address, word.split_once(':')) else {
+            return false;
+        };
+        let digits = format!("{:08X}", u32::from_ne_bytes(address.ip().octets()));
+        // A socket of IPv6 has the address of IPv4 within one of its own.
+        let is_host = host
+            .strip_prefix("0000000000000000FFFF0000")
+            .unwrap_or(host)
+            == digits;
+        is_host && u16::from_str_radix(port, 16) == Ok(address.port())
     };
     table.lines().skip(1).find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -956,10 +964,15 @@ mod tests {
         use std::os::unix::process::CommandExt as _;
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n   \
             0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000     0        0 1 1\n   \
-            1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 2 1\n";
+            1: 0200007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1001        0 2 1\n   \
+            2: 0100007F:C350 0200007F:1F90 01 00000000:00000000 00:00000000 00000000  1001        0 2 1\n   \
+            3: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 2 1\n   \
+            4: 0000000000000000FFFF00000100007F:C351 0000000000000000FFFF00000100007F:1F90 01 00000000:00000000 \
+            00:00000000 00000000  1002        0 2 1\n";
         let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         assert_eq!(user_of(table, address(50000), address(8080)), Some(1000));
         assert_eq!(user_of(table, address(8080), address(50000)), Some(0));
+        assert_eq!(user_of(table, address(50001), address(8080)), Some(1002));
         assert_eq!(user_of(table, address(1), address(8080)), None);
         let store = Store::start(4, &[0], 8).unwrap();
         let port = store.ports()[0];

@@ -234,7 +234,7 @@ fn check(
         Outcome::Failed | Outcome::Interrupted => {
             let waits = verdict.deadlocks.first().map(|deadlock| {
                 format!(
-                    "rank {} waits for ever in {}",
+                    "rank {} waits forever in {}",
                     deadlock.rank, deadlock.operation
                 )
             });

@@ -90,8 +90,9 @@ pub(crate) fn judge(
         dry_run(&job, &machine, written, &mut screen)?
     };
     let (verdict, collected) = (run.verdict, run.limited.collected);
-    // Nothing was recorded of a job that failed before it used a GPU.
-    let is_empty = verdict.outcome == Outcome::Failed && collected.events == 0;
+    // Nothing was recorded of a job that ended before it used a GPU.
+    let has_ended = matches!(verdict.outcome, Outcome::Failed | Outcome::Interrupted);
+    let is_empty = has_ended && collected.events == 0;
     let output = if is_empty {
         None
     } else {

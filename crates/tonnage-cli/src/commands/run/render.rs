@@ -40,7 +40,9 @@ pub(crate) fn text(
     here: &Path,
 ) -> String {
     let mut text = match verdict.exceptions.first() {
-        Some(exception) if output.is_none() => before_gpu(verdict, exception, here),
+        Some(exception) if output.is_none() && verdict.outcome == Outcome::Failed => {
+            before_gpu(verdict, exception, here)
+        }
         _ => headline(verdict),
     };
     if let Some(cause) = cause {
@@ -161,8 +163,12 @@ fn before_gpu(verdict: &Verdict, exception: &Exception, here: &Path) -> String {
         format!(": {message}")
     };
     let kind = kind(exception);
+    let rank = exception
+        .rank
+        .as_ref()
+        .map_or_else(String::new, |rank| format!(" on rank {rank}"));
     let mut text =
-        format!("{BAD}the script failed{BAD:#} before using the GPU: {kind}{place}{message}");
+        format!("{BAD}the script failed{BAD:#} before using the GPU: {kind}{rank}{place}{message}");
     more_gpus(&mut text, verdict, exception);
     text
 }
@@ -319,10 +325,14 @@ fn headline(verdict: &Verdict) -> String {
             }
         ),
         Outcome::Failed if hangs(verdict) => format!(
-            "{BAD}hangs{BAD:#} on {machine}: {} for others for ever; tonnage ended the job",
+            "{BAD}hangs{BAD:#} on {machine}: {}; tonnage ended the job",
             match verdict.deadlocks.as_slice() {
-                [one] => format!("rank {} waits", one.rank),
-                many => format!("{} ranks wait, first rank {}", many.len(), many[0].rank),
+                [one] => format!("rank {} waits forever", one.rank),
+                many => format!(
+                    "{} ranks wait forever, rank {} first",
+                    many.len(),
+                    many[0].rank
+                ),
             }
         ),
         Outcome::Failed => format!(
