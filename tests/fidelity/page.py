@@ -52,8 +52,8 @@ def quantile(values, part):
 
 
 def thresholds_of(rows):
-    """Of (job, figure): how many thresholds of running out of memory there are, how many are right, for how many a larger
-    batch completed in the dry run, and how many of these had an uncertain verdict."""
+    """Counts thresholds of running out of memory in pairs of job and figure: all, right ones, those of which a larger
+    batch completed in the dry run, and of these the ones with an uncertain verdict."""
     thresholds = [(job, figure) for job, figure in rows if kind(figure) in ("batch", "fits")]
     right = sum(1 for _, figure in thresholds if figure["real"] == figure["dry"])
     larger = [(job, figure) for job, figure in thresholds if optimistic(figure)]

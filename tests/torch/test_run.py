@@ -345,7 +345,11 @@ except KeyError as error:
 """
 
 
-@pytest.mark.parametrize(("text", "last"), [(FAILING_IMPORT, "ImportError: no such library"), (FAILING_SAVE, "missing")])
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [(FAILING_IMPORT, "ImportError: no such library"), (FAILING_SAVE, "missing")],
+    ids=["import", "save"],
+)
 def test_a_traceback_shows_no_frame_of_tonnage(tonnage, tmp_path, text, last):
     (tmp_path / "safetensors").mkdir()
     (tmp_path / "safetensors" / "__init__.py").write_text("raise ImportError('no such library')\n")

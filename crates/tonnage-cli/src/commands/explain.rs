@@ -144,9 +144,11 @@ fn leave_out_devices(explanation: &mut Explanation) {
         .iter()
         .any(|finding| finding.code == codes::LEAK);
     let is_unknown = explanation.need.is_none();
+    // Another device for each process is not a larger one.
+    let is_larger = |fix: &Fix| fix.measure == Measure::Device && fix.code == codes::SHORT.code;
     explanation
         .fixes
-        .retain(|fix| !(fix.measure == Measure::Device && (grows || is_unknown)));
+        .retain(|fix| !(is_larger(fix) && (grows || is_unknown)));
 }
 
 /// Why a job does not fit, in a few words.
