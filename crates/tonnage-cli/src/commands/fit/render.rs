@@ -507,6 +507,19 @@ fn refusal(trial: &Trial) -> String {
         (None, _) if trial.handled_ooms > 0 => {
             "runs out of memory, which the script handles".to_owned()
         }
+        // A GPU between the smallest and this one may still be worse: PyTorch frees its cache at another time there.
+        (None, Outcome::Uncertain)
+            if trial
+                .need
+                .is_some_and(|need| need.saturating_add(trial.margin) <= trial.capacity) =>
+        {
+            format!(
+                "needs {}: that fits, but a GPU with {} less runs out of memory, because PyTorch frees its cache at \
+                 another time there",
+                need(trial),
+                bytes(trial.margin)
+            )
+        }
         (None, Outcome::Uncertain) => {
             format!("needs {}: that fits, but not with the margin", need(trial))
         }
