@@ -486,6 +486,8 @@ struct Process<'a, W> {
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, Value)>,
     values: Option<ToldValues>,
+    /// Allocations and frees without a stack; several parts of the hook tell of them.
+    lost_stacks: u64,
     undone_modules: Vec<String>,
     /// Whether an allocator took the place of PyTorch's own.
     plugged: bool,
@@ -523,6 +525,7 @@ impl<'a, W: Write> Process<'a, W> {
             costs: Vec::new(),
             changes: Vec::new(),
             values: None,
+            lost_stacks: 0,
             undone_modules: Vec::new(),
             plugged: false,
             paused: false,
@@ -598,6 +601,10 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         self.rest()?;
+        if self.lost_stacks > 0 {
+            let lost = count(self.lost_stacks);
+            self.gap(&format!("the stacks of {lost} allocations and frees"))?;
+        }
         if self.plugged {
             self.fact(facts::ALLOCATOR, self.allocator())?;
             self.gap(match self.allocator() {
@@ -817,7 +824,7 @@ impl<'a, W: Write> Process<'a, W> {
             self.fact(meta::PROCESS_RANK, &rank.to_string())?;
         }
         if let Some(lost) = note.lost {
-            self.gap(&format!("the stacks of {lost} allocations and frees"))?;
+            self.lost_stacks += lost;
         }
         if let Some(trouble) = note.trouble {
             self.gap(&format!("stacks, because torch said: {trouble}"))?;

@@ -485,7 +485,8 @@ fn a_history_that_lost_events_is_filled_up() {
         &[
             call(CallKind::Context, 1, 0, MIB),
             Record::Torch(story.as_bytes()),
-            Record::Note(br#"{"lost": 2}"#),
+            Record::Note(br#"{"lost": 1}"#),
+            Record::Note(br#"{"lost": 1}"#),
         ],
         &[
             block(2, BASE, 1024),
@@ -499,6 +500,7 @@ fn a_history_that_lost_events_is_filled_up() {
     assert_eq!(sizes, [1024, 512, 512, 3072]);
     let unknown = trace.fact(0, "unknown.0").unwrap();
     assert_eq!(unknown, "the stacks of 2 allocations and frees");
+    assert_eq!(trace.fact(0, "unknown.1"), None, "one sum");
 }
 
 #[test]
