@@ -232,6 +232,33 @@ def test_a_value_decides_where_it_gets_to_a_condition_itself(tonnage, tmp_path):
     assert unknown["reads"] == 16
 
 
+# Nothing here is decided by what is read: a text has the name of the variable, and shapes and types are known.
+NO_DECISIONS = """\
+import torch
+x = torch.randn(1 << 20, device="cuda")
+history = {"loss": [], "other": []}
+loss = x.mean().item()
+if "loss" in history and history["loss"] == []:
+    history["other"].append(loss)
+array = x[:4].tolist()
+grads = x[:4].cpu()
+assert grads.shape == (4,) and grads.dtype == torch.float32
+if grads.numel() > 3 and grads.dim() == 1 and grads.size(0) == 4 and grads.device.type == "cpu":
+    print("read", array)
+"""
+
+
+def test_texts_and_shapes_are_no_decisions(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, NO_DECISIONS))])
+    assert run.code == 0, run.err
+    unknown = run.verdict["unknown_values"]
+    assert (unknown["decisions"], unknown["reads"]) == (0, 3), unknown
+    # The same, decided by.
+    decided = NO_DECISIONS.replace('if "loss" in', 'if loss > 9 and "loss" in').replace("grads.numel() > 3", "grads[0]")
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, decided))])
+    assert run.verdict["unknown_values"]["decisions"] == 2, run.verdict
+
+
 ENDLESS = """\
 import torch
 model = torch.nn.Linear(1024, 1024).cuda()
