@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Values that programs read back: computed where they are small, named where nobody knows them."""
 
+import ast
+
 import pytest
 from conftest import PYTHON
 
@@ -257,6 +259,35 @@ def test_texts_and_shapes_are_no_decisions(tonnage, tmp_path):
     decided = NO_DECISIONS.replace('if "loss" in', 'if loss > 9 and "loss" in').replace("grads.numel() > 3", "grads[0]")
     run = tonnage(None, command=[PYTHON, str(script(tmp_path, decided))])
     assert run.verdict["unknown_values"]["decisions"] == 2, run.verdict
+
+
+# What is read, and the same of a tensor of the CPU.
+OF_RARE_TYPES = """
+import torch
+def rare(device):
+    given = torch.tensor([0.5, 1.5, 192.0, 3.3], device=device)
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
+        yield given.to(getattr(torch, name)).float().tolist()
+    for name in ("complex64", "complex128"):
+        yield given.to(getattr(torch, name)).real.tolist()
+    turned = torch.complex(given, -given)
+    yield turned.conj().imag.tolist()
+    yield turned.conj().tolist()
+    yield (turned * turned.conj()).real.tolist()
+    other = turned.clone()
+    other.conj()[1] = 2 + 1j
+    yield other.tolist()
+print([list(rare("cuda")), list(rare("cpu"))])
+"""
+
+
+def test_float8_and_complex_numbers_are_known(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, OF_RARE_TYPES))])
+    assert run.code == 0, run.err
+    on_device, on_cpu = ast.literal_eval(run.err.splitlines()[0])
+    assert on_device == on_cpu
+    assert on_device[0] == [0.5, 1.5, 192.0, 3.25]
+    assert not run.verdict["unknown_values"], run.verdict["unknown_values"]
 
 
 ENDLESS = """\

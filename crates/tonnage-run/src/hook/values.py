@@ -298,7 +298,12 @@ class Values:
         integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
         # Whether a tensor of this type counts as integers; other types are not computed.
         self.kinds = dict.fromkeys(integers, True)
-        self.kinds.update(dict.fromkeys((torch.float32, torch.float64, torch.float16, torch.bfloat16), False))
+        others = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+        # Older releases of torch have fewer of these.
+        eighths = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+        for name in (*others, *eighths):
+            if hasattr(torch, name):
+                self.kinds[getattr(torch, name)] = False
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.subclasses = {}
         self.buffers = []
@@ -800,14 +805,15 @@ class Values:
     def _view(self, tensor):
         if tensor.nbytes == 0:
             return self.torch.empty(tensor.shape, dtype=tensor.dtype)
-        return self._flat(tensor).as_strided(tensor.shape, tensor.stride())
+        view = self._flat(tensor).as_strided(tensor.shape, tensor.stride())
+        # Both are lazy: the memory has the values without them.
+        view = view.conj() if tensor.is_conj() else view
+        return view._neg_view() if tensor.is_neg() else view
 
     def _pull(self, tensor):
         """The values of a device tensor; floating point numbers nobody knows are drawn."""
         if not tensor.is_cuda:
             return tensor
-        if tensor.is_neg() or tensor.is_conj():
-            raise NotImplementedError("a lazy negation")
         view = self._view(tensor)
         if tensor.nbytes and not self.kinds[tensor.dtype] and self._state(tensor) == _UNKNOWN:
             # Elements of an expanded tensor share their memory: then the memory is filled, not the elements.
