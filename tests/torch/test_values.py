@@ -290,6 +290,33 @@ def test_float8_and_complex_numbers_are_known(tonnage, tmp_path):
     assert not run.verdict["unknown_values"], run.verdict["unknown_values"]
 
 
+COALESCED = """
+import torch
+places = torch.tensor([[0, 1, 1, 2, 1], [2, 0, 0, 1, 0]], device="cuda")
+def coalesced(values, *shape):
+    values = torch.tensor(values, device="cuda")
+    return torch.sparse_coo_tensor(places, values, (3, 3, *shape), check_invariants=False).coalesce()
+one = coalesced([1.0, 2.0, 3.0, 4.0, 5.0])
+rows = coalesced([[1, 2], [2, 2], [3, 4], [4, 5], [5, 6]], 2)
+twice = torch.cat([one.indices(), one.indices()], 1)
+again = torch.sparse_coo_tensor(twice, torch.randn(6, device="cuda"), (3, 3), check_invariants=False).coalesce()
+print([one.indices().tolist(), one.values().tolist(), rows.values().tolist(), again._nnz()])
+"""
+
+
+def test_what_a_sparse_tensor_has_is_known_once_its_places_are_sorted(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, COALESCED))])
+    assert run.code == 0, run.err
+    places = [[0, 1, 2], [2, 0, 1]]
+    assert ast.literal_eval(run.err.splitlines()[0]) == [
+        places,
+        [1.0, 10.0, 4.0],
+        [[1, 2], [10, 12], [4, 5]],
+        3,
+    ]
+    assert not (run.verdict["unknown_values"] or {}).get("sizes"), run.verdict["unknown_values"]
+
+
 ENDLESS = """\
 import torch
 model = torch.nn.Linear(1024, 1024).cuda()

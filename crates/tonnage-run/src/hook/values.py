@@ -1431,11 +1431,29 @@ class Values:
         if places is None:
             count, level = indices.shape[1], _UNKNOWN
         else:
-            count = self.torch.unique(places, dim=1).shape[1]
+            once, which = self.torch.unique(places, dim=1, return_inverse=True)
+            count = once.shape[1]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
         self._size_by(level, "count" if places is None else "drawn")
+        if places is not None and result._indices().shape == once.shape and self._may_put(result._indices()):
+            self._put(result._indices(), once, level)
+            self._put_sums(tensor._values(), result._values(), which, level)
         return result
+
+    def _put_sums(self, values, result, which, level):
+        """Writes the sums of values that have the same place in a sparse tensor."""
+        level = min(level, self._level([values]))
+        if level == _UNKNOWN or values.dtype is self.torch.bool or not self._may_put(result):
+            return
+        one_by_one = self._pulled(values)
+        if one_by_one is not None:
+            # Narrow types are summed in a wide one, as on a GPU.
+            wide = values.dtype
+            if values.is_floating_point():
+                wide = self.torch.promote_types(wide, self.torch.float32)
+            sums = self.torch.zeros(result.shape, dtype=wide)
+            self._put(result, sums.index_add_(0, which, one_by_one.to(wide)).to(values.dtype), level)
 
     def _select_boxes(self, operator, args, kwargs):
         """Boxes that do not overlap others, by torchvision."""
