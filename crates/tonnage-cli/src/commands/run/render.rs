@@ -501,7 +501,7 @@ fn fits(verdict: &Verdict) -> String {
     if caught > 0 && verdict.stopped.is_none() && verdict.incomplete.is_none() {
         let times = plural(caught, "time");
         return format!(
-            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script handled",
+            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script or PyTorch handled",
             where_run(verdict),
             size(verdict)
         );
@@ -599,7 +599,7 @@ fn distance(text: &mut String, margin: &Margin) {
         row(
             text,
             "headroom",
-            "not known: where there is less memory, the script asks for less",
+            "not known: where there is less memory, less is asked for",
         );
     } else {
         let how = if margin.smallest.is_some() {
