@@ -303,7 +303,7 @@ def test_the_scripts_own_failure_is_not_out_of_memory(tonnage, tmp_path):
     run = tonnage(None, command=[PYTHON, str(script)], json=False)
     assert run.code == 2
     assert run.out.startswith(
-        "failed on NVIDIA H100 80GB HBM3 (79.18 GiB), not because of GPU memory: the script ended with exit code 1"
+        "failed on NVIDIA H100 80GB HBM3 (79.18 GiB); GPU memory did not run out: the script ended with exit code 1"
     )
     assert re.search(r"raised +ValueError at .*broken\.py:3 in <module>: my own mistake", run.out)
 

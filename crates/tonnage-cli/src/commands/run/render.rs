@@ -336,7 +336,7 @@ fn headline(verdict: &Verdict) -> String {
             }
         ),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: {}{}",
+            "{BAD}failed{BAD:#} on {machine}; GPU memory did not run out: {}{}",
             failed(verdict),
             verdict
                 .host_out_of_memory
