@@ -703,7 +703,7 @@ def test_a_limit_of_the_script_is_told_from_a_full_gpu(tonnage, tmp_path):
     run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
     assert run.code == 1, run.err
     assert "does not fit in what the script allows itself of NVIDIA GeForce RTX 3090" in run.out, run.out
-    assert "it needs 10.25 GiB; the script limits its own memory (TN104)" in run.out, run.out
+    assert ": needs 10.25 GiB; the script limits its own memory (TN104)" in run.out, run.out
     # Without its own limit the GPU refuses it.
     command = [PYTHON, str(script(tmp_path, OWN_LIMIT.format(count=100)))]
     run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
