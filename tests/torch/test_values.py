@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Values that programs read back: computed where they are small, named where nobody knows them."""
 
+import ast
+
 import pytest
 from conftest import PYTHON
 
@@ -230,6 +232,89 @@ def test_a_value_decides_where_it_gets_to_a_condition_itself(tonnage, tmp_path):
     # mean() in the condition, the norm, and the index.
     assert (unknown["decisions"], unknown["first_decision"]["line"]) == (3, 6), unknown
     assert unknown["reads"] == 16
+
+
+# Nothing here is decided by what is read: a text has the name of the variable, and shapes and types are known.
+NO_DECISIONS = """\
+import torch
+x = torch.randn(1 << 20, device="cuda")
+history = {"loss": [], "other": []}
+loss = x.mean().item()
+if "loss" in history and history["loss"] == []:
+    history["other"].append(loss)
+array = x[:4].tolist()
+grads = x[:4].cpu()
+assert grads.shape == (4,) and grads.dtype == torch.float32
+if grads.numel() > 3 and grads.dim() == 1 and grads.size(0) == 4 and grads.device.type == "cpu":
+    print("read", array)
+"""
+
+
+def test_texts_and_shapes_are_no_decisions(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, NO_DECISIONS))])
+    assert run.code == 0, run.err
+    unknown = run.verdict["unknown_values"]
+    assert (unknown["decisions"], unknown["reads"]) == (0, 3), unknown
+    # The same, decided by.
+    decided = NO_DECISIONS.replace('if "loss" in', 'if loss > 9 and "loss" in').replace("grads.numel() > 3", "grads[0]")
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, decided))])
+    assert run.verdict["unknown_values"]["decisions"] == 2, run.verdict
+
+
+# What is read, and the same of a tensor of the CPU.
+OF_RARE_TYPES = """
+import torch
+def rare(device):
+    given = torch.tensor([0.5, 1.5, 192.0, 3.3], device=device)
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"):
+        yield given.to(getattr(torch, name)).float().tolist()
+    for name in ("complex64", "complex128"):
+        yield given.to(getattr(torch, name)).real.tolist()
+    turned = torch.complex(given, -given)
+    yield turned.conj().imag.tolist()
+    yield turned.conj().tolist()
+    yield (turned * turned.conj()).real.tolist()
+    other = turned.clone()
+    other.conj()[1] = 2 + 1j
+    yield other.tolist()
+print([list(rare("cuda")), list(rare("cpu"))])
+"""
+
+
+def test_float8_and_complex_numbers_are_known(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, OF_RARE_TYPES))])
+    assert run.code == 0, run.err
+    on_device, on_cpu = ast.literal_eval(run.err.splitlines()[0])
+    assert on_device == on_cpu
+    assert on_device[0] == [0.5, 1.5, 192.0, 3.25]
+    assert not run.verdict["unknown_values"], run.verdict["unknown_values"]
+
+
+COALESCED = """
+import torch
+places = torch.tensor([[0, 1, 1, 2, 1], [2, 0, 0, 1, 0]], device="cuda")
+def coalesced(values, *shape):
+    values = torch.tensor(values, device="cuda")
+    return torch.sparse_coo_tensor(places, values, (3, 3, *shape), check_invariants=False).coalesce()
+one = coalesced([1.0, 2.0, 3.0, 4.0, 5.0])
+rows = coalesced([[1, 2], [2, 2], [3, 4], [4, 5], [5, 6]], 2)
+twice = torch.cat([one.indices(), one.indices()], 1)
+again = torch.sparse_coo_tensor(twice, torch.randn(6, device="cuda"), (3, 3), check_invariants=False).coalesce()
+print([one.indices().tolist(), one.values().tolist(), rows.values().tolist(), again._nnz()])
+"""
+
+
+def test_what_a_sparse_tensor_has_is_known_once_its_places_are_sorted(tonnage, tmp_path):
+    run = tonnage(None, command=[PYTHON, str(script(tmp_path, COALESCED))])
+    assert run.code == 0, run.err
+    places = [[0, 1, 2], [2, 0, 1]]
+    assert ast.literal_eval(run.err.splitlines()[0]) == [
+        places,
+        [1.0, 10.0, 4.0],
+        [[1, 2], [10, 12], [4, 5]],
+        3,
+    ]
+    assert not (run.verdict["unknown_values"] or {}).get("sizes"), run.verdict["unknown_values"]
 
 
 ENDLESS = """\
@@ -618,7 +703,7 @@ def test_a_limit_of_the_script_is_told_from_a_full_gpu(tonnage, tmp_path):
     run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)
     assert run.code == 1, run.err
     assert "does not fit in what the script allows itself of NVIDIA GeForce RTX 3090" in run.out, run.out
-    assert "it needs 10.25 GiB; the script limits its own memory (TN104)" in run.out, run.out
+    assert ": needs 10.25 GiB; the script limits its own memory (TN104)" in run.out, run.out
     # Without its own limit the GPU refuses it.
     command = [PYTHON, str(script(tmp_path, OWN_LIMIT.format(count=100)))]
     run = tonnage(None, command=command, options=["--gpu", "rtx3090"], json=False)

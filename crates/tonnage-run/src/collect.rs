@@ -91,6 +91,8 @@ struct Note {
     costs: Option<ToldCosts>,
     #[serde(default)]
     ended: bool,
+    /// The device, as the process numbers it, that PyTorch has just found full: told right after the driver refused.
+    oom: Option<i32>,
     made_up: Option<String>,
     /// PyTorch's allocator asked whether another stream was done with a block that was freed: by how many launches
     /// streams are behind.
@@ -461,6 +463,9 @@ struct Process<'a, W> {
     start: Start,
     /// The driver's calls that no row was written for yet, in order.
     calls: VecDeque<DriverCall>,
+    /// Each out-of-memory that was told of and has no row yet, in order: the device, as the process numbers it, and how
+    /// many of the driver's calls came later.
+    failures: VecDeque<(i32, usize)>,
     /// The blocks and notes of each device that no row was written for yet, in order.
     blocks: BTreeMap<u8, VecDeque<Entry>>,
     /// The texts of the notes, by number.
@@ -481,6 +486,8 @@ struct Process<'a, W> {
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, Value)>,
     values: Option<ToldValues>,
+    /// Allocations and frees without a stack; several parts of the hook tell of them.
+    lost_stacks: u64,
     undone_modules: Vec<String>,
     /// Whether an allocator took the place of PyTorch's own.
     plugged: bool,
@@ -506,6 +513,7 @@ impl<'a, W: Write> Process<'a, W> {
             writer,
             start: Start::default(),
             calls: VecDeque::new(),
+            failures: VecDeque::new(),
             blocks: queues,
             texts: Vec::new(),
             unmodelled: BTreeMap::new(),
@@ -517,6 +525,7 @@ impl<'a, W: Write> Process<'a, W> {
             costs: Vec::new(),
             changes: Vec::new(),
             values: None,
+            lost_stacks: 0,
             undone_modules: Vec::new(),
             plugged: false,
             paused: false,
@@ -549,8 +558,18 @@ impl<'a, W: Write> Process<'a, W> {
             match record {
                 Record::Call(call) => self.calls.push_back(*call),
                 Record::Text(text) => self.texts.push((*text).to_owned()),
+                Record::Note(json) => {
+                    let note = serde_json::from_slice::<Note>(json).ok();
+                    if let Some(device) = note.and_then(|note| note.oom) {
+                        self.failures.push_back((device, self.calls.len()));
+                    }
+                }
                 _ => {}
             }
+        }
+        // Calls are taken from the front: what is left tells how many were written, whoever took them.
+        for (_, calls) in &mut self.failures {
+            *calls = self.calls.len() - *calls;
         }
         if self.measure(&records) {
             return self.write_measured(records, collected, broken);
@@ -582,6 +601,10 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         self.rest()?;
+        if self.lost_stacks > 0 {
+            let lost = count(self.lost_stacks);
+            self.gap(&format!("the stacks of {lost} allocations and frees"))?;
+        }
         if self.plugged {
             self.fact(facts::ALLOCATOR, self.allocator())?;
             self.gap(match self.allocator() {
@@ -801,7 +824,7 @@ impl<'a, W: Write> Process<'a, W> {
             self.fact(meta::PROCESS_RANK, &rank.to_string())?;
         }
         if let Some(lost) = note.lost {
-            self.gap(&format!("the stacks of {lost} allocations and frees"))?;
+            self.lost_stacks += lost;
         }
         if let Some(trouble) = note.trouble {
             self.gap(&format!("stacks, because torch said: {trouble}"))?;
@@ -1020,7 +1043,7 @@ impl<'a, W: Write> Process<'a, W> {
                 self.calls_up_to(at)?;
             }
             Kind::Oom => {
-                self.refusals()?;
+                self.refusals(event.device)?;
                 self.census_at_failure()?;
             }
             Kind::Snapshot => return Ok(()), // our own
@@ -1134,30 +1157,44 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    /// Writes the refusals that led to an out-of-memory: all of one size in a row.
-    fn refusals(&mut self) -> Result<(), CollectError> {
+    /// Writes the refusals that led to an out-of-memory of a device, and the calls before them.
+    ///
+    /// A script may run out of memory several times by the same size, with other work in between. Where the process
+    /// told when it ran out, the last refusal before that moment is the end. Calls after it are those of other threads,
+    /// which are not held up by a failure.
+    fn refusals(&mut self, device: i32) -> Result<(), CollectError> {
         let refused = |call: &DriverCall| call.kind == CallKind::Refused;
-        let Some(size) = self
-            .calls
-            .iter()
-            .find(|call| refused(call))
-            .map(|call| call.size)
-        else {
-            return Ok(());
+        let told =
+            (self.failures.iter()).position(|&(visible, _)| self.physical(visible) == device);
+        let until = match told.and_then(|index| self.failures.remove(index)) {
+            Some((_, later)) => self.calls.len().saturating_sub(later),
+            None => self.refusals_in_a_row(),
         };
-        let other = |call: &DriverCall| refused(call) && call.size != size;
-        let until = self
-            .calls
-            .iter()
-            .position(other)
-            .unwrap_or(self.calls.len());
-        let last = (0..until).rev().find(|&index| refused(&self.calls[index]));
-        if let Some(last) = last {
+        let here = |call: &DriverCall| refused(call) && i32::from(call.device) == device;
+        if let Some(last) = (0..until).rev().find(|&index| here(&self.calls[index])) {
             for call in self.calls.drain(..=last).collect::<Vec<_>>() {
                 self.put_call(&call)?;
             }
         }
         Ok(())
+    }
+
+    /// Where the next refusals end that can belong to one request: all of one size, and before them no memory that a
+    /// later row of torch's may stand for.
+    fn refusals_in_a_row(&self) -> usize {
+        let mut refused = self
+            .calls
+            .iter()
+            .filter(|call| call.kind == CallKind::Refused);
+        let Some(size) = refused.next().map(|call| call.size) else {
+            return 0;
+        };
+        let belongs = |call: &&DriverCall| match call.kind {
+            CallKind::Refused => call.size == size,
+            CallKind::Malloc | CallKind::Map => false,
+            _ => true,
+        };
+        self.calls.iter().take_while(belongs).count()
     }
 
     /// The name of the allocator that took the place of PyTorch's own.

@@ -291,6 +291,111 @@ fn out_of_memory_ends_a_run_only_if_it_ended_the_run() {
     );
 }
 
+/// What the driver did and what torch tells, where a script fails twice for the same size and a third time later: it
+/// gives a segment back and takes another in between.
+fn three_failures(run: &Run, notes: bool) -> Vec<(Kind, u64)> {
+    const SECOND: u64 = BASE + 900 * MIB;
+    let failed = ("oom", 3 * MIB, 900 * MIB, 7);
+    let story = history(&[
+        ("segment_alloc", BASE, 20 * MIB, 4),
+        failed,
+        failed,
+        ("segment_free", BASE, 20 * MIB, 4),
+        ("segment_alloc", SECOND, 40 * MIB, 5),
+        ("oom", 3 * MIB, 900 * MIB, 9),
+    ]);
+    let refused = |time| call(CallKind::Refused, time, CallKind::Malloc as u64, 900 * MIB);
+    let note = || Record::Note(br#"{"oom": 0}"#);
+    let mut records = vec![
+        call(CallKind::Context, 1, 0, 100 * MIB),
+        call(CallKind::Malloc, 2, BASE, 20 * MIB),
+        refused(3),
+        refused(4),
+        note(),
+        refused(5),
+        refused(6),
+        note(),
+        call(CallKind::Free, 7, BASE, 20 * MIB),
+        call(CallKind::Malloc, 8, SECOND, 40 * MIB),
+        refused(9),
+        note(),
+        Record::Torch(story.as_bytes()),
+    ];
+    if !notes {
+        records.retain(|record| !matches!(record, Record::Note(_)));
+    }
+    run.process(0, &records, &[]);
+    let rows = run.trace().events;
+    rows.iter().map(|row| (row.kind, row.size)).collect()
+}
+
+#[test]
+fn each_failure_takes_its_own_refusals() {
+    let refused = (Kind::DriverOom, 900 * MIB);
+    let failed = (Kind::Oom, 900 * MIB);
+    let expected = [
+        (Kind::DriverContext, 100 * MIB),
+        (Kind::DriverMalloc, 20 * MIB),
+        (Kind::SegmentAlloc, 20 * MIB),
+        refused,
+        refused,
+        failed,
+        refused,
+        refused,
+        failed,
+        (Kind::SegmentFree, 20 * MIB),
+        (Kind::DriverFree, 20 * MIB),
+        (Kind::DriverMalloc, 40 * MIB),
+        (Kind::SegmentAlloc, 40 * MIB),
+        refused,
+        failed,
+    ];
+    assert_eq!(three_failures(&Run::new(), true), expected);
+}
+
+#[test]
+fn a_failure_that_was_not_told_does_not_take_later_calls() {
+    let rows = three_failures(&Run::new(), false);
+    let second = (rows.iter().rposition(|row| row.0 == Kind::Oom)).unwrap();
+    let earlier: Vec<Kind> = rows[..second].iter().map(|row| row.0).collect();
+    let place = |kind| earlier.iter().position(|one| *one == kind).unwrap();
+    let last_before = |kind| earlier.iter().rposition(|one| *one == kind).unwrap();
+    assert!(place(Kind::Oom) < place(Kind::DriverFree));
+    assert!(place(Kind::SegmentFree) < place(Kind::DriverFree));
+    assert!(last_before(Kind::DriverMalloc) < last_before(Kind::SegmentAlloc));
+}
+
+#[test]
+fn a_failure_of_another_device_takes_no_refusal_of_this_one() {
+    let run = Run::new();
+    let oom = r#"{"action": "oom", "device_free": 0, "size": 7, "stream": 0, "time_us": 1, "frames": []}"#;
+    let story = format!(r#"{{"device_traces": [[{oom}], [{oom}]]}}"#);
+    let refused = |device, time| match call(CallKind::Refused, time, CallKind::Malloc as u64, 7) {
+        Record::Call(call) => Record::Call(DriverCall { device, ..call }),
+        other => other,
+    };
+    let records = [
+        call(CallKind::Context, 1, 0, 100 * MIB),
+        refused(0, 2),
+        Record::Note(br#"{"oom": 0}"#),
+        refused(1, 3),
+        Record::Note(br#"{"oom": 1}"#),
+        Record::Torch(story.as_bytes()),
+    ];
+    run.process(0, &records, &[]);
+    let rows: Vec<(Kind, i32)> = (run.trace().events.iter())
+        .map(|row| (row.kind, row.device))
+        .collect();
+    let expected = [
+        (Kind::DriverContext, 0),
+        (Kind::DriverOom, 0),
+        (Kind::Oom, 0),
+        (Kind::DriverOom, 1),
+        (Kind::Oom, 1),
+    ];
+    assert_eq!(rows, expected);
+}
+
 #[test]
 fn what_held_the_memory_at_a_failure_stands_before_it() {
     let run = Run::new();
@@ -380,7 +485,8 @@ fn a_history_that_lost_events_is_filled_up() {
         &[
             call(CallKind::Context, 1, 0, MIB),
             Record::Torch(story.as_bytes()),
-            Record::Note(br#"{"lost": 2}"#),
+            Record::Note(br#"{"lost": 1}"#),
+            Record::Note(br#"{"lost": 1}"#),
         ],
         &[
             block(2, BASE, 1024),
@@ -394,6 +500,7 @@ fn a_history_that_lost_events_is_filled_up() {
     assert_eq!(sizes, [1024, 512, 512, 3072]);
     let unknown = trace.fact(0, "unknown.0").unwrap();
     assert_eq!(unknown, "the stacks of 2 allocations and frees");
+    assert_eq!(trace.fact(0, "unknown.1"), None, "one sum");
 }
 
 #[test]

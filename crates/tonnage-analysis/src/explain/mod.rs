@@ -464,7 +464,7 @@ fn conclude<'a>(
     }
     let short = class.is_some_and(|class| class.code == codes::SHORT);
     let elsewhere = class
-        .filter(|class| class.code == codes::OUTSIDE)
+        .filter(|class| class.code.code == codes::OUTSIDE.code)
         .and_then(|class| outside::elsewhere(all.as_deref().unwrap_or(case), class));
     let mut fixes = Vec::new();
     let mut claims = Vec::new();

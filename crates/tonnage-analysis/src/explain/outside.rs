@@ -23,6 +23,12 @@ What helps: one device for each rank (`torch.cuda.set_device(local_rank)` before
 `torch.load`), so that no other rank opens a context here.",
 );
 
+/// The same where nothing is outside but what other processes have in PyTorch's allocators of their own.
+const OF_OTHERS: Code = Code {
+    title: "other processes of the job hold memory of this GPU",
+    ..OUTSIDE
+};
+
 /// The other processes of the recording on this device.
 fn others<'a>(case: &'a Case<'_>) -> impl Iterator<Item = &'a Holdings> {
     let (process, device) = (case.track.process, case.track.device);
@@ -46,11 +52,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
     });
     let mut parts = Vec::new();
     if device.others > 0 {
+        let opened = place.as_ref().map_or_else(String::new, |place| {
+            format!(" (opened at {})", at(Some(place)))
+        });
         parts.push(format!(
-            "{} of the device are held by {} of this run, contexts included (opened at {})",
+            "{} of the device are held by {} of this run, contexts included{opened}",
             bytes(device.others),
             counted(others(case).count(), "other process", "other processes"),
-            at(place.as_ref()),
         ));
     }
     if past > 0 {
@@ -60,7 +68,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Finding> {
         ));
     }
     Some(Finding {
-        code: OUTSIDE,
+        code: if past > 0 { OUTSIDE } else { OF_OTHERS },
         headline: Some(format!("{} of the device", bytes(outside))),
         sentence: parts.join(", and "),
         bytes: outside,
@@ -95,6 +103,8 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         least + device.cached
     };
     let before = after + device.others;
+    // A process that has only a context, or whose blocks no line of Python made, has no place.
+    let place = finding.place.as_ref();
     let (outcome, room) = match device.capacity {
         Some(capacity) => outcome(
             capacity.checked_sub(after),
@@ -106,15 +116,17 @@ pub(super) fn elsewhere(case: &Case<'_>, finding: &Finding) -> Option<Fix> {
         code: OUTSIDE.code,
         advice: if is_read(case) {
             // A file says from which device its tensors came, whatever device is set.
+            let file = place.map_or_else(
+                || "its file".to_owned(),
+                |place| format!("the file at {}", at(Some(place))),
+            );
             format!(
-                "let each process read the file at {} to its own device: `map_location=f\"cuda:{{rank}}\"`, or \"cpu\"",
-                at(finding.place.as_ref())
+                "let each process read {file} to its own device: `map_location=f\"cuda:{{rank}}\"`, or \"cpu\""
             )
         } else {
-            format!(
-                "give each process its own device: `torch.cuda.set_device(rank)` before {}",
-                at(finding.place.as_ref())
-            )
+            let call =
+                place.map_or_else(|| "its first CUDA call".to_owned(), |place| at(Some(place)));
+            format!("give each process its own device: `torch.cuda.set_device(rank)` before {call}")
         },
         paste: None,
         proof: Proof::Computed,

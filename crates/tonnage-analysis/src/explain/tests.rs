@@ -280,9 +280,35 @@ fn tn105_it_would_fit_without_the_other_processes() {
     assert_eq!(codes(&explanation), ["TN105"]);
     assert_eq!(promised(&explanation, "TN105"), Some((105, 95)));
     assert_eq!(explanation.fixes[0].measure, Measure::Device);
+    let title = "other processes of the job hold memory of this GPU";
+    assert_eq!(explanation.findings[0].code.title, title);
+    assert!(explanation.findings[0].sentence.contains("(opened at "));
     // Short by more than the others hold: short by itself.
     script.oom(80, &[line(2)]);
     assert_eq!(codes(&script.explain()), ["TN105", "TN101"]);
+}
+
+#[test]
+fn tn105_other_processes_without_a_line() {
+    let mut script = Script::new(100);
+    script.process = 1;
+    script.push(Event {
+        size: 20 * MIB,
+        ..Event::new(Kind::DriverContext)
+    });
+    script.process = 0;
+    script.push(Event {
+        size: 10 * MIB,
+        ..Event::new(Kind::DriverContext)
+    });
+    script.alloc(50, &[line(1)]);
+    script.oom(35, &[line(2)]);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN105", None, 20));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(sentence.ends_with("contexts included"), "{sentence}");
+    let advice = &explanation.fixes[0].advice;
+    assert!(advice.ends_with("before its first CUDA call"), "{advice}");
 }
 
 /// Steps of a training loop; `made` gets the number of each.

@@ -49,7 +49,8 @@ pub fn is_generated(file: &str) -> bool {
     name.len() == DIGEST && name[1..].starts_with(folder) && name.iter().all(digest)
 }
 
-fn is_python(file: &str) -> bool {
+/// Whether a file has the name of a file of Python; a frame of C++ has not.
+pub(crate) fn is_python(file: &str) -> bool {
     Path::new(file)
         .extension()
         .is_some_and(|extension| extension == "py")

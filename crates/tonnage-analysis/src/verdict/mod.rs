@@ -29,7 +29,7 @@ use tonnage_trace::{
 use crate::facts;
 use crate::format::{count, plural, ranks_named};
 pub use crate::holdings::Place;
-use crate::holdings::{is_own_limit, is_users};
+use crate::holdings::{is_own_limit, is_python, is_users};
 use crate::unknown;
 pub use crate::unknown::{Foreign, ForeignUse, HookFailure, Limitation, ToldValues, UnknownValues};
 use crate::unmodelled::UnmodelledCalls;
@@ -927,7 +927,8 @@ fn holders(
     holders
 }
 
-/// The innermost line of the user's code, and the innermost of all if it is another.
+/// The innermost line of the user's code, and the innermost of Python if it is another; frames of C++ only where there
+/// are no others.
 fn places(stacks: &StackTable, stack: Option<StackId>) -> (Option<Place>, Option<Place>) {
     let Some(stack) = stack else {
         return (None, None);
@@ -937,7 +938,9 @@ fn places(stacks: &StackTable, stack: Option<StackId>) -> (Option<Place>, Option
         line: frame.line,
         function: frame.function.to_owned(),
     };
-    let inner = stacks.frames(stack).next().map(place);
+    let is_line = |frame: &Frame<'_>| is_python(frame.file) || is_users(frame.file);
+    let inner = stacks.frames(stack).find(is_line);
+    let inner = inner.or_else(|| stacks.frames(stack).next()).map(place);
     let users = stacks.frames(stack).find(|frame| is_users(frame.file));
     match users.map(place) {
         Some(users) if Some(&users) == inner.as_ref() => (Some(users), None),

@@ -39,6 +39,39 @@ fn judge(file: &[u8]) -> Verdict {
 }
 
 #[test]
+fn a_line_of_python_is_named_rather_than_a_frame_of_cpp() {
+    let mut stacks = StackTable::new();
+    let mut stack = |files: &[&str]| {
+        let frames: Vec<_> = files
+            .iter()
+            .map(|file| {
+                let (function, file) = (stacks.intern("f"), stacks.intern(file));
+                stacks.frame(function, file, 1)
+            })
+            .collect();
+        stacks.push_stack(&frames)
+    };
+    let native = "/x/site-packages/torch/lib/libtorch_cpu.so";
+    let package = "/x/site-packages/torch/nn/a.py";
+    let all = stack(&[native, package, "train.py"]);
+    let users = stack(&[native, "train.py"]);
+    let of_package = stack(&[native, package]);
+    let only_native = stack(&[native, "??"]);
+    let files = |stack| {
+        let (place, inside) = places(&stacks, stack);
+        (
+            place.map(|place| place.file),
+            inside.map(|place| place.file),
+        )
+    };
+    let named = |file: &str| Some(file.to_owned());
+    assert_eq!(files(all), (named("train.py"), named(package)));
+    assert_eq!(files(users), (named("train.py"), None));
+    assert_eq!(files(of_package), (named(package), None));
+    assert_eq!(files(only_native), (named(native), None));
+}
+
+#[test]
 fn what_the_device_charges_counts_and_not_what_was_asked_for() {
     let small = 2 * MIB + 1;
     let verdict = judge(&recording(

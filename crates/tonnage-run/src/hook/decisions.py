@@ -52,6 +52,8 @@ _TAKEN_BY_COUNT = {
     "CALL_KW": (1, 3),
     "CALL_METHOD": (1, 2),
 }
+# What a tensor has that says nothing of its values.
+_OF_NO_VALUE = {"device", "dim", "dtype", "is_cuda", "nbytes", "ndim", "numel", "requires_grad", "shape", "size"}
 _INTO_TEXT = ("FORMAT_", "RAISE_", "YIELD_")
 
 
@@ -107,7 +109,8 @@ def decides(code, offset):
     while waiting and not reached:
         name = waiting.pop()
         for index, one in enumerate(instructions):
-            if not one.opname.startswith("LOAD_"):
+            # A constant that is a text may be called as the variable is.
+            if not one.opname.startswith("LOAD_") or one.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT")):
                 continue
             loaded = one.argval if isinstance(one.argval, tuple) else (one.argval,)
             if name not in loaded:
@@ -158,6 +161,8 @@ def _follow(instructions, place, index, depth):
             # The value is an index, unless it is what is looked into.
             if min(touched) < taken - 1:
                 return True, set()
+        if name in ("LOAD_ATTR", "LOAD_METHOD") and one.argval in _OF_NO_VALUE:
+            continue
         if name == "RETURN_VALUE":
             return None, set()
         if name.startswith("STORE_FAST_STORE"):

@@ -298,7 +298,12 @@ class Values:
         integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
         # Whether a tensor of this type counts as integers; other types are not computed.
         self.kinds = dict.fromkeys(integers, True)
-        self.kinds.update(dict.fromkeys((torch.float32, torch.float64, torch.float16, torch.bfloat16), False))
+        others = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+        # Older releases of torch have fewer of these.
+        eighths = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+        for name in (*others, *eighths):
+            if hasattr(torch, name):
+                self.kinds[getattr(torch, name)] = False
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.subclasses = {}
         self.buffers = []
@@ -800,14 +805,15 @@ class Values:
     def _view(self, tensor):
         if tensor.nbytes == 0:
             return self.torch.empty(tensor.shape, dtype=tensor.dtype)
-        return self._flat(tensor).as_strided(tensor.shape, tensor.stride())
+        view = self._flat(tensor).as_strided(tensor.shape, tensor.stride())
+        # Both are lazy: the memory has the values without them.
+        view = view.conj() if tensor.is_conj() else view
+        return view._neg_view() if tensor.is_neg() else view
 
     def _pull(self, tensor):
         """The values of a device tensor; floating point numbers nobody knows are drawn."""
         if not tensor.is_cuda:
             return tensor
-        if tensor.is_neg() or tensor.is_conj():
-            raise NotImplementedError("a lazy negation")
         view = self._view(tensor)
         if tensor.nbytes and not self.kinds[tensor.dtype] and self._state(tensor) == _UNKNOWN:
             # Elements of an expanded tensor share their memory: then the memory is filled, not the elements.
@@ -1425,11 +1431,29 @@ class Values:
         if places is None:
             count, level = indices.shape[1], _UNKNOWN
         else:
-            count = self.torch.unique(places, dim=1).shape[1]
+            once, which = self.torch.unique(places, dim=1, return_inverse=True)
+            count = once.shape[1]
         with self._answers([count] * 2):
             result = self._call(operator, args, kwargs)
         self._size_by(level, "count" if places is None else "drawn")
+        if places is not None and result._indices().shape == once.shape and self._may_put(result._indices()):
+            self._put(result._indices(), once, level)
+            self._put_sums(tensor._values(), result._values(), which, level)
         return result
+
+    def _put_sums(self, values, result, which, level):
+        """Writes the sums of values that have the same place in a sparse tensor."""
+        level = min(level, self._level([values]))
+        if level == _UNKNOWN or values.dtype is self.torch.bool or not self._may_put(result):
+            return
+        one_by_one = self._pulled(values)
+        if one_by_one is not None:
+            # Narrow types are summed in a wide one, as on a GPU.
+            wide = values.dtype
+            if values.is_floating_point():
+                wide = self.torch.promote_types(wide, self.torch.float32)
+            sums = self.torch.zeros(result.shape, dtype=wide)
+            self._put(result, sums.index_add_(0, which, one_by_one.to(wide)).to(values.dtype), level)
 
     def _select_boxes(self, operator, args, kwargs):
         """Boxes that do not overlap others, by torchvision."""

@@ -467,7 +467,7 @@ fn does_not_fit(row: &Row) -> &'static str {
 fn failed(row: &Row, machine: &str) -> String {
     let why = row.next.as_ref().and_then(|trial| trial.why.as_deref());
     format!(
-        "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: {}",
+        "{BAD}failed{BAD:#} on {machine}; GPU memory did not run out: {}",
         why.unwrap_or("the script failed")
     )
 }

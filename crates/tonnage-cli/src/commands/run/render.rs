@@ -336,7 +336,7 @@ fn headline(verdict: &Verdict) -> String {
             }
         ),
         Outcome::Failed => format!(
-            "{BAD}failed{BAD:#} on {machine}, not because of GPU memory: {}{}",
+            "{BAD}failed{BAD:#} on {machine}; GPU memory did not run out: {}{}",
             failed(verdict),
             verdict
                 .host_out_of_memory
@@ -501,7 +501,7 @@ fn fits(verdict: &Verdict) -> String {
     if caught > 0 && verdict.stopped.is_none() && verdict.incomplete.is_none() {
         let times = plural(caught, "time");
         return format!(
-            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script handled",
+            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script or PyTorch handled",
             where_run(verdict),
             size(verdict)
         );
@@ -599,7 +599,7 @@ fn distance(text: &mut String, margin: &Margin) {
         row(
             text,
             "headroom",
-            "not known: where there is less memory, the script asks for less",
+            "not known: where there is less memory, less is asked for",
         );
     } else {
         let how = if margin.smallest.is_some() {
@@ -758,11 +758,21 @@ fn kind(exception: &Exception) -> &str {
     exception.kind.trim_start_matches("builtins.")
 }
 
+/// The message of an exception in a line. What a worker raised stands at the end of what it was caught with.
+fn message_of(exception: &Exception) -> String {
+    let mut lines = (exception.message.lines()).filter(|line| !line.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    match lines.next_back() {
+        Some(last) if first.starts_with("Caught ") => format!("{first} {}", last.trim()),
+        _ => first.to_owned(),
+    }
+}
+
 /// The exception that ended a script which failed for another reason, or before it could be judged.
 fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
     let shown = matches!(verdict.outcome, Outcome::Failed | Outcome::NotCovered);
     if let (true, Some(exception)) = (shown, verdict.exceptions.first()) {
-        let message = exception.message.lines().next().unwrap_or_default();
+        let message = message_of(exception);
         let place = exception
             .place
             .as_ref()
@@ -1016,6 +1026,12 @@ fn ranks_of(devices: &[&DeviceUse]) -> Option<Vec<u32>> {
     Some(ranks)
 }
 
+/// Whether several processes use the device.
+fn is_shared(verdict: &Verdict, device: &DeviceUse) -> bool {
+    let mut all = verdict.devices.iter();
+    all.any(|other| other.device == device.device && other.process != device.process)
+}
+
 /// The other processes and devices, in a line each, equal ranks in one.
 fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
     let mut others: Vec<_> = verdict
@@ -1071,6 +1087,11 @@ fn others(text: &mut String, verdict: &Verdict, shown: &DeviceUse) {
             Some(ranks) => (
                 format!("GPU {}", device.device),
                 format!("({})", ranks_named(&ranks)),
+            ),
+            // A row that is named by the GPU would seem to be all that is on it.
+            None if is_shared(verdict, device) => (
+                processes_named(&[device.process]),
+                format!("on GPU {}", device.device),
             ),
             None => (
                 format!("GPU {}", device.device),
@@ -1617,6 +1638,13 @@ mod tests {
             place: Some(place("deep_gemm/__init__.py", 12, "find_home")),
             rank: None,
         }];
+        verdict.exceptions[0].message = "Caught RuntimeError in DataLoader worker process 0.\n\
+             Original Traceback (most recent call last):\n  File \"data.py\", line 3\nRuntimeError: bad sample\n\n"
+            .to_owned();
+        let row =
+            ": Caught RuntimeError in DataLoader worker process 0. RuntimeError: bad sample\n";
+        assert!(shown(&verdict).contains(row), "{}", shown(&verdict));
+        verdict.exceptions[0].message.clear();
         let text = shown(&verdict);
         let first = "no verdict: the script ended with AssertionError before PyTorch used a GPU; it also uses CUDA \
                      through driver.so";
@@ -1649,5 +1677,16 @@ mod tests {
         other.ooms = 2;
         verdict.devices.push(other);
         insta::assert_snapshot!(shown(&verdict));
+    }
+    #[test]
+    fn a_process_that_shares_its_device_is_named() {
+        let mut verdict = verdict();
+        let mut other = device();
+        (other.process, other.peak_used) = (1, other.peak_used / 2);
+        verdict.devices.push(other);
+        let text = shown(&verdict);
+        assert!(text.contains("\n  process 1    "), "{text}");
+        assert!(text.contains("allocated on GPU 0\n"), "{text}");
+        assert!(!text.contains("\n  GPU 0 "), "{text}");
     }
 }
