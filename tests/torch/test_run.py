@@ -269,8 +269,10 @@ def test_a_killed_script_leaves_its_recording(tmp_path):
         rounds = int(text)
         if rounds >= 400:
             break
-    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(children[0]), signal.SIGKILL)
+    # The first of the children keeps the view of the files.
+    search = ["pgrep", "-P", str(process.pid), "-f", "endless.py"]
+    (script,) = subprocess.run(search, capture_output=True, text=True).stdout.split()
+    os.kill(int(script), signal.SIGKILL)
     for text in process.stderr:
         if text.strip().isdigit():
             rounds = int(text)
