@@ -21,7 +21,7 @@ STANDIN = "crates/tonnage-standin/src/"
 UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
-    {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-http", "tonnage-plan", "tonnage-trace"},
+    {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-http", "tonnage-plan", "tonnage-recording"},
     {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime"}
     | {"tonnage-export", "tonnage-import", "tonnage-standin"},
     {"tonnage-analysis", "tonnage-conformance", "tonnage-torch"},

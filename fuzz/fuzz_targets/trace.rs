@@ -7,7 +7,7 @@ libfuzzer_sys::fuzz_target!(
         // A panic of arrow that the reader turns into an error is no finding.
         let abort = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !tonnage_trace::panic_is_guarded() {
+            if !tonnage_recording::panic_is_guarded() {
                 abort(panic);
             }
         }));

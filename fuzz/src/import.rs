@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use tonnage_import::{ImportError, detect, planner, pytorch, rmm};
-use tonnage_trace::{StackTable, Trace, Writer};
+use tonnage_recording::{StackTable, Trace, Writer};
 
 type Importer = fn(&mut dyn Read, &mut Writer<Vec<u8>>) -> Result<u64, ImportError>;
 

@@ -4,7 +4,7 @@
 //! The bytes are turned into rows, because a damaged file hardly ever gets past the reader.
 
 use tonnage_analysis::replay::{Alloc, Job, Options};
-use tonnage_trace::{Event, Kind, Pool, Writer, meta};
+use tonnage_recording::{Event, Kind, Pool, Writer, meta};
 
 use super::Bytes;
 

@@ -4,7 +4,7 @@
 use tonnage_analysis::diff::Summary;
 use tonnage_analysis::explain::explain;
 use tonnage_analysis::{holdings, info::info, verdict::verdict};
-use tonnage_trace::{Event, Reader, Trace};
+use tonnage_recording::{Event, Reader, Trace};
 
 /// Reads the bytes as a trace.
 pub fn run(data: &[u8]) {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::meta;
+use tonnage_recording::meta;
 
 use crate::holdings::{Holdings, Recording, pattern, shortened, site};
 

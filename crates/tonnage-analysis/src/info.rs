@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use serde::Serialize;
-use tonnage_trace::account::Rounding;
-use tonnage_trace::{
+use tonnage_recording::account::Rounding;
+use tonnage_recording::{
     Account, Column, DeviceAccount, Ending, Event, Kind, Meta, Pool, ReadError, Reader, meta,
 };
 
-use crate::facts;
 use crate::unknown;
 use crate::unmodelled::UnmodelledCalls;
 use crate::verdict::KnownBytes;
+use tonnage_recording::facts;
 
 /// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -214,7 +214,7 @@ pub struct Info {
 ///
 /// ```
 /// use tonnage_analysis::info::info;
-/// use tonnage_trace::{Event, Kind, Trace};
+/// use tonnage_recording::{Event, Kind, Trace};
 ///
 /// // A recording in which a program asks for 3 MB.
 /// let mut trace = Trace::new("example 1.0");
@@ -631,8 +631,8 @@ fn totals(account: &Account, origin: Origin) -> Vec<DeviceTotal> {
 
 #[cfg(test)]
 mod tests {
-    use tonnage_trace::account::ABSURD;
-    use tonnage_trace::{TextId, Writer};
+    use tonnage_recording::account::ABSURD;
+    use tonnage_recording::{TextId, Writer};
 
     use super::*;
 

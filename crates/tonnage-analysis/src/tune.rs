@@ -270,7 +270,7 @@ impl Job {
     /// ```
     /// use tonnage_analysis::replay::{Job, Options};
     /// use tonnage_analysis::tune::Advice;
-    /// use tonnage_trace::{Event, Kind, Trace};
+    /// use tonnage_recording::{Event, Kind, Trace};
     ///
     /// // A recording in which a program asks for 3 MB.
     /// let mut trace = Trace::new("example 1.0");

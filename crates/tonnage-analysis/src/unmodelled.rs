@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_trace::{Event, Kind, StackTable};
+use tonnage_recording::{Event, Kind, StackTable};
 
 /// Most names that are kept; no library has so many functions.
 const MOST: usize = 1 << 16;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tonnage_analysis::explain::{Outcome, explain};
 use tonnage_analysis::holdings;
-use tonnage_trace::Writer;
+use tonnage_recording::Writer;
 
 const MIB: f64 = 1024.0 * 1024.0;
 

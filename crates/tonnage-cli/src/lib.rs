@@ -170,7 +170,7 @@ fn keep_guarded_panics_quiet() {
     ONCE.call_once(|| {
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !tonnage_trace::panic_is_guarded() {
+            if !tonnage_recording::panic_is_guarded() {
                 tell(panic);
             }
         }));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tonnage_trace::{Event, Kind, Meta, Pool, StackId, Trace, meta};
+use tonnage_recording::{Event, Kind, Meta, Pool, StackId, Trace, meta};
 
 use said::tonnage;
 

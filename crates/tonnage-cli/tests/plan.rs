@@ -8,7 +8,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tonnage_trace::{Event, Kind, Pool, Writer};
+use tonnage_recording::{Event, Kind, Pool, Writer};
 
 const MIB: u64 = 1 << 20;
 

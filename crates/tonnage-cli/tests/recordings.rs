@@ -8,7 +8,7 @@ use std::process::Command;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tonnage_trace::{Event, Kind, Writer, meta};
+use tonnage_recording::{Event, Kind, Writer, meta};
 
 use said::tonnage;
 
@@ -298,7 +298,7 @@ fn a_snapshot_comes_back_as_it_was() {
     }
     let events = |name: &str| {
         let trace =
-            tonnage_trace::Trace::read(std::fs::File::open(folder.path().join(name)).unwrap());
+            tonnage_recording::Trace::read(std::fs::File::open(folder.path().join(name)).unwrap());
         let events = trace.unwrap().events;
         events
             .into_iter()

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tonnage_trace::{Event, Kind, StackTable, Writer, meta};
+use tonnage_recording::{Event, Kind, StackTable, Writer, meta};
 
 const MIB: u64 = 1 << 20;
 

@@ -16,7 +16,7 @@ use tonnage_analysis::check::{Budget, CommandLine, Limits, judge};
 use tonnage_analysis::diff::Summary;
 use tonnage_analysis::holdings;
 use tonnage_analysis::verdict::verdict;
-use tonnage_trace::{Event, Kind, Meta, Pool, StackId, Trace, meta};
+use tonnage_recording::{Event, Kind, Meta, Pool, StackId, Trace, meta};
 
 const MIB: u64 = 1 << 20;
 
@@ -289,7 +289,7 @@ fn folder() -> TempDir {
         ("gpu.capacity", "25286672384"),
         ("gpu.capacity.known", "measured"),
     ] {
-        real.meta.push(tonnage_trace::Meta {
+        real.meta.push(tonnage_recording::Meta {
             process: 0,
             name: name.to_owned(),
             text: text.to_owned(),

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use tonnage_trace::ReadError;
+use tonnage_recording::ReadError;
 
 /// Why an export stopped.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use tonnage_trace::account::{self, BlockState, Change, Rounding};
-use tonnage_trace::{
+use tonnage_recording::account::{self, BlockState, Change, Rounding};
+use tonnage_recording::{
     Account, DeviceAccount, Event, Frame, Kind, Meta, Reader, StackId, StackTable, TextId, meta,
 };
 
@@ -113,7 +113,7 @@ pub fn perfetto<R: Read, W: Write>(
     );
     if reader
         .ending()
-        .is_none_or(tonnage_trace::Ending::is_truncated)
+        .is_none_or(tonnage_recording::Ending::is_truncated)
     {
         exported
             .notes

@@ -12,8 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use tonnage_trace::account::{FinalSegment, Rounding};
-use tonnage_trace::{Account, Event, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta};
+use tonnage_recording::account::{FinalSegment, Rounding};
+use tonnage_recording::{
+    Account, Event, Kind, Meta, Pool, Reader, StackId, StackTable, TextId, meta,
+};
 
 use crate::pickle::{Pickler, Shared};
 use crate::state::{Found, Ranges, active_and_allocated, at_the_end, is_bare};
@@ -224,7 +226,7 @@ impl Survey {
         losses.unknown_rows = reader.unknown_rows();
         let truncated = reader
             .ending()
-            .is_none_or(tonnage_trace::Ending::is_truncated);
+            .is_none_or(tonnage_recording::Ending::is_truncated);
         let (stacks, meta) = reader.into_parts();
         // A process that tells its state at the end tells it of all its devices.
         let recorded = account
@@ -636,7 +638,9 @@ impl<W: Write> Output<W> {
 
     /// The innermost frame of a stack.
     fn frame(&mut self, stack: StackId, stacks: &StackTable) -> Result<(), ExportError> {
-        let id = stacks.top_id(stack).map_or(0, tonnage_trace::FrameId::get);
+        let id = stacks
+            .top_id(stack)
+            .map_or(0, tonnage_recording::FrameId::get);
         if let Some(place) = self.frames.get(id as usize).copied().flatten() {
             return self.pickler.get(place);
         }

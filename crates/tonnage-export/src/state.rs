@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_trace::account::{Block, BlockState, Change, FinalSegment, Segment};
-use tonnage_trace::{DeviceAccount, Event};
+use tonnage_recording::account::{Block, BlockState, Change, FinalSegment, Segment};
+use tonnage_recording::{DeviceAccount, Event};
 
 /// How a state was found, for the notes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,8 +184,8 @@ fn fill(mut segment: Segment, account: &DeviceAccount, rounded: &mut u64) -> (Fi
 
 #[cfg(test)]
 mod tests {
-    use tonnage_trace::account::Rounding;
-    use tonnage_trace::{Account, Kind, StackTable};
+    use tonnage_recording::account::Rounding;
+    use tonnage_recording::{Account, Kind, StackTable};
 
     use super::*;
 

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use tonnage_export::{ExportError, Exported, PerfettoOptions, perfetto, snapshot};
-use tonnage_trace::{Event, Kind, Pool, Trace, Writer, meta};
+use tonnage_recording::{Event, Kind, Pool, Trace, Writer, meta};
 
 const MIB: u64 = 1 << 20;
 
@@ -155,7 +155,8 @@ fn export(trace: &[u8], process: Option<u32>) -> Result<(Vec<u8>, Exported), Exp
 /// Events with their texts and stacks, whatever ids they have.
 fn readable(trace: &[u8]) -> Vec<String> {
     let trace = Trace::read(trace).unwrap();
-    let text = |id: Option<tonnage_trace::TextId>| id.map(|id| trace.stacks.text(id).to_owned());
+    let text =
+        |id: Option<tonnage_recording::TextId>| id.map(|id| trace.stacks.text(id).to_owned());
     let facts = trace
         .meta
         .iter()

@@ -11,7 +11,7 @@
 use std::io::Read;
 use std::iter::Peekable;
 
-use tonnage_trace::{Event, Kind, ReadError, Reader};
+use tonnage_recording::{Event, Kind, ReadError, Reader};
 
 /// The first row in which the first parts of the recordings of a fresh process and of a fork differ.
 pub(crate) fn first_difference(
@@ -92,7 +92,7 @@ fn is_free(event: &Event) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonnage_trace::Trace;
+    use tonnage_recording::Trace;
 
     fn recording(rows: &[(Kind, u64)]) -> Vec<u8> {
         let mut trace = Trace::new("test 1.0");

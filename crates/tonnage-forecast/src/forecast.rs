@@ -547,7 +547,7 @@ pub(crate) mod tests {
     use tonnage_analysis::verdict::{
         DeviceTotal, DeviceUse, KnownBytes, Margin, Uncounted, verdict,
     };
-    use tonnage_trace::Trace;
+    use tonnage_recording::Trace;
 
     use super::*;
 

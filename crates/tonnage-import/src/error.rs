@@ -6,7 +6,7 @@
 
 use std::io;
 
-use tonnage_trace::WriteError;
+use tonnage_recording::WriteError;
 
 use crate::planner::PlannerError;
 

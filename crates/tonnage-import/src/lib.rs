@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Foreign recordings read into the model of tonnage-trace.
+//! Foreign recordings read into the model of tonnage-recording.
 //!
 //! [`detect`] tells the format from the first bytes, [`import`] streams a recording of any format into a trace,
 //! [`pytorch::Snapshot`] gives a PyTorch snapshot as plain structs. Each importer only translates: it invents no
@@ -21,7 +21,7 @@ mod value;
 
 use std::io::{Read, Write};
 
-use tonnage_trace::{Writer, meta};
+use tonnage_recording::{Writer, meta};
 
 pub use error::ImportError;
 

@@ -10,7 +10,7 @@
 
 use std::io::Read;
 
-use tonnage_trace::limits;
+use tonnage_recording::limits;
 
 use crate::ImportError;
 use crate::source::Source;

@@ -12,7 +12,7 @@
 
 use std::io::{Read, Write};
 
-use tonnage_trace::{Event, Kind, Pool, StackId, StackTable, Writer, limits, meta};
+use tonnage_recording::{Event, Kind, Pool, StackId, StackTable, Writer, facts, limits, meta};
 
 pub use crate::shape::{Block, BlockState};
 
@@ -423,7 +423,7 @@ impl Parsed {
             }
             // `tonnage.torch.snapshot()` names the allocator there, which PyTorch's own never does.
             if let Some(Setting::Text(name)) = settings.get("allocator") {
-                writer.meta(process, meta::ALLOCATOR, name)?;
+                writer.meta(process, facts::ALLOCATOR, name)?;
             }
             writer.meta(process, meta::ALLOCATOR_SETTINGS, &settings.to_json())?;
         }

@@ -8,7 +8,7 @@
 
 use std::io::{Read, Write};
 
-use tonnage_trace::{Event, Kind, Writer, meta};
+use tonnage_recording::{Event, Kind, Writer, meta};
 
 use crate::ImportError;
 use crate::source::Source;
@@ -153,7 +153,7 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use tonnage_trace::Trace;
+    use tonnage_recording::Trace;
 
     use super::*;
 

@@ -8,7 +8,7 @@
 //! This file and `value` use each other: a record is set from values, and values keep records in place of the
 //! dictionaries they recognise, so that a million events are never held as dictionaries.
 
-use tonnage_trace::{Event, Kind, Pool, StackId, StackTable, TextId};
+use tonnage_recording::{Event, Kind, Pool, StackId, StackTable, TextId};
 
 use crate::ImportError;
 use crate::value::{Value, Values, View};

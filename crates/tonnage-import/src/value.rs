@@ -11,7 +11,7 @@
 //!
 //! This module knows neither pickle nor JSON; both readers build through it.
 
-use tonnage_trace::{FrameId, StackId, StackTable, TextId, limits};
+use tonnage_recording::{FrameId, StackId, StackTable, TextId, limits};
 
 use crate::ImportError;
 use crate::shape::{Block, Entry, Word, Words};

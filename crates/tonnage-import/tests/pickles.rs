@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use proptest::prelude::*;
 use tonnage_import::pytorch::{BlockState, Setting, Snapshot};
 use tonnage_import::{Format, ImportError, detect, import};
-use tonnage_trace::{Event, Kind, Pool, StackTable, Trace, Writer, meta};
+use tonnage_recording::{Event, Kind, Pool, StackTable, Trace, Writer, meta};
 
 /// A small snapshot with everything version 2.15 has, as a Python expression.
 const SNAPSHOT: &str = r"

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use tonnage_import::pytorch::{BlockState, Segment, Snapshot};
 use tonnage_import::{Format, import};
-use tonnage_trace::{Event, Kind, StackTable, Trace, Writer, meta};
+use tonnage_recording::{Event, Kind, StackTable, Trace, Writer, meta};
 
 const MIB: f64 = 1_048_576.0;
 

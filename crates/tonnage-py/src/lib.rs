@@ -22,8 +22,8 @@ use pyo3::prelude::*;
 use tonnage_cli::Surroundings;
 use tonnage_import::{Format, pytorch};
 // Only its exported functions are wanted.
+use tonnage_recording::{Writer, meta};
 use tonnage_torch as _;
-use tonnage_trace::{Writer, meta};
 
 /// A recording of `record()` has one process.
 const PROCESS: u32 = 0;

@@ -16,12 +16,12 @@ use tonnage_analysis::holdings::{
 };
 use tonnage_analysis::plan::{Arena, Packing, Place};
 use tonnage_plan::{Buffer, Problem, Status};
+use tonnage_recording::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 use tonnage_report::{
     AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
     MomentKind, Options, Pane, Picture, Planned, Proposal, Rank, Ranks, Story, Subject, Tone,
     Words, write,
 };
-use tonnage_trace::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 
 const MIB: u64 = 1 << 20;
 const LAYERS: u32 = 32;

@@ -299,7 +299,7 @@ mod tests {
     use crate::input::Moment;
     use crate::testing::subject;
     use crate::timeline::Levels;
-    use tonnage_trace::StackTable;
+    use tonnage_recording::StackTable;
 
     #[test]
     fn ranges_join_what_touches() {

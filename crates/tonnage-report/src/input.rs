@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 use tonnage_analysis::holdings::{HeldBy, Holding, PhaseSpan, SegmentSpan};
 use tonnage_analysis::plan::Packing;
-use tonnage_trace::{StackId, StackTable};
+use tonnage_recording::{StackId, StackTable};
 
 /// One process on one device, from the first row of its recording to the last.
 #[derive(Clone, Copy, Debug)]

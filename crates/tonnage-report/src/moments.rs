@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use crate::testing::subject;
     use tonnage_analysis::holdings::{Holding, Phase};
-    use tonnage_trace::StackTable;
+    use tonnage_recording::StackTable;
 
     fn block(born: u32, died: u32, bytes: u64) -> Holding {
         Holding::new(born, died, 0, bytes)

@@ -5,7 +5,7 @@
 //! unless asked for; below a library's root nothing is private, so `torch/nn/functional.py` stays whole.
 
 use tonnage_analysis::holdings::is_generated;
-use tonnage_trace::{StackId, StackTable};
+use tonnage_recording::{StackId, StackTable};
 
 /// Folders in which libraries live: what follows them is public.
 const LIBRARIES: [&str; 3] = ["/site-packages/", "/dist-packages/", "/lib/python3."];

@@ -2,7 +2,7 @@
 //! What the tests of this crate are made of.
 
 use tonnage_analysis::holdings::Holding;
-use tonnage_trace::StackTable;
+use tonnage_recording::StackTable;
 
 use crate::input::Subject;
 

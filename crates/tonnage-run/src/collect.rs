@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
-use tonnage_analysis::facts::{self, NcclBuffers};
 use tonnage_analysis::format::{count, plural};
 use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{Costs, HookFailure, Place, ToldCosts, ToldValues, UnknownValues};
@@ -25,7 +24,8 @@ use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
 use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::pytorch::Snapshot;
-use tonnage_trace::{Event, Kind, WriteError, Writer, meta};
+use tonnage_recording::facts::{self, NcclBuffers};
+use tonnage_recording::{Event, Kind, WriteError, Writer, meta};
 
 use crate::endings::{self, Seen};
 use crate::measured::{Machine, Measured, note_kind, note_row};
@@ -144,7 +144,7 @@ struct Mapped {
 ///
 /// ```
 /// use tonnage_run::collect::collect;
-/// use tonnage_trace::{Trace, Writer};
+/// use tonnage_recording::{Trace, Writer};
 ///
 /// // A folder in which no process wrote anything gives a recording without events.
 /// let folder = tempfile::tempdir()?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tonnage_analysis::verdict::{Outcome, Verdict, VerdictError, verdict, verdict_of_whole};
 use tonnage_gpus::Catalogue;
-use tonnage_trace::second_recording;
+use tonnage_recording::second_recording;
 
 use crate::collect::Collected;
 use crate::error::RunError;

@@ -229,7 +229,7 @@ pub enum RunError {
         /// Its file.
         path: PathBuf,
         /// What is wrong.
-        source: tonnage_trace::ReadError,
+        source: tonnage_recording::ReadError,
     },
     /// A given stand-in library is not there.
     #[error("the stand-in library {} cannot be used", path.display())]

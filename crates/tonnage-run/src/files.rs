@@ -17,11 +17,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use tonnage_analysis::facts::{FileChanges, Protection as By};
 use tonnage_capture::{
     FILES_BY_OVERLAY, FILES_BY_PRELOAD, FILES_BY_VARIABLE, FILES_DELETED, FILES_ENTER_MAKE,
     FILES_ENTER_VARIABLE, FILES_ERROR, FILES_REFUSED, FILES_THROUGH, FILES_UPPER, FILES_VARIABLE,
 };
+use tonnage_recording::facts::{FileChanges, Protection as By};
 
 use crate::options::Job;
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tonnage_capture::blocks::{Entry, Note, NoteKind};
 use tonnage_capture::sample::Sample;
-use tonnage_trace::{Event, Kind, StackTable};
+use tonnage_recording::{Event, Kind, StackTable};
 
 /// The holder of a block that no Python object refers to.
 const NOTHING: &str = "nothing\t\t";

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
-use tonnage_analysis::facts;
 use tonnage_analysis::verdict::Verdict;
 use tonnage_capture::RECORD_FOLDER_PREFIX;
 use tonnage_gpus::{Catalogue, Gpu};
-use tonnage_trace::{WriteError, Writer, meta};
+use tonnage_recording::facts;
+use tonnage_recording::{WriteError, Writer, meta};
 
 use crate::PRODUCER;
 use crate::collect::{CollectError, Collected, collect};

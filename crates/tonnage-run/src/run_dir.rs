@@ -14,12 +14,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tonnage_analysis::facts::{self, FileChanges, Protection};
 use tonnage_capture::{
     AddressOrderName, CONFIG_FILE, DeviceProfile, LEDGER_FILE, RUN_FOLDER_PREFIX, RUN_VARIABLE,
     RUNNING_FILE, RunConfig, Running, SOURCES_VARIABLE, ledger,
 };
-use tonnage_trace::{WriteError, Writer, meta};
+use tonnage_recording::facts::{self, FileChanges, Protection};
+use tonnage_recording::{WriteError, Writer, meta};
 
 use crate::PRODUCER;
 use crate::changes;

@@ -10,10 +10,10 @@ use std::io::Write;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use tonnage_analysis::facts;
 use tonnage_analysis::verdict::Suppressed;
 use tonnage_capture::log::{self, Record};
-use tonnage_trace::{WriteError, Writer};
+use tonnage_recording::facts;
+use tonnage_recording::{WriteError, Writer};
 
 use crate::options::Job;
 

@@ -8,10 +8,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use tonnage_analysis::facts;
 use tonnage_analysis::verify::{Verification, VerifyError, verify as compare};
 use tonnage_gpus::Gpu;
-use tonnage_trace::{Reader, meta};
+use tonnage_recording::facts;
+use tonnage_recording::{Reader, meta};
 
 use crate::dry_run::{DryRun, dry_run};
 use crate::error::RunError;

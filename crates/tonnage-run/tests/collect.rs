@@ -7,13 +7,13 @@
 
 use std::path::Path;
 
-use tonnage_analysis::facts;
 use tonnage_analysis::verdict::{Outcome, Verdict, verdict};
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{self, DeviceWord, ProcessWord, SharedWord};
 use tonnage_capture::log::{CallKind, DriverCall, Record, Start, encode};
+use tonnage_recording::facts;
+use tonnage_recording::{Event, Kind, Trace, Writer, meta};
 use tonnage_run::collect::collect;
-use tonnage_trace::{Event, Kind, Trace, Writer, meta};
 
 const MIB: u64 = 1 << 20;
 const BASE: u64 = 1 << 44;

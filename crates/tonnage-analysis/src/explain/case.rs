@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use tonnage_trace::{StackId, StackTable, TextId, meta};
+use tonnage_recording::{StackId, StackTable, TextId, meta};
 
 use super::{OnDevice, Request};
 use crate::format::count;
@@ -12,7 +12,8 @@ use crate::holdings::{
     Slack, Sort, is_generated, is_users, shortened, site,
 };
 use crate::replay::Job;
-use crate::{facts, verdict};
+use crate::verdict;
+use tonnage_recording::facts;
 
 /// A cause that holds less than this share of the live bytes is none.
 pub(super) const SHARE: f64 = 0.10;

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 
-use tonnage_trace::{StackId, TextId};
+use tonnage_recording::{StackId, TextId};
 
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by, most_named};
 use super::codes::{Code, code};

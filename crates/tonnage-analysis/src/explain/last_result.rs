@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use tonnage_trace::{StackId, TextId};
+use tonnage_recording::{StackId, TextId};
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};

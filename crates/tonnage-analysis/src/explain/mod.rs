@@ -49,14 +49,13 @@ mod untrained;
 use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
-use tonnage_trace::{Meta, meta};
+use tonnage_recording::{Meta, meta};
 
 pub use codes::Code;
 pub use fixes::{Fix, FixOutcome, Measure, Proof};
 pub use need::{Need, Over};
 
 use self::case::Case;
-use crate::facts;
 use crate::format::{bytes, plural};
 use crate::holdings::{
     Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
@@ -64,6 +63,7 @@ use crate::holdings::{
 };
 use crate::replay::Job;
 use crate::unknown;
+use tonnage_recording::facts;
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tonnage_trace::StackId;
+use tonnage_recording::StackId;
 
 use super::case::{Case, SHARE, at, is_kept};
 use super::codes::{Code, code};

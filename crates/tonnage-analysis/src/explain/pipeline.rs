@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
-use tonnage_trace::StackId;
+use tonnage_recording::StackId;
 
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};

@@ -14,7 +14,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use tonnage_trace::StackId;
+use tonnage_recording::StackId;
 
 use super::case::{Case, is_kept};
 use super::fixes::{Lifetimes, unchanged};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every finding on a recording of a few rows: its code, its line, its arithmetic.
 
-use tonnage_trace::{Event, Kind, Pool, Trace};
+use tonnage_recording::{Event, Kind, Pool, Trace};
 
 use super::*;
 use crate::holdings::read;
@@ -53,7 +53,7 @@ impl Script {
 
     fn bare(capacity: u64) -> Self {
         let mut trace = Trace::new("test");
-        trace.meta.push(tonnage_trace::Meta {
+        trace.meta.push(tonnage_recording::Meta {
             process: 0,
             name: meta::GPU_CAPACITY.to_owned(),
             text: (capacity * MIB).to_string(),
@@ -70,7 +70,7 @@ impl Script {
     /// A dry run, in which kernel images of up to 350 MiB are not counted.
     fn of_dry_run(mut self) -> Self {
         for (name, text) in [(facts::GPU_ID, "test"), (meta::TORCH_VERSION, "2.15.0")] {
-            self.trace.meta.push(tonnage_trace::Meta {
+            self.trace.meta.push(tonnage_recording::Meta {
                 process: 0,
                 name: name.to_owned(),
                 text: text.to_owned(),
@@ -107,7 +107,7 @@ impl Script {
         });
     }
 
-    fn stack(&mut self, frames: &[Frame]) -> Option<tonnage_trace::StackId> {
+    fn stack(&mut self, frames: &[Frame]) -> Option<tonnage_recording::StackId> {
         let stacks = &mut self.trace.stacks;
         let mut ids = Vec::new();
         for (function, file, line) in frames {
@@ -1370,7 +1370,7 @@ fn ranks(held: &[(u64, u64)]) -> Script {
     let mut script = Script::bare(1000);
     for (rank, (weights, logits)) in (0..).zip(held) {
         script.process = rank + 1;
-        script.trace.meta.push(tonnage_trace::Meta {
+        script.trace.meta.push(tonnage_recording::Meta {
             process: script.process,
             name: meta::PROCESS_RANK.to_owned(),
             text: rank.to_string(),
@@ -1391,7 +1391,7 @@ fn the_rank_with_most_in_use_is_explained_and_budgets_are_about_the_one_with_mos
     for (rank, (held, reserved)) in (0..).zip([(100, 120), (90, 300)]) {
         script.process = rank + 1;
         script.device = rank.cast_signed();
-        script.trace.meta.push(tonnage_trace::Meta {
+        script.trace.meta.push(tonnage_recording::Meta {
             process: script.process,
             name: meta::PROCESS_RANK.to_owned(),
             text: rank.to_string(),

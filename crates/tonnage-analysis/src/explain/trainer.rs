@@ -55,7 +55,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     })
 }
 
-fn is_joined(case: &Case<'_>, stack: Option<tonnage_trace::StackId>) -> bool {
+fn is_joined(case: &Case<'_>, stack: Option<tonnage_recording::StackId>) -> bool {
     stack.is_some_and(|stack| {
         let mut frames = case.stacks().frames(stack);
         frames.any(|frame| frame.function == JOINS && frame.file.ends_with(FILE))

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use tonnage_trace::{StackId, TextId};
+use tonnage_recording::{StackId, TextId};
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept, listed, most_named};
 use super::codes::{Code, code};

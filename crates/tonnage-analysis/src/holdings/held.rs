@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use serde::Serialize;
-use tonnage_trace::{StackTable, TextId};
+use tonnage_recording::{StackTable, TextId};
 
 use super::{Holdings, Place};
 

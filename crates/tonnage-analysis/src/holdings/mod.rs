@@ -24,8 +24,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
-use tonnage_trace::account::Moment;
-use tonnage_trace::{Meta, StackId, StackTable, TextId};
+use tonnage_recording::account::Moment;
+use tonnage_recording::{Meta, StackId, StackTable, TextId};
 
 use crate::unmodelled::UnmodelledCalls;
 
@@ -417,8 +417,8 @@ impl Recording {
 
     /// Most that all processes together had in use on the device of a process, where the recording says so.
     fn in_use(&self, track: &Holdings) -> u64 {
-        let name = crate::facts::peak_in_use(track.device);
-        let told = tonnage_trace::meta::find(&self.meta, crate::facts::RUN, &name);
+        let name = tonnage_recording::facts::peak_in_use(track.device);
+        let told = tonnage_recording::meta::find(&self.meta, tonnage_recording::facts::RUN, &name);
         let told = told.and_then(|text| text.parse().ok());
         told.unwrap_or_else(|| track.peak_used())
     }
@@ -445,9 +445,10 @@ impl Recording {
 
     /// How many ranks the job has, if only some of them were run.
     pub fn world_size(&self) -> Option<u32> {
-        let fact = |name| tonnage_trace::meta::find(&self.meta, crate::facts::RUN, name);
-        let size = fact(crate::facts::WORLD_SIZE)?.parse().ok()?;
-        let run = fact(crate::facts::RANKS)?.split(',').count();
+        let fact =
+            |name| tonnage_recording::meta::find(&self.meta, tonnage_recording::facts::RUN, name);
+        let size = fact(tonnage_recording::facts::WORLD_SIZE)?.parse().ok()?;
+        let run = fact(tonnage_recording::facts::RANKS)?.split(',').count();
         (run < size as usize).then_some(size)
     }
 
@@ -460,8 +461,11 @@ impl Recording {
 
     /// The rank of a process, where it has one.
     pub fn rank(&self, process: u32) -> Option<u32> {
-        let rank =
-            tonnage_trace::meta::find(&self.meta, process, tonnage_trace::meta::PROCESS_RANK);
+        let rank = tonnage_recording::meta::find(
+            &self.meta,
+            process,
+            tonnage_recording::meta::PROCESS_RANK,
+        );
         rank?.parse().ok()
     }
 
@@ -474,16 +478,22 @@ impl Recording {
 
     /// Whether the run came to its own end.
     pub fn is_complete(&self) -> bool {
-        let ending = tonnage_trace::meta::find(&self.meta, crate::facts::RUN, crate::facts::ENDING);
+        let ending = tonnage_recording::meta::find(
+            &self.meta,
+            tonnage_recording::facts::RUN,
+            tonnage_recording::facts::ENDING,
+        );
         ending == Some("exit 0")
-            && crate::facts::why_stopped(&self.meta).is_none()
+            && tonnage_recording::facts::why_stopped(&self.meta).is_none()
             && !self.truncated
     }
 
     /// A fact about a process, or else about the run.
     pub fn fact(&self, process: u32, name: &str) -> Option<&str> {
-        let own = tonnage_trace::meta::find(&self.meta, process, name);
-        own.or_else(|| tonnage_trace::meta::find(&self.meta, crate::facts::RUN, name))
+        let own = tonnage_recording::meta::find(&self.meta, process, name);
+        own.or_else(|| {
+            tonnage_recording::meta::find(&self.meta, tonnage_recording::facts::RUN, name)
+        })
     }
 }
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Read};
 
 use thiserror::Error;
-use tonnage_trace::account::{self, ABSURD, BlockState, Change, Rounding, Segment};
-use tonnage_trace::{
+use tonnage_recording::account::{self, ABSURD, BlockState, Change, Rounding, Segment};
+use tonnage_recording::{
     Account, DeviceAccount, Event, Kind, Meta, ReadError, Reader, StackTable, TextId, meta,
 };
 
@@ -19,8 +19,8 @@ use super::{
     Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
     is_own_limit,
 };
-use crate::facts;
 use crate::unmodelled::UnmodelledCalls;
+use tonnage_recording::facts;
 
 /// The account of a process and device, with the number of each live block.
 type Track = DeviceAccount<Option<u32>>;
@@ -47,7 +47,7 @@ pub enum HoldingsError {
 ///
 /// ```
 /// use tonnage_analysis::{explain, holdings};
-/// use tonnage_trace::{Event, Kind, Trace};
+/// use tonnage_recording::{Event, Kind, Trace};
 ///
 /// // A recording in which a program asks for 3 MB.
 /// let mut trace = Trace::new("example 1.0");
@@ -109,7 +109,7 @@ pub fn read_from<R: Read>(mut reader: Reader<R>) -> Result<Recording, HoldingsEr
     }
     let truncated = reader
         .ending()
-        .is_some_and(tonnage_trace::Ending::is_truncated);
+        .is_some_and(tonnage_recording::Ending::is_truncated);
     let all = reader.meta().to_vec();
     let stacks = reader.into_parts().0;
     let tracks = tracks

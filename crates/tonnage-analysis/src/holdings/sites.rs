@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tonnage_trace::{Frame, StackId, StackTable};
+use tonnage_recording::{Frame, StackId, StackTable};
 
 use super::{Category, Phase};
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A small training loop, written as rows.
 
-use tonnage_trace::{Event, Kind, Pool, StackTable, Trace};
+use tonnage_recording::{Event, Kind, Pool, StackTable, Trace};
 
 use super::*;
 

@@ -8,7 +8,7 @@ use std::io::Read;
 
 use tonnage_import::planner::{PlannerError, ProblemReader, Row};
 use tonnage_plan::{Buffer, Problem};
-use tonnage_trace::StackTable;
+use tonnage_recording::StackTable;
 
 use super::problems::{Name, Problems, Wanted};
 

@@ -10,7 +10,7 @@ use std::io::Read;
 use std::time::{Duration, Instant};
 
 use tonnage_plan::{Options, Status};
-use tonnage_trace::{Pool, ReadError};
+use tonnage_recording::{Pool, ReadError};
 
 use super::problems::{Name, Wanted};
 use super::recording::problems;
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::holdings;
     use crate::plan::plan;
-    use tonnage_trace::{Event, Kind, Writer, meta};
+    use tonnage_recording::{Event, Kind, Writer, meta};
 
     const MIB: u64 = 1 << 20;
 

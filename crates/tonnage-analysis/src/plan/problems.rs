@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use tonnage_plan::Problem;
-use tonnage_trace::{Pool, StackTable, TextId};
+use tonnage_recording::{Pool, StackTable, TextId};
 
 /// What to plan, and how.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use tonnage_plan::{Fault, Invalid, Options, Plan, Status};
-use tonnage_trace::StackTable;
+use tonnage_recording::StackTable;
 
 use super::problems::{GraphFacts, Group, Name, Problems, Step, Wanted};
 

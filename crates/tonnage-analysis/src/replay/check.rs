@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tonnage_alloc::DeviceAddr;
 use tonnage_alloc::torch::{Action, Event as Told, PoolId};
-use tonnage_trace::{Event, Kind};
+use tonnage_recording::{Event, Kind};
 
 use super::policy::Torch;
 use super::report::{Comparison, Difference, Seen};
@@ -47,7 +47,7 @@ impl Recorded {
             Kind::Oom => (Action::Oom, event.size),
             _ => return None,
         };
-        let pool = |pool: tonnage_trace::Pool| PoolId(pool.first.into(), pool.second.into());
+        let pool = |pool: tonnage_recording::Pool| PoolId(pool.first.into(), pool.second.into());
         Some(Self {
             action,
             address: event.address,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 
-use tonnage_trace::account::Rounding;
-use tonnage_trace::{Account, Ending, Kind, Reader};
+use tonnage_recording::account::Rounding;
+use tonnage_recording::{Account, Ending, Kind, Reader};
 
 use super::alloc::Alloc;
 use super::options::{Options, ReplayError};
@@ -17,7 +17,7 @@ use super::track::Track;
 ///
 /// ```
 /// use tonnage_analysis::replay::{Alloc, Job, Options};
-/// use tonnage_trace::{Event, Kind, Trace};
+/// use tonnage_recording::{Event, Kind, Trace};
 ///
 /// // A recording in which a program asks for 3 MB.
 /// let mut trace = Trace::new("example 1.0");

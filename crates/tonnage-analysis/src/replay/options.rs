@@ -4,7 +4,7 @@
 use std::io;
 
 use thiserror::Error;
-use tonnage_trace::ReadError;
+use tonnage_recording::ReadError;
 
 /// On what a recording is replayed.
 #[derive(Clone, Copy, Debug, Default)]

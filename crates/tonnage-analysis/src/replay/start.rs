@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use tonnage_alloc::DeviceAddr;
 use tonnage_alloc::torch::{BlockInfo, BlockState, SegmentInfo, Settings};
-use tonnage_trace::{Event, Kind};
+use tonnage_recording::{Event, Kind};
 
 use super::requests::{InitialBlock, InitialSegment, Lane, Op, OpKind, Requests};
 

@@ -5,7 +5,7 @@ use std::io::{Cursor, Write as _};
 use std::path::PathBuf;
 
 use tonnage_alloc::torch::Settings;
-use tonnage_trace::{Event, Kind, Meta, Pool, Trace, Writer, meta};
+use tonnage_recording::{Event, Kind, Meta, Pool, Trace, Writer, meta};
 
 use super::device::{DeviceSpec, ReplayDevice};
 use super::policy::Torch;
@@ -25,10 +25,10 @@ impl Hand {
     /// One of `tonnage run` on a device of so many MiB.
     fn dry_run(capacity: u64) -> Self {
         let mut hand = Self::new();
-        hand.fact(crate::facts::GPU_ID, "test");
+        hand.fact(tonnage_recording::facts::GPU_ID, "test");
         hand.fact(meta::TORCH_VERSION, "2.15.0+cu132");
         hand.fact(meta::GPU_CAPACITY, &(capacity * MIB).to_string());
-        hand.fact(crate::facts::ADDRESS_ORDER, "ascending");
+        hand.fact(tonnage_recording::facts::ADDRESS_ORDER, "ascending");
         hand
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use tonnage_alloc::AddressOrder;
 use tonnage_alloc::torch::{Rules, Settings, Version};
-use tonnage_trace::{Meta, Reader, meta};
+use tonnage_recording::{Meta, Reader, meta};
 
 use super::alloc::Alloc;
 use super::check::Check;

@@ -4,9 +4,9 @@
 use std::collections::btree_map::{BTreeMap, Entry};
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::Meta;
+use tonnage_recording::Meta;
 
-use crate::facts::HOOK_FAILURE;
+use tonnage_recording::facts::HOOK_FAILURE;
 
 /// A function of the hook that failed. The job went on without its result.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,9 +27,9 @@ impl HookFailure {
     /// The failures of all processes, each function once, in the order in which they were recorded.
     ///
     /// ```
-    /// use tonnage_analysis::facts::HOOK_FAILURE;
+    /// use tonnage_recording::facts::HOOK_FAILURE;
     /// use tonnage_analysis::unknown::HookFailure;
-    /// use tonnage_trace::Meta;
+    /// use tonnage_recording::Meta;
     ///
     /// let text = r#"{"function":"Values._level","count":2,"error":"KeyError","message":"x"}"#;
     /// let fact = |process| Meta { process, name: HOOK_FAILURE.to_owned(), text: text.to_owned() };

@@ -2,9 +2,9 @@
 //! Users of a device other than PyTorch that a dry run cannot follow.
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::Meta;
+use tonnage_recording::Meta;
 
-use crate::facts;
+use tonnage_recording::facts;
 
 /// What a user of a device does that cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use tonnage_alloc::torch::Version;
-use tonnage_trace::{Meta, meta};
+use tonnage_recording::{Meta, meta};
 
-use crate::facts::LIMITATION;
+use tonnage_recording::facts::LIMITATION;
 
 /// The code of a recording by a release of PyTorch that tonnage was not verified with.
 const NEWER_TORCH: &str = "TN304";
@@ -28,9 +28,9 @@ impl Limitation {
     /// The limitations of all processes, each once, by code.
     ///
     /// ```
-    /// use tonnage_analysis::facts::LIMITATION;
+    /// use tonnage_recording::facts::LIMITATION;
     /// use tonnage_analysis::unknown::Limitation;
-    /// use tonnage_trace::Meta;
+    /// use tonnage_recording::Meta;
     ///
     /// let text = r#"{"code":"TN301","message":"which blocks are live","affects_figures":true}"#;
     /// let fact = |process| Meta { process, name: LIMITATION.to_owned(), text: text.to_owned() };

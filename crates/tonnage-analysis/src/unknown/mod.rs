@@ -12,11 +12,11 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use tonnage_trace::{Meta, meta};
+use tonnage_recording::{Meta, meta};
 
-use crate::facts::FREES_WAIT;
 use crate::format::count;
 use crate::unmodelled::UnmodelledCalls;
+use tonnage_recording::facts::FREES_WAIT;
 
 pub use failures::HookFailure;
 pub use foreign::{Foreign, ForeignUse};
@@ -33,7 +33,7 @@ const MOST: usize = 1 << 16;
 /// ```
 /// use tonnage_analysis::unknown;
 /// use tonnage_analysis::unmodelled::UnmodelledCalls;
-/// use tonnage_trace::{Event, Kind, Trace};
+/// use tonnage_recording::{Event, Kind, Trace};
 ///
 /// // A program that asked cuDNN how much a recurrent network reserves.
 /// let mut trace = Trace::new("example 1.0");

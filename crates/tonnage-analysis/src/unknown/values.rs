@@ -2,10 +2,10 @@
 //! Values that a program read although nobody computed them.
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::Meta;
+use tonnage_recording::Meta;
 
-use crate::facts;
 use crate::holdings::Place;
+use tonnage_recording::facts;
 
 /// Values that the program read although nobody computed them: kernels do not run in a dry run, and only small
 /// operators are computed beside it.

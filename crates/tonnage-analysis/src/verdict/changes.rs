@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Facts;
-use crate::facts;
+use tonnage_recording::facts;
 
 /// What became of a change that was to be made to the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

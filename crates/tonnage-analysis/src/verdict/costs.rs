@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Facts;
-use crate::facts;
+use tonnage_recording::facts;
 
 /// What the GPU had to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

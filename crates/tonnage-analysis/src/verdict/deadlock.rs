@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::Meta;
+use tonnage_recording::Meta;
 
 use super::Place;
-use crate::facts;
+use tonnage_recording::facts;
 
 /// Why a rank waits for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,12 +21,11 @@ use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tonnage_trace::account::{self, Refusal, Rounding};
-use tonnage_trace::{
+use tonnage_recording::account::{self, Refusal, Rounding};
+use tonnage_recording::{
     Account, DeviceAccount, Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta,
 };
 
-use crate::facts;
 use crate::format::{count, plural, ranks_named};
 pub use crate::holdings::Place;
 use crate::holdings::{is_own_limit, is_python, is_users};
@@ -41,6 +40,7 @@ pub(crate) use margin::{OnDevice, most_uncounted};
 pub use need::{Above, Need};
 pub(crate) use need::{Needed, Seen};
 pub use side_effects::{SideEffects, Suppressed};
+use tonnage_recording::facts;
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;
@@ -516,7 +516,7 @@ pub fn verdict_of_whole<R: Read>(
 ///
 /// ```
 /// use tonnage_analysis::verdict::verdict;
-/// use tonnage_trace::Trace;
+/// use tonnage_recording::Trace;
 ///
 /// let trace = Trace::new("example 1.0");
 /// let file = trace.write(Vec::new())?;
@@ -966,7 +966,7 @@ impl<'a> Facts<'a> {
     fn read<R: Read>(reader: &'a Reader<R>) -> Self {
         let facts = reader.meta();
         let text = |name: &str| {
-            meta::find(facts, crate::facts::RUN, name)
+            meta::find(facts, tonnage_recording::facts::RUN, name)
                 .unwrap_or_default()
                 .to_owned()
         };

@@ -2,9 +2,9 @@
 //! Actions of a job on other machines: which were suppressed, and which hosts it connected to.
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::Meta;
+use tonnage_recording::Meta;
 
-use crate::facts;
+use tonnage_recording::facts;
 
 /// Connections of a job to other machines, and actions that the dry run suppressed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The headline's figures on small recordings with several processes and kinds of memory.
 
-use tonnage_trace::{Event, Kind, Writer, meta};
+use tonnage_recording::{Event, Kind, Writer, meta};
 
 use super::*;
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use tonnage_trace::Kind;
+use tonnage_recording::Kind;
 
 use super::side::Step;
 

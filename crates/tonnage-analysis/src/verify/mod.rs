@@ -15,7 +15,7 @@ use std::io::Read;
 
 use serde::Serialize;
 use thiserror::Error;
-use tonnage_trace::ReadError;
+use tonnage_recording::ReadError;
 
 pub use crate::holdings::Place;
 use side::{Side, Track};
@@ -148,7 +148,7 @@ pub struct Parting {
 ///
 /// ```
 /// use tonnage_analysis::verify::verify;
-/// use tonnage_trace::Trace;
+/// use tonnage_recording::Trace;
 ///
 /// let file = Trace::new("example 1.0").write(Vec::new())?;
 /// let verification = verify(file.as_slice(), file.as_slice())?;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two recordings that differ in one thing each.
 
-use tonnage_trace::{Event, Kind, Trace};
+use tonnage_recording::{Event, Kind, Trace};
 
 use super::*;
-use crate::facts;
+use tonnage_recording::facts;
 
 struct Recording(Trace);
 
@@ -14,7 +14,7 @@ impl Recording {
     }
 
     fn fact(&mut self, name: &str, text: &str) {
-        self.0.meta.push(tonnage_trace::Meta {
+        self.0.meta.push(tonnage_recording::Meta {
             process: 0,
             name: name.to_owned(),
             text: text.to_owned(),

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
-use tonnage_analysis::facts;
 use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
+use tonnage_recording::facts;
 
 use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};

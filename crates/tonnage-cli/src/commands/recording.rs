@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use tonnage_analysis::unknown;
 use tonnage_analysis::verdict::{Verdict, VerdictError, verdict, verdict_of_whole};
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
-use tonnage_trace::{ReadError, WriteError, Writer, second_recording};
+use tonnage_recording::{ReadError, WriteError, Writer, second_recording};
 
 use crate::PRODUCER;
 use crate::output::{hinted, print_err};

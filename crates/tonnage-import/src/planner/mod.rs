@@ -11,7 +11,7 @@ mod reader;
 
 use std::io::{Read, Write};
 
-use tonnage_trace::{Event, Kind, TextId, Writer};
+use tonnage_recording::{Event, Kind, TextId, Writer};
 
 use crate::ImportError;
 
@@ -100,7 +100,7 @@ fn read<W: Write>(source: impl Read, writer: &mut Writer<W>) -> Result<Vec<Buffe
 
 #[cfg(test)]
 mod tests {
-    use tonnage_trace::Trace;
+    use tonnage_recording::Trace;
 
     use super::*;
 

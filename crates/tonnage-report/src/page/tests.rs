@@ -6,7 +6,7 @@ use std::io::Read as _;
 
 use tonnage_analysis::holdings::{Category, HeldBy, Holding, Phase, PhaseSpan, Sort};
 use tonnage_analysis::plan::{Packing, Place};
-use tonnage_trace::StackTable;
+use tonnage_recording::StackTable;
 
 use super::*;
 use crate::input::{Answer, Fact, Finding, Proposal};

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tonnage_trace::{StackId, StackTable, TextId};
+use tonnage_recording::{StackId, StackTable, TextId};
 
 use crate::names::{is_own, shortened};
 
@@ -75,7 +75,7 @@ pub(super) struct Stacks<'a> {
     pub(super) nodes: Vec<StackNode>,
     ids: HashMap<StackId, u64>,
     pub(super) frames: Vec<FrameTexts>,
-    frame_ids: HashMap<tonnage_trace::FrameId, u64>,
+    frame_ids: HashMap<tonnage_recording::FrameId, u64>,
 }
 
 impl<'a> Stacks<'a> {

@@ -23,7 +23,7 @@ mod wire;
 use std::io::Read;
 
 use tonnage_plan::{Buffer, Problem};
-use tonnage_trace::StackTable;
+use tonnage_recording::StackTable;
 
 use self::tensor::{Size, Tensor};
 use super::problems::{GraphFacts, Name, Problems, Wanted};

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tonnage_alloc::StreamId;
 use tonnage_alloc::torch::{BlockState, PoolId};
-use tonnage_trace::account::{self, Change};
-use tonnage_trace::{DeviceAccount, Event, Kind, StackTable};
+use tonnage_recording::account::{self, Change};
+use tonnage_recording::{DeviceAccount, Event, Kind, StackTable};
 
 use super::model::{InitialBlock, InitialSegment, Lane, Op, OpKind, Requests};
 

@@ -13,7 +13,7 @@
 //! every replay reads and 4, apart, that only reports do. Blocks are slots that
 //! are used again, not addresses, because another allocator has other addresses.
 //!
-//! What is alive, obtained and charged at each row is added up by an [`Account`](tonnage_trace::Account), which keeps
+//! What is alive, obtained and charged at each row is added up by an [`Account`](tonnage_recording::Account), which keeps
 //! the slot of each live block.
 //!
 //! **Invariant:** an operation on a slot follows the one that filled it, or the

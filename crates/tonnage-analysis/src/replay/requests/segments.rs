@@ -2,7 +2,7 @@
 //! Segments obtained and given back: what others hold, and which bursts are calls of `empty_cache`.
 
 use tonnage_alloc::torch::PoolId;
-use tonnage_trace::{Event, Kind};
+use tonnage_recording::{Event, Kind};
 
 use super::builder::{Builder, Burst, Track};
 use super::model::{InitialSegment, OpKind};

@@ -2,7 +2,7 @@
 //! The state before the first row and after the last, and what follows from both.
 
 use tonnage_alloc::torch::BlockState;
-use tonnage_trace::{Event, Kind, StackTable, account};
+use tonnage_recording::{Event, Kind, StackTable, account};
 
 use super::builder::{Builder, FinalBlock, Track};
 use super::model::{InitialSegment, OpKind, Requests};

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 
 use tonnage_analysis::holdings::{HeldBy, Holdings, Recording as Held};
 use tonnage_analysis::plan::Packing;
+use tonnage_recording::meta;
 use tonnage_report::{Moment, MomentKind, Subject};
-use tonnage_trace::meta;
 
 use crate::commands::recording::plain;
 use crate::output::bytes;
@@ -161,7 +161,7 @@ fn same<'a>(whole: &'a Held, track: &Holdings) -> Option<&'a Holdings> {
 
 /// A process and its device, with the rank if it has one.
 fn label(held: &Held, track: &Holdings) -> String {
-    let rank = tonnage_trace::meta::find(&held.meta, track.process, meta::PROCESS_RANK);
+    let rank = tonnage_recording::meta::find(&held.meta, track.process, meta::PROCESS_RANK);
     let process = match rank.map(plain) {
         Some(rank) => format!("rank {rank}"),
         None => format!("process {}", track.process),

@@ -7,16 +7,16 @@ use std::path::Path;
 
 use anyhow::Result;
 use tonnage_analysis::explain::{Explanation, codes};
-use tonnage_analysis::facts;
 use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
 use tonnage_analysis::unknown;
 use tonnage_analysis::verdict::{self, Verdict};
+use tonnage_recording::facts;
+use tonnage_recording::meta;
 use tonnage_report::{
     AllocatorRun, Answer, Fact, Figure, Finding, Levels, Picture, Proposal, Rank, Ranks, Story,
     Tone, Words,
 };
-use tonnage_trace::meta;
 
 use super::panes::{Panes, Source};
 use crate::PRODUCER;

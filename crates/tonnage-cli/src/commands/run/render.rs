@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tonnage_analysis::facts::{self, FileChanges};
 use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{
     DeviceUse, Exception, FailedProcess, Margin, Need, Outcome, Place, SideEffects, Verdict, ended,
 };
+use tonnage_recording::facts::{self, FileChanges};
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 

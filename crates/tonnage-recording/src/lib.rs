@@ -6,9 +6,8 @@
 //! it, whoever made it: a dry run, a capture on a GPU, or an importer. [`Writer`] and [`Reader`] stream it;
 //! [`Trace`] holds a whole one in memory. `docs/trace-format.md` is the file, byte for byte.
 //!
-//!
 //! ```
-//! use tonnage_trace::{Event, Kind, Reader, Writer};
+//! use tonnage_recording::{Event, Kind, Reader, Writer};
 //!
 //! // Two megabytes, asked for and freed.
 //! let mut writer = Writer::new(Vec::new(), "example 1.0")?;
@@ -44,6 +43,7 @@ pub mod account;
 mod encoder;
 mod error;
 mod event;
+pub mod facts;
 mod kind;
 mod message;
 pub mod meta;

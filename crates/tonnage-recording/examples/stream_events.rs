@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::time::Instant;
 
-use tonnage_trace::{Event, Kind, Pool, Reader, Writer};
+use tonnage_recording::{Event, Kind, Pool, Reader, Writer};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

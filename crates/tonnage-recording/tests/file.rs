@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use tonnage_trace::{
+use tonnage_recording::{
     BATCH_ROWS, Ending, Event, Kind, Pool, ReadError, Reader, Trace, WriteError, Writer,
 };
 
@@ -28,7 +28,7 @@ fn sample() -> Trace {
         (1, "torch.version", "2.15.0"),
         (0, "empty", ""),
     ] {
-        trace.meta.push(tonnage_trace::Meta {
+        trace.meta.push(tonnage_recording::Meta {
             process,
             name: name.to_owned(),
             text: text.to_owned(),
@@ -423,7 +423,7 @@ fn a_second_recording_follows_the_first_and_is_found_behind_it() {
             continue;
         };
         let next = reader.into_next().unwrap();
-        let found = tonnage_trace::second_recording(io::Cursor::new(&file[..cut])).unwrap();
+        let found = tonnage_recording::second_recording(io::Cursor::new(&file[..cut])).unwrap();
         assert_eq!(found, (cut > first).then_some(first as u64));
         assert!(next.is_none() || cut > first);
     }

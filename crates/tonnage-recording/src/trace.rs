@@ -11,7 +11,7 @@ use crate::{Ending, Event, Meta, ReadError, Reader, StackTable, WriteError, Writ
 /// A recording: facts, stacks and events.
 ///
 /// ```
-/// use tonnage_trace::{Event, Kind, Meta, Trace, meta};
+/// use tonnage_recording::{Event, Kind, Meta, Trace, meta};
 ///
 /// let mut trace = Trace::new("example 1.0");
 /// trace.meta.push(Meta {

@@ -94,7 +94,7 @@ impl Node {
 /// Texts, frames and stacks of a recording, each held once.
 ///
 /// ```
-/// use tonnage_trace::StackTable;
+/// use tonnage_recording::StackTable;
 ///
 /// let mut table = StackTable::new();
 /// let (main, step, file) = (table.intern("main"), table.intern("step"), table.intern("train.py"));

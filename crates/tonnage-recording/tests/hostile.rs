@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tonnage_trace::{Trace, panic_is_guarded};
+use tonnage_recording::{Trace, panic_is_guarded};
 
 static TOLD: AtomicBool = AtomicBool::new(false);
 

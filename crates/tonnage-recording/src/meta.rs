@@ -41,8 +41,6 @@ pub const GPU_CONTEXT: &str = "gpu.context";
 pub const ALLOCATOR_CONF: &str = "allocator.conf";
 /// All settings of the allocator, as JSON.
 pub const ALLOCATOR_SETTINGS: &str = "allocator.settings";
-/// The allocator that took the place of PyTorch's own in a process.
-pub const ALLOCATOR: &str = "process.allocator";
 /// Which recording of a file it is: [`WHOLE_JOB`] for the second one, which no device limited.
 pub const PART: &str = "run.part";
 /// The value of [`PART`] in the recording of a job on a device without a limit.

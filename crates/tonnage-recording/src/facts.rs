@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The facts a dry run writes into its recording, beside those of `tonnage_trace::meta`.
+//! The keys of the facts that a dry run or `tonnage record` writes, beside those of [`meta`]. No key is defined elsewhere.
 
 use serde::{Deserialize, Serialize};
-use tonnage_trace::meta::{self, Meta};
+
+use crate::meta::{self, Meta};
 
 /// Facts about the whole run stand under this process.
 pub const RUN: u32 = 0;
@@ -24,7 +25,7 @@ pub const MARGIN: &str = "run.margin";
 pub const ADDRESS_ORDER: &str = "driver.address_order";
 /// How the command ended: `exit 0`, `exit 1`, `signal 9`.
 pub const ENDING: &str = "run.ending";
-/// A process that failed, as JSON of [`FailedProcess`](crate::verdict::FailedProcess); one fact for each, in the order in
+/// A process that failed, as JSON of `FailedProcess` of tonnage-analysis; one fact for each, in the order in
 /// which they ended.
 pub const FAILED_PROCESS: &str = "run.failed_process";
 /// How many ranks the job has of which only some were run.
@@ -73,7 +74,7 @@ pub const LIMITATION: &str = "run.limitation";
 /// A function of the hook that failed in a process, as JSON; one fact for each function and process.
 pub const HOOK_FAILURE: &str = "run.hook_failure";
 /// The allocator that took the place of PyTorch's own in a process: [`TONNAGE`], or [`PLUGGED`].
-pub const ALLOCATOR: &str = meta::ALLOCATOR;
+pub const ALLOCATOR: &str = "process.allocator";
 /// tonnage's.
 pub const TONNAGE: &str = "tonnage";
 /// One that is not known.

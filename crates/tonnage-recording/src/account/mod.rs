@@ -50,8 +50,8 @@ pub struct DevicePeak {
 /// What every process has on every device. `T` is what the reader notes down beside each live block.
 ///
 /// ```
-/// use tonnage_trace::account::Rounding;
-/// use tonnage_trace::{Account, Event, Kind, StackTable};
+/// use tonnage_recording::account::Rounding;
+/// use tonnage_recording::{Account, Event, Kind, StackTable};
 ///
 /// let (mut account, stacks) = (Account::<()>::new(Rounding::PyTorch), StackTable::new());
 /// let rows = [(Kind::Alloc, 4096, 1000), (Kind::Alloc, 8192, 3000), (Kind::FreeRequested, 4096, 1000)];
