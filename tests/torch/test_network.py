@@ -331,6 +331,64 @@ experiment.end()
         {"comet_ml"},
     ),
 }
+#: Trackers that the tests' Python lacks, as far as the hook knows them: each prints how it is asked to run.
+TRACKERS = {
+    "neptune/metadata_containers/metadata_container.py": """
+import enum
+class Mode(enum.Enum):
+    ASYNC, DEBUG, OFFLINE, READ_ONLY = "async", "debug", "offline", "read-only"
+class MetadataContainer:
+    def __init__(self, *, project=None, mode=Mode.ASYNC):
+        print("neptune", project, mode.value)
+""",
+    "swanlab/__init__.py": """
+def init(project=None, mode="cloud"):
+    print("swanlab", project, mode)
+def login(api_key=None):
+    print("swanlab sends the key")
+""",
+    "clearml/__init__.py": """
+class Task:
+    offline = False
+    @classmethod
+    def set_offline(cls, offline_mode=False):
+        cls.offline = offline_mode
+    @classmethod
+    def init(cls, project_name=None, task_name=None):
+        print("clearml", project_name, "offline" if cls.offline else "online")
+""",
+    "trackio/__init__.py": """
+def init(project=None, space_id=None, dataset_id=None):
+    print("trackio", project, space_id, dataset_id)
+""",
+}
+TRACKED = """
+import os
+from neptune.metadata_containers.metadata_container import MetadataContainer, Mode
+MetadataContainer(project="a")
+MetadataContainer(project="b", mode=Mode.ASYNC)
+MetadataContainer(project="c", mode=Mode.READ_ONLY)
+import swanlab
+swanlab.login("key")
+swanlab.init("a")
+swanlab.init("b", mode="cloud")
+swanlab.init("c", mode="local")
+from clearml import Task
+Task.init("a", task_name="b")
+import trackio
+trackio.init("a", space_id="me/space", dataset_id="me/data")
+print(os.environ["NEPTUNE_MODE"], os.environ["SWANLAB_MODE"], os.environ["CLEARML_OFFLINE_MODE"])
+"""
+OFFLINE = """neptune a debug
+neptune b debug
+neptune c read-only
+swanlab a offline
+swanlab b offline
+swanlab c local
+clearml a offline
+trackio a None None
+debug offline 1
+"""
 HUB = {"HF_ENDPOINT": "{server}", "HF_TOKEN": "hf_x"}
 VARIABLES = {
     "huggingface_hub": HUB,
@@ -363,6 +421,16 @@ def test_a_script_uploads_nothing_and_goes_on(name, run, server, tmp_path):
         assert [action["count"] for action in effects["suppressed"]] == [4]
     # The path of a webhook is a secret.
     assert "secret" not in str(effects)
+
+
+def test_trackers_run_offline_whatever_the_script_asks_for(run, tmp_path):
+    for name, source in TRACKERS.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(source)
+    _, _, effects = run(PREFIX + TRACKED)
+    assert (tmp_path / "output").read_text() == OFFLINE
+    assert {action["library"] for action in effects["suppressed"]} == {"neptune", "swanlab", "clearml", "trackio"}
+    assert effects["unprotected"] == []
 
 
 POST = """
