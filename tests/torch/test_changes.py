@@ -12,9 +12,12 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from conftest import PYTHON, SCRIPTS, TONNAGE, environment
+
+HOOK = Path(__file__).parents[2] / "crates" / "tonnage-run" / "src" / "hook"
 
 # Runs each script in a process of its own.
 DRIVER = """
@@ -274,3 +277,32 @@ def test_operations_and_bytes_of_a_step_are_those_of_the_formula(kind, how, tmp_
     assert step["attention"] == blocks * (3 if how == "checkpointed" else 2)
     assert step["to_device"] == tokens * 8, "the words"
     assert step["to_host"] == 4000, "what is copied back"
+
+
+def test_the_lines_of_gradient_release_follow_groups_and_schedules():
+    """Frozen parameters, groups with options of their own, and a schedule of the learning rate, on the CPU."""
+    import torch
+
+    scope = {"OfOptimizers": object}
+    exec((HOOK / "changes" / "gradient-release.py").read_text(), scope)
+    lines = "\n".join(scope["Change"]._lines(None, "AdamW"))
+
+    def trained(lines):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+        model[1].requires_grad_(False)
+        groups = [{"params": model[0].parameters(), "weight_decay": 0.5}, {"params": model[2].parameters(), "lr": 0.1}]
+        groups[0]["params"] = [*groups[0]["params"], *model[1].parameters()]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        exec(lines, {"torch": torch, "optimizer": optimizer})
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.3)
+        for _ in range(3):
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        return torch.cat([one.flatten() for one in model.parameters()])
+
+    assert torch.equal(trained(lines), trained(""))
+    first_rate = lines.replace("    optimizers[one].param_groups[0].update(options)\n", "")
+    assert not torch.equal(trained(first_rate), trained(""))
