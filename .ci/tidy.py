@@ -81,6 +81,7 @@ def main():
                     problems.append(f"{name}:{number}: names {pattern.pattern}")
     problems += claims(root)
     problems += versions(root)
+    problems += archives(root)
     problems += layers(root)
     problems += releases(root)
     for problem in problems:
@@ -119,6 +120,21 @@ def versions(root):
             problems.append(f"{manifest.relative_to(root)}: has a version of its own")
     if "version" in tomllib.loads((root / "pyproject.toml").read_text())["project"]:
         problems.append("pyproject.toml: has a version of its own")
+    return problems
+
+
+def archives(root):
+    """Crates that would be published without their licenses, or without what a reader of a registry needs."""
+    problems = []
+    for manifest in sorted(root.glob("crates/*/Cargo.toml")):
+        package, name = tomllib.loads(manifest.read_text())["package"], manifest.relative_to(root)
+        if not package.get("publish", True):
+            continue
+        for license_file in ("LICENSE-APACHE", "LICENSE-MIT"):
+            if not (manifest.parent / license_file).is_file():
+                problems.append(f"{name}: {license_file} is missing beside it")
+        if not package["description"].endswith("(internal to tonnage, no stable interface)"):
+            problems += [f"{name}: {key} is missing" for key in ("readme", "keywords", "categories") if key not in package]
     return problems
 
 

@@ -24,6 +24,7 @@
 //! **Invariant:** nothing in this crate does I/O, reads a clock, starts a
 //! thread or depends on the order of a hash map. Same calls in, same answers out.
 #![forbid(unsafe_code)]
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod address;
 mod bfc;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One test suite for every allocator policy on every device.
 //!
+#![doc = include_str!("../README.md")]
+//!
 //! [`policy`] puts a [`Policy`](tonnage_alloc::Policy) through everything its
 //! contract promises; [`device`] does the same for a
 //! [`Device`]. Both run on any device that implements
@@ -12,20 +14,6 @@
 //! allocated, reserved, mapped and recorded, notes every call that breaks the
 //! contract, and fails a call on demand. [`every_call_fails`] lets each call of a
 //! scenario fail in turn.
-//!
-//! The suite panics with a sentence that names what was broken. It is a library
-//! so that other crates can test their own policies and devices:
-//!
-//! ```
-//! use tonnage_alloc::torch::{Allocator, Settings};
-//! use tonnage_alloc::{SimConfig, SimDevice};
-//!
-//! let device = || SimDevice::new(SimConfig::with_total(96 << 20));
-//! tonnage_conformance::device(device);
-//! tonnage_conformance::policy(device, |device| {
-//!     Allocator::new(device, Settings::default())
-//! });
-//! ```
 #![forbid(unsafe_code)]
 
 mod checked;

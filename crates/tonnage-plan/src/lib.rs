@@ -1,31 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Offline placement of buffers whose sizes and lifetimes are known in advance.
-//!
-//! Compilers for accelerators and edge devices have this problem, and so has everyone who plans an arena: which
-//! offset does each buffer get, so that no two that live at the same time overlap, and the peak is minimal or within a
-//! given capacity? The answer of this crate is offsets, the peak, a lower bound on the peak of any plan, and what is
-//! proved. It has no dependencies.
-//!
-//! ```
-//! use tonnage_plan::{Buffer, Options, Problem, Status, check, plan};
-//!
-//! // Three tensors of a small graph: bytes, and the half-open range of operators in which each lives.
-//! let mut problem = Problem::fitting(4096);
-//! let input = problem.add(Buffer::new(1024, 0..2).aligned(64).fixed_at(0));
-//! let hidden = problem.add(Buffer::new(3000, 1..3).aligned(64));
-//! let output = problem.add(Buffer::new(512, 2..4).aligned(64));
-//!
-//! let plan = plan(&problem, &Options::default())?;
-//!
-//! assert_eq!(plan.status, Status::Optimal);
-//! assert_eq!(plan.peak(), 4024);
-//! assert_eq!(plan.offset(input), 0);
-//! assert_eq!(plan.offset(hidden), 1024);
-//! assert_eq!(plan.offset(output), 0);
-//! // A checker that shares no code with the solver.
-//! check(&problem, &plan)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # The model
 //!

@@ -6,30 +6,6 @@
 //! it, whoever made it: a dry run, a capture on a GPU, or an importer. [`Writer`] and [`Reader`] stream it;
 //! [`Trace`] holds a whole one in memory. `docs/trace-format.md` is the file, byte for byte.
 //!
-//! ```
-//! use tonnage_recording::{Event, Kind, Reader, Writer};
-//!
-//! // Two megabytes, asked for and freed.
-//! let mut writer = Writer::new(Vec::new(), "example 1.0")?;
-//! for kind in [Kind::Alloc, Kind::FreeRequested, Kind::FreeCompleted] {
-//!     let event = Event {
-//!         address: 0x7f00_0000_0000,
-//!         size: 2 << 20,
-//!         requested: 2_000_000,
-//!         ..Event::new(kind)
-//!     };
-//!     writer.event(&event)?;
-//! }
-//! let file = writer.finish()?;
-//!
-//! let mut reader = Reader::new(file.as_slice())?;
-//! let kinds: Result<Vec<Kind>, _> = reader.by_ref().map(|event| event.map(|event| event.kind)).collect();
-//! assert_eq!(kinds?, [Kind::Alloc, Kind::FreeRequested, Kind::FreeCompleted]);
-//! // The file is whole; one that was cut off is read up to its last whole batch.
-//! assert!(!reader.ending().expect("it was read to its end").is_truncated());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
 //! One table with one schema was chosen over several files or a private format, because pandas, polars and
 //! DuckDB open it without us, and because a stream of self-contained batches is readable up to its last whole
 //! batch after a crash. This crate knows no allocator, no GPU and no foreign format, and never interprets what
@@ -38,6 +14,7 @@
 //! **Invariant:** the same calls on a [`Writer`] give the same bytes; a [`Reader`] never panics and never holds
 //! more than the limits in [`limits`], whatever the file says.
 #![forbid(unsafe_code)]
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 pub mod account;
 mod encoder;

@@ -46,6 +46,7 @@
 //! # Ok::<(), PolicyError>(())
 //! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod front;
 mod lease;
