@@ -21,6 +21,7 @@ STANDIN = "crates/tonnage-standin/src/"
 UNSAFE_CRATES = {"tonnage-device-cuda", "tonnage-device-host", "tonnage-standin", "tonnage-torch"}
 # From the bottom up. A crate depends only on crates of lower layers; tests may use what they like.
 LAYERS = (
+    {"tonnage-text"},
     {"tonnage-alloc", "tonnage-capture", "tonnage-gpus", "tonnage-http", "tonnage-plan", "tonnage-recording"},
     {"tonnage-device-cuda", "tonnage-device-host", "tonnage-runtime"}
     | {"tonnage-export", "tonnage-import", "tonnage-standin"},

@@ -29,7 +29,8 @@ def size(count: int | None) -> str:
         return "–"
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
+        # Two decimals would show 1023.995 as 1024.00.
+        if value < (1024 if unit == "B" else 1023.995):
             return f"{value:.2f} {unit}" if unit != "B" else f"{count} B"
         value /= 1024
     return f"{value:.2f} TiB"

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use tonnage_recording::meta;
+use tonnage_text::shortened;
 
-use crate::holdings::{Holdings, Recording, pattern, shortened, site};
+use crate::holdings::{Holdings, Recording, pattern, site};
 
 /// Version of the JSON that [`Diff`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -10,6 +10,7 @@ use std::io::Read;
 
 use serde::Serialize;
 use tonnage_recording::account::Rounding;
+use tonnage_recording::facts;
 use tonnage_recording::{
     Account, Column, DeviceAccount, Ending, Event, Kind, Meta, Pool, ReadError, Reader, meta,
 };
@@ -17,7 +18,6 @@ use tonnage_recording::{
 use crate::unknown;
 use crate::unmodelled::UnmodelledCalls;
 use crate::verdict::KnownBytes;
-use tonnage_recording::facts;
 
 /// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -22,7 +22,6 @@
 pub mod check;
 pub mod diff;
 pub mod explain;
-pub mod format;
 pub mod holdings;
 pub mod info;
 pub mod plan;

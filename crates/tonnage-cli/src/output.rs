@@ -6,8 +6,8 @@ use std::cell::Cell;
 
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
-pub(crate) use tonnage_analysis::format::{bytes, count, plural, ranks_named};
 use tonnage_run::RunError;
+pub(crate) use tonnage_text::{bytes, count, plural, ranks_named};
 
 /// What a command answers; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

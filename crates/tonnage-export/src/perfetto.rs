@@ -616,8 +616,14 @@ impl Track {
             .stack
             .and_then(|stack| telling_frame(&survey.stacks, stack));
         let name = place.map_or_else(
-            || size_text(block.bytes),
-            |frame| format!("{} {}", size_text(block.bytes), place_text(&frame)),
+            || tonnage_text::bytes(block.bytes),
+            |frame| {
+                format!(
+                    "{} {}",
+                    tonnage_text::bytes(block.bytes),
+                    place_text(&frame)
+                )
+            },
         );
         output.row(&Row {
             ph: "X",
@@ -672,8 +678,8 @@ impl Track {
     ) -> Result<(), ExportError> {
         let name = format!(
             "{what}: {} asked, {} free",
-            size_text(event.size),
-            size_text(event.free)
+            tonnage_text::bytes(event.size),
+            tonnage_text::bytes(event.free)
         );
         let refusal = Refusal {
             requested: event.size,
@@ -771,12 +777,4 @@ fn stack_text(stacks: &StackTable, stack: Option<StackId>) -> String {
         ));
     }
     lines.join("\n")
-}
-
-fn size_text(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    match units.iter().find(|(shift, _)| bytes >> shift > 0) {
-        Some((shift, unit)) => format!("{:.2} {unit}", bytes as f64 / (1_u64 << shift) as f64),
-        None => format!("{bytes} B"),
-    }
 }

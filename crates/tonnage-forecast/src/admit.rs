@@ -6,7 +6,7 @@
 //! number is demanded.
 
 use serde::{Deserialize, Serialize};
-use tonnage_analysis::format::bytes;
+use tonnage_text::bytes;
 
 use crate::forecast::{Fits, Forecast};
 

@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tonnage_analysis::format::{bytes, plural, ranks_named};
 use tonnage_analysis::verdict::{Need, Outcome, Verdict};
 use tonnage_gpus::Catalogue;
+use tonnage_text::{bytes, plural, ranks_named};
 
 use crate::key::JobKey;
 

@@ -129,7 +129,7 @@ impl Forecast {
             self.fits = Fits::Yes;
         }
         let plural = if runs.len() == 1 { "run" } else { "runs" };
-        let most = tonnage_analysis::format::bytes(most);
+        let most = tonnage_text::bytes(most);
         let mut what = format!("{} past {plural}, the fullest took {most}", runs.len());
         if oom {
             what.push_str("; at least one ran out of memory");

@@ -15,8 +15,6 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
-use tonnage_analysis::format::{count, plural};
-use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{Costs, HookFailure, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
@@ -26,6 +24,8 @@ use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::pytorch::Snapshot;
 use tonnage_recording::facts::{self, NcclBuffers};
 use tonnage_recording::{Event, Kind, WriteError, Writer, meta};
+use tonnage_text::named_from;
+use tonnage_text::{count, plural};
 
 use crate::endings::{self, Seen};
 use crate::measured::{Machine, Measured, note_kind, note_row};

@@ -14,6 +14,7 @@ use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
 use tonnage_device_cuda::{Capture, CudaDevice};
 use tonnage_runtime::{Error, Hold, Kept, Locked, OutOfMemory, Runtime, Snapshot};
+use tonnage_text::bytes;
 
 use crate::tags;
 use crate::torch::{self, StreamFilter};
@@ -294,8 +295,8 @@ impl Served {
                 "CUDA out of memory. '{}' was spilled, and bringing it back needs {}: {} more are needed. It stays on the \
                  host.",
                 tags::name(tag),
-                readable(short.shortage.requested),
-                readable(short.shortage.missing),
+                bytes(short.shortage.requested),
+                bytes(short.shortage.missing),
             )),
             error => Failure::other(error),
         })?;
@@ -479,10 +480,10 @@ impl Served {
                     "CUDA out of memory. Resuming '{}' needs {}, and {} of GPU {} can be had for it: {} more are needed. It \
                      stays paused.",
                     tags::name(tag),
-                    readable(requested),
-                    readable(free),
+                    bytes(requested),
+                    bytes(free),
                     self.device,
-                    readable(requested.saturating_sub(free)),
+                    bytes(requested.saturating_sub(free)),
                 )))
             }
             Err(error) => Err(Failure::other(error)),
@@ -590,24 +591,24 @@ impl Served {
             "CUDA out of memory. Tried to allocate {}. GPU {} has a total capacity of {} of which {} is free. tonnage's \
              allocator holds {} in this process, {} of it in live blocks and {} in partly used pages or for streams and \
              graphs that still use it; the largest free piece has {}.",
-            readable(there.requested),
+            bytes(there.requested),
             self.device,
-            readable(self.total),
-            readable(there.device_free),
-            readable(there.reserved),
-            readable(there.live),
-            readable(there.reserved.saturating_sub(there.live)),
-            readable(there.largest),
+            bytes(self.total),
+            bytes(there.device_free),
+            bytes(there.reserved),
+            bytes(there.live),
+            bytes(there.reserved.saturating_sub(there.live)),
+            bytes(there.largest),
         );
         if there.missing > 0 {
-            let _ = write!(text, " {} more are needed.", readable(there.missing));
+            let _ = write!(text, " {} more are needed.", bytes(there.missing));
         }
         let limit = self.limit.load(Ordering::Relaxed);
         if limit < self.total {
             let _ = write!(
                 text,
                 " torch.cuda.set_per_process_memory_fraction limits it to {}.",
-                readable(limit)
+                bytes(limit)
             );
         }
         if there.capturing {
@@ -615,7 +616,7 @@ impl Served {
         }
         for tried in &short.tried {
             let name = tried.tag.map(tags::name).unwrap_or_default();
-            let gave = readable(tried.gave);
+            let gave = bytes(tried.gave);
             let _ = match (tried.step, tried.gave) {
                 (SearchStep::Callbacks, 0) => write!(text, " Callbacks freed nothing."),
                 (SearchStep::Callbacks, _) => {
@@ -632,14 +633,14 @@ impl Served {
         }
         let helps = |bytes: u64| bytes > 0 && bytes >= there.missing;
         for tag in there.tags.iter().filter(|tag| helps(tag.pausable)) {
-            let (name, bytes) = (tags::name(tag.tag), readable(tag.pausable));
+            let (name, bytes) = (tags::name(tag.tag), bytes(tag.pausable));
             let _ = write!(text, " Pausing '{name}' would give {bytes}.");
         }
         if there.private > 0 {
             let _ = write!(
                 text,
                 " {} are free in the pools of CUDA graphs.",
-                readable(there.private)
+                bytes(there.private)
             );
         }
         text
@@ -684,14 +685,3 @@ pub(crate) const NAMES: [&str; 35] = [
     "allocated_bytes.total",
     "blocks.peak",
 ];
-
-/// Bytes as people read them, as PyTorch writes them.
-fn readable(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    for (unit, name) in UNITS {
-        if bytes >= unit {
-            return format!("{:.2} {name}", bytes as f64 / unit as f64);
-        }
-    }
-    format!("{bytes} bytes")
-}

@@ -8,6 +8,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use tonnage_text::bytes;
+
 use super::arena::SHARED;
 use super::blocks::State;
 use super::window::MANY;
@@ -102,8 +104,8 @@ impl Shortage {
         if let Some(limit) = self.limit.filter(|_| self.is_limited()) {
             remedies.push(format!(
                 "The limit of {} is the reason: the device has {} free.",
-                Bytes(limit),
-                Bytes(self.device_free)
+                bytes(limit),
+                bytes(self.device_free)
             ));
         }
         if self.capturing {
@@ -112,18 +114,18 @@ impl Shortage {
                 "A graph is captured, so no page was moved and no stream was waited for, which still {} {}: ask for it \
                  before the capture.",
                 if held > 0 { "have" } else { "had" },
-                Bytes(held),
+                bytes(held),
             ));
         }
         let helps = |tag: &&TagUse| tag.pausable > 0 && tag.pausable >= self.missing;
         for tag in self.tags.iter().filter(helps) {
-            let (number, bytes) = (tag.tag.0, Bytes(tag.pausable));
+            let (number, bytes) = (tag.tag.0, bytes(tag.pausable));
             remedies.push(format!("Pausing tag {number} would give {bytes}."));
         }
         if self.private > 0 {
             remedies.push(format!(
                 "{} are free in pools of graphs: releasing those that are not used any more lets others have it.",
-                Bytes(self.private)
+                bytes(self.private)
             ));
         }
         remedies
@@ -132,55 +134,42 @@ impl Shortage {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(text, "out of memory: {} asked for", Bytes(self.requested))?;
+        write!(text, "out of memory: {} asked for", bytes(self.requested))?;
         if self.missing > 0 {
-            write!(text, ", {} are missing", Bytes(self.missing))?;
+            write!(text, ", {} are missing", bytes(self.missing))?;
         }
         write!(
             text,
             ". Of {} the allocator holds {}, {} of it in live blocks",
-            Bytes(self.total),
-            Bytes(self.reserved),
-            Bytes(self.live),
+            bytes(self.total),
+            bytes(self.reserved),
+            bytes(self.live),
         )?;
         if self.pending > 0 {
-            write!(text, " ({} wait for streams)", Bytes(self.pending))?;
+            write!(text, " ({} wait for streams)", bytes(self.pending))?;
         }
         write!(
             text,
             " and {} free, the largest piece {}",
-            Bytes(self.free),
-            Bytes(self.largest)
+            bytes(self.free),
+            bytes(self.largest)
         )?;
         if self.device_free > 0 {
-            write!(text, "; {} are free on the device", Bytes(self.device_free))?;
+            write!(text, "; {} are free on the device", bytes(self.device_free))?;
         } else {
             text.write_str("; nothing is free on the device")?;
         }
         if let Some(others) = self.others().filter(|&others| others > 0) {
-            write!(text, ", {} are not this allocator's", Bytes(others))?;
+            write!(text, ", {} are not this allocator's", bytes(others))?;
         }
         if self.paused > 0 {
-            write!(text, "; {} are paused", Bytes(self.paused))?;
+            write!(text, "; {} are paused", bytes(self.paused))?;
         }
         text.write_str(".")?;
         for remedy in self.remedies() {
             write!(text, " {remedy}")?;
         }
         Ok(())
-    }
-}
-
-/// Bytes as people read them.
-pub(super) struct Bytes(pub(super) u64);
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-        match UNITS.iter().find(|(unit, _)| self.0 >= *unit) {
-            Some((unit, name)) => write!(text, "{:.2} {name}", self.0 as f64 / *unit as f64),
-            None => write!(text, "{} bytes", self.0),
-        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::blocks::State;
-use super::shortage::Bytes;
 use super::{Allocator, Device, Observer};
 use crate::{DeviceAddr, StreamId, Tag};
 
@@ -55,11 +54,11 @@ impl fmt::Display for Live {
             1 => ("block", "is"),
             _ => ("blocks", "are"),
         };
-        let (blocks, bytes) = (self.blocks, Bytes(self.bytes));
+        let (blocks, bytes) = (self.blocks, tonnage_text::bytes(self.bytes));
         write!(text, "{blocks} {noun} of {bytes} {verb} still live:")?;
         for (number, (tag, bytes)) in self.tags.iter().enumerate() {
             let before = if number == 0 { " " } else { ", " };
-            let bytes = Bytes(*bytes);
+            let bytes = tonnage_text::bytes(*bytes);
             match *tag {
                 Tag::NONE => write!(text, "{before}{bytes} without a tag")?,
                 Tag(tag) => write!(text, "{before}{bytes} of tag {tag}")?,

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use tonnage_text::bytes;
+
 use super::case::{Bound, Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
 
 /// So many families of modules are named.

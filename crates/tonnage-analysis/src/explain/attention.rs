@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use tonnage_text::bytes;
+
 use super::case::{Case, LARGE_SHARE, Live, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
 
 /// Attention scores.

@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use tonnage_recording::facts;
 use tonnage_recording::{StackId, StackTable, TextId, meta};
+use tonnage_text::{count, shortened};
 
 use super::{OnDevice, Request};
-use crate::format::count;
 use crate::holdings::{
     Category, Failure, HeldBy, Holding, Holdings, Known, ModelState, Phase, Place, Recording,
-    Slack, Sort, is_generated, is_users, shortened, site,
+    Slack, Sort, is_generated, is_users, site,
 };
 use crate::replay::Job;
 use crate::verdict;
-use tonnage_recording::facts;
 
 /// A cause that holds less than this share of the live bytes is none.
 pub(super) const SHARE: f64 = 0.10;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN206: the tensors of a checkpoint are on the device beside those of the model.
 
+use tonnage_text::bytes;
+
 use super::case::{Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Known, Phase};
 
 /// Saving or loading.

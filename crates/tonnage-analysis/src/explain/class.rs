@@ -9,11 +9,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use tonnage_text::bytes;
+
 use super::case::{Case, at, counted};
 use super::codes::{Code, code};
 use super::need::Need;
 use super::{Finding, graphs, growth, outside};
-use crate::format::bytes;
 use crate::holdings::{HeldBy, Known, Place, site};
 
 /// Too little memory.

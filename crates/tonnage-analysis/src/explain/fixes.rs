@@ -15,9 +15,9 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use serde::Serialize;
+use tonnage_text::bytes;
 
 use super::case::{Bound, Case};
-use crate::format::bytes;
 use crate::holdings::{Holding, changes};
 use crate::replay::Changes;
 

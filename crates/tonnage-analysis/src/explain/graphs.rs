@@ -8,11 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
+use tonnage_text::bytes;
+
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
 use super::{Finding, Found, failed_otherwise, pipeline};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
 
 /// Graphs that are kept.

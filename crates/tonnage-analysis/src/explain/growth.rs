@@ -10,13 +10,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt::Write as _;
 
 use tonnage_recording::{StackId, TextId};
+use tonnage_text::bytes;
 
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, is_kept_by, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
 
 /// Memory that grows.

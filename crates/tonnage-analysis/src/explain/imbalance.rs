@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use tonnage_text::bytes;
+
 use super::Finding;
 use super::case::{SHARE, at};
 use super::codes::{Code, code};
-use crate::format::bytes;
 use crate::holdings::{Category, Holdings, Known, Place, Recording, site};
 
 /// Ranks that differ.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN207: keys and values that are kept from token to token.
 
+use tonnage_text::bytes;
+
 use super::case::{Case, LARGE_SHARE, Live, at, counted, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known};
 
 /// The KV cache.

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, HashSet};
 
 use tonnage_recording::{StackId, TextId};
+use tonnage_text::bytes;
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::graphs::is_used_later;
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{HeldBy, Holding, Known, LastResult, Phase};
 
 /// What the round before left.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN203: logits, and the copies that the loss makes of them.
 
+use tonnage_text::bytes;
+
 use super::case::{Case, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
 
 /// Logits and loss.

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use tonnage_text::bytes;
+
 use super::case::{Case, PASSES, SHARE, at, is_kept, pass_of};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, peak_before, promise};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, Holding, Holdings, Known, Phase};
 
 /// One large sample or batch.

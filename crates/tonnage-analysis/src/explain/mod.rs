@@ -49,21 +49,21 @@ mod untrained;
 use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
+use tonnage_recording::facts;
 use tonnage_recording::{Meta, meta};
+use tonnage_text::{bytes, plural};
 
 pub use codes::Code;
 pub use fixes::{Fix, FixOutcome, Measure, Proof};
 pub use need::{Need, Over};
 
 use self::case::Case;
-use crate::format::{bytes, plural};
 use crate::holdings::{
     Category, CategoryBytes, HeldBy, Holding, Holdings, Known, Phase, Place, Recording, Slack,
     changes, is_users, pattern, site,
 };
 use crate::replay::Job;
 use crate::unknown;
-use tonnage_recording::facts;
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;

@@ -9,11 +9,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use tonnage_text::bytes;
+
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged, without};
 use super::{Finding, Found, case};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
 
 /// An old copy.

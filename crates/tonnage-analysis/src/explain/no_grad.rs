@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN212: a model is evaluated with gradients on, and keeps activations that no backward pass will use.
 
+use tonnage_text::bytes;
+
 use super::case::{Bound, Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, unchanged, until};
 use super::{Finding, Found, graphs, repeats};
-use crate::format::bytes;
 use crate::holdings::{HeldBy, Holding, Known, Phase, Sort};
 
 /// Evaluation with graphs.

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use tonnage_recording::StackId;
+use tonnage_text::bytes;
 
 use super::case::{Case, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, Holding, Known, Phase};
 
 /// The optimizer.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN105: part of the device is held by others than PyTorch's allocator in this process.
 
+use tonnage_text::bytes;
+
 use super::Finding;
 use super::case::{Case, SHARE, at, counted, most_uncounted};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Measure, Proof, outcome};
-use crate::format::bytes;
 use crate::holdings::{Holdings, Known, Phase, site};
 use crate::verdict::OnDevice;
 

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 
 use tonnage_recording::StackId;
+use tonnage_text::bytes;
 
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged, until};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Holding, Known};
 
 /// Outputs of a pipeline.

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN220: one call of `checkpoint` covers many layers, which the backward pass computes again all at once.
 
+use tonnage_text::bytes;
+
 use super::activations::names;
 use super::case::{Bound, Case, LARGE_SHARE, Live, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded};
 use super::{Finding, Found, repeats};
-use crate::format::bytes;
 use crate::holdings::{Holding, Known, Phase, Place, is_users};
 
 /// Layers of one checkpoint.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Settings of the allocator and larger devices: proposals that a replay proves.
 
+use tonnage_text::bytes;
+
 use super::case::Case;
 use super::class::{FRAGMENTED, SHORT};
 use super::fixes::{Fix, FixOutcome, Measure, Proof, outcome};
 use super::need::{EXPANDABLE, Need};
-use crate::format::bytes;
 use crate::replay::Alloc;
 
 /// Expandable segments, where they help and are not on. `case` is the whole job if it is known.

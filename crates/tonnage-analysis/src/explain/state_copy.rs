@@ -7,11 +7,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use tonnage_text::bytes;
+
 use super::case::{Bound, Case, Live, SHARE, at, counted, is_kept, is_kept_by, listed};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, computed, sized, unchanged, until};
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place};
 
 /// A copy of the state.

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 
+use tonnage_text::bytes;
+
 use super::case::{Case, Live, SHARE, at, is_kept};
 use super::fixes::{Proposal, without};
 use super::growth::EVALUATION;
 use super::{Finding, Found};
-use crate::format::bytes;
 use crate::holdings::Known;
 
 /// The file in which the predictions are joined, and the function that joins those of one batch to the others.

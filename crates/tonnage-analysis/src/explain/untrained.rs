@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use tonnage_recording::{StackId, TextId};
+use tonnage_text::bytes;
 
 use super::case::{Bound, Case, Live, SHARE, at, is_kept, listed, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
 use super::{Finding, Found, repeats};
-use crate::format::bytes;
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Phase, Place, Sort};
 
 /// Graphs for gradients that no optimizer uses.

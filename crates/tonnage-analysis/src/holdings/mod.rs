@@ -32,7 +32,7 @@ use crate::unmodelled::UnmodelledCalls;
 pub use held::{Census, HeldBy, HolderRow, LastResult, Model, ModelState, Sort};
 pub use read::{HoldingsError, read, read_from};
 pub(crate) use sites::is_python;
-pub use sites::{Place, is_generated, is_users, named_from, own_folder, pattern, shortened, site};
+pub use sites::{Place, is_generated, is_users, own_folder, pattern, site};
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 
 use thiserror::Error;
 use tonnage_recording::account::{self, ABSURD, BlockState, Change, Rounding, Segment};
+use tonnage_recording::facts;
 use tonnage_recording::{
     Account, DeviceAccount, Event, Kind, Meta, ReadError, Reader, StackTable, TextId, meta,
 };
@@ -20,7 +21,6 @@ use super::{
     is_own_limit,
 };
 use crate::unmodelled::UnmodelledCalls;
-use tonnage_recording::facts;
 
 /// The account of a process and device, with the number of each live block.
 type Track = DeviceAccount<Option<u32>>;

@@ -56,23 +56,6 @@ pub(crate) fn is_python(file: &str) -> bool {
         .is_some_and(|extension| extension == "py")
 }
 
-/// A file without what only its machine knows: inside packages from the package on, else as it is.
-pub fn shortened(file: &str) -> &str {
-    for part in ["/site-packages/", "/dist-packages/"] {
-        if let Some(at) = file.rfind(part) {
-            return &file[at + part.len()..];
-        }
-    }
-    file
-}
-
-/// A file as far as it helps: inside packages from the package on, below a folder from there on.
-pub fn named_from<'a>(file: &'a str, folder: &Path) -> &'a str {
-    let named = shortened(file);
-    let below = Path::new(named).strip_prefix(folder).ok();
-    below.and_then(Path::to_str).unwrap_or(named)
-}
-
 /// The folder that all files of the user's code in some stacks lie in, without a slash at its end; empty if there is
 /// none. Names from there are the same wherever a program was checked out.
 pub fn own_folder(stacks: &StackTable, seen: impl Iterator<Item = StackId>) -> String {

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
 use tonnage_plan::{Buffer, Problem};
+use tonnage_recording::facts;
 use tonnage_recording::{Event, Kind, Pool, ReadError, Reader, StackTable, meta};
 
 use super::problems::{Group, Name, Problems, Wanted};
 use super::step::{Block, find_step, fullest_step};
-use tonnage_recording::facts;
 
 /// What PyTorch's allocator aligns blocks to.
 const TORCH_ALIGNMENT: u64 = 512;

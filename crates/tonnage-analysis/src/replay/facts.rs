@@ -4,11 +4,11 @@
 use serde_json::Value;
 use tonnage_alloc::AddressOrder;
 use tonnage_alloc::torch::{Backend, Rules, Settings, Version};
+use tonnage_recording::facts;
 use tonnage_recording::{Meta, meta};
 
 use super::alloc::{Alloc, TorchConf};
 use super::requests::Requests;
-use tonnage_recording::facts;
 
 /// The allocator and the device of a recording, as far as it says.
 #[derive(Clone, Debug)]

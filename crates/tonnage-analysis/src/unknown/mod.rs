@@ -12,11 +12,11 @@ mod values;
 
 use std::collections::BTreeSet;
 
-use tonnage_recording::{Meta, meta};
-
-use crate::format::count;
-use crate::unmodelled::UnmodelledCalls;
 use tonnage_recording::facts::FREES_WAIT;
+use tonnage_recording::{Meta, meta};
+use tonnage_text::count;
+
+use crate::unmodelled::UnmodelledCalls;
 
 pub use failures::HookFailure;
 pub use foreign::{Foreign, ForeignUse};

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 use tonnage_recording::Meta;
+use tonnage_recording::facts;
 
 use crate::holdings::Place;
-use tonnage_recording::facts;
 
 /// Values that the program read although nobody computed them: kernels do not run in a dry run, and only small
 /// operators are computed beside it.

@@ -2,9 +2,9 @@
 //! Changes that a dry run made to the program inside its process.
 
 use serde::{Deserialize, Serialize};
+use tonnage_recording::facts;
 
 use super::Facts;
-use tonnage_recording::facts;
 
 /// What became of a change that was to be made to the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

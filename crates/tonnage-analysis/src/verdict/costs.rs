@@ -4,9 +4,9 @@
 //! All of it is counted in the dry run, at the calls of libraries and at launches. Nothing is a time.
 
 use serde::{Deserialize, Serialize};
+use tonnage_recording::facts;
 
 use super::Facts;
-use tonnage_recording::facts;
 
 /// What the GPU had to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

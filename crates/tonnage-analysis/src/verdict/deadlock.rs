@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use tonnage_recording::Meta;
+use tonnage_recording::facts;
 
 use super::Place;
-use tonnage_recording::facts;
 
 /// Why a rank waits for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
 use serde::Serialize;
+use tonnage_recording::facts::{self, NcclBuffers};
 use tonnage_recording::{Meta, meta};
 
 use super::{DeviceTotal, DeviceUse, Facts};
 use crate::replay::{Alloc, Job, Options, Track};
-use tonnage_recording::facts::{self, NcclBuffers};
 
 const MIB: u64 = 1 << 20;
 /// What images of kernels and handles of libraries took beside the context of a process with PyTorch.

@@ -26,7 +26,6 @@ use tonnage_recording::{
     Account, DeviceAccount, Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta,
 };
 
-use crate::format::{count, plural, ranks_named};
 pub use crate::holdings::Place;
 use crate::holdings::{is_own_limit, is_python, is_users};
 use crate::unknown;
@@ -41,6 +40,7 @@ pub use need::{Above, Need};
 pub(crate) use need::{Needed, Seen};
 pub use side_effects::{SideEffects, Suppressed};
 use tonnage_recording::facts;
+use tonnage_text::{count, plural, ranks_named};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;

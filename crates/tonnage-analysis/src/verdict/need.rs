@@ -10,12 +10,12 @@ use std::io::{self, Read};
 
 use serde::Serialize;
 use tonnage_recording::account::Rounding;
+use tonnage_recording::facts;
 use tonnage_recording::{Account, DeviceAccount, Kind, Reader};
 
 use super::{Costs, Facts, Rows, VerdictError, costs, margin};
 use crate::replay::{Alloc, Job};
 use crate::unknown::{HookFailure, Limitation};
-use tonnage_recording::facts;
 
 /// What a job takes that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

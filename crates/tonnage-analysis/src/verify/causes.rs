@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use tonnage_recording::facts;
 use tonnage_recording::{Kind, meta};
+use tonnage_text::bytes;
 
 use super::align::Gap;
 use super::side::{Side, Step, Track};
 use super::{Parting, Place, Setting};
-use crate::format::bytes;
 use crate::unknown::SizedBy;
 use crate::verdict::ToldValues;
-use tonnage_recording::facts;
 
 /// What the two runs were given that is not the same.
 pub(super) fn settings(real: &Side, dry: &Side) -> Vec<Setting> {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use tonnage_recording::account::Rounding;
+use tonnage_recording::facts;
 use tonnage_recording::{Account, Event, Kind, Meta, ReadError, Reader, StackId, StackTable, meta};
 
 use crate::holdings::{Place, is_users};
 use crate::unmodelled::UnmodelledCalls;
-use tonnage_recording::facts;
 
 /// Something that PyTorch's allocator was asked, or asked of the driver.
 #[derive(Clone, Copy, Debug)]

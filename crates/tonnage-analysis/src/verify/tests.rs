@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Two recordings that differ in one thing each.
 
+use tonnage_recording::facts;
 use tonnage_recording::{Event, Kind, Trace};
 
 use super::*;
-use tonnage_recording::facts;
 
 struct Recording(Trace);
 

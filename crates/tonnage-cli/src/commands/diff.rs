@@ -7,12 +7,12 @@ use std::path::Path;
 use anyhow::Result;
 use tonnage_analysis::diff::{Change, Diff, Summary};
 use tonnage_analysis::explain::failed_otherwise;
-use tonnage_analysis::format::{bytes, ranks_named};
 use tonnage_analysis::holdings::{Holdings, Recording as Held, own_folder, read as read_rows};
 use tonnage_recording::meta;
 use tonnage_report::{
     Comparison, Difference, Differences, Fact, Options, Pane, Picture, Story, Words,
 };
+use tonnage_text::{bytes, ranks_named};
 
 use super::explain::{keep_rank, read};
 use super::recording::{Output, Recording, named as called, plain, without};

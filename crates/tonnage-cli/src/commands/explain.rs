@@ -10,13 +10,12 @@ use tonnage_analysis::explain::{
     Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
     codes, explain, failed_otherwise,
 };
-use tonnage_analysis::format::{bytes, count, plural};
 use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
-    shortened,
 };
 use tonnage_analysis::replay::{Job, Options};
 use tonnage_recording::facts;
+use tonnage_text::{bytes, count, plural, shortened};
 
 use tonnage_run::RunError;
 use tonnage_run::changes::{self, Change};

@@ -10,7 +10,7 @@ use anyhow::Result;
 use serde::Serialize;
 use tonnage_analysis::check::{Answer as Held, Checked, Figure, SCHEMA_VERSION};
 use tonnage_analysis::diff::Change;
-use tonnage_analysis::format::bytes;
+use tonnage_text::bytes;
 
 use crate::arguments::CheckFormat;
 use crate::commands::diff::{named, row, signed};

@@ -5,13 +5,13 @@ use std::cmp::Reverse;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{
     DeviceUse, Exception, FailedProcess, Margin, Need, Outcome, Place, SideEffects, Verdict, ended,
 };
 use tonnage_recording::facts::{self, FileChanges};
 use tonnage_run::changes;
 use tonnage_run::collect::Collected;
+use tonnage_text::named_from;
 
 use super::waits::{hangs, waits};
 use crate::commands::explain::Cause;

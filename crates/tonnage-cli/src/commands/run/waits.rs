@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use tonnage_analysis::holdings::named_from;
 use tonnage_analysis::verdict::{Called, Deadlock, Outcome, Place, Verdict, WaitsBecause};
+use tonnage_text::named_from;
 
 use super::render::{OTHERS, row};
 

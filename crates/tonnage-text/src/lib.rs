@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Formatting of sizes and counts, the same in a terminal, in the sentences of results and on a page.
+//! Sizes, counts and names of files in words, the same in a terminal, in messages of an allocator and on a page.
+#![forbid(unsafe_code)]
+
+use std::path::Path;
 
 /// Bytes in binary units, two decimals from KiB on.
 pub fn bytes(bytes: u64) -> String {
@@ -9,7 +12,8 @@ pub fn bytes(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
+    // Two decimals would show 1023.995 as 1024.00.
+    while value >= 1023.995 && unit + 1 < units.len() {
         value /= 1024.0;
         unit += 1;
     }
@@ -32,7 +36,7 @@ pub fn count(number: u64) -> String {
 /// A count of things by their name for one of them: `1 block`, `2 blocks`; words behind the first stay as they are.
 ///
 /// ```
-/// use tonnage_analysis::format::plural;
+/// use tonnage_text::plural;
 ///
 /// assert_eq!(plural(1, "call"), "1 call");
 /// assert_eq!(plural(2, "retry that helped"), "2 retries that helped");
@@ -73,6 +77,23 @@ pub fn ranks_named(ranks: &[u32]) -> String {
     }
 }
 
+/// A file without what only its machine knows: inside packages from the package on, else as it is.
+pub fn shortened(file: &str) -> &str {
+    for part in ["/site-packages/", "/dist-packages/"] {
+        if let Some(at) = file.rfind(part) {
+            return &file[at + part.len()..];
+        }
+    }
+    file
+}
+
+/// A file as far as it helps: inside packages from the package on, below a folder from there on.
+pub fn named_from<'a>(file: &'a str, folder: &Path) -> &'a str {
+    let named = shortened(file);
+    let below = Path::new(named).strip_prefix(folder).ok();
+    below.and_then(Path::to_str).unwrap_or(named)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +104,10 @@ mod tests {
         assert_eq!(bytes(1536), "1.50 KiB");
         assert_eq!(bytes(80 << 30), "80.00 GiB");
         assert_eq!(bytes(1 << 50), "1024.00 TiB");
+        // A size that rounds to 1024 of a unit is one of the next.
+        assert_eq!(bytes(1_048_575), "1.00 MiB");
+        assert_eq!(bytes(1_048_570), "1023.99 KiB");
+        assert_eq!(bytes((1 << 30) - 1), "1.00 GiB");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
     }
