@@ -152,7 +152,7 @@ def releases(root):
         "crates/tonnage-alloc/src/torch/mod.rs": rf"The policy of torch {major}\.{minor}\.\d+ as",
         "crates/tonnage-export/src/snapshot.rs": rf"const NEWEST: u32 = {minor};",
         "crates/tonnage-import/src/pytorch.rs": rf"(?m)PyTorch 2\.1 to {major}\.{minor}\.$",
-        "crates/tonnage-run/src/hook/needs.py": rf'(?m)^_NEWEST = "{major}\.{minor}"$',
+        "crates/tonnage-run/src/hook/tonnage_hook/needs.py": rf'(?m)^_NEWEST = "{major}\.{minor}"$',
         "docs/concepts/limits.md": rf"Tested with torch 2\.1, [\d., ]+, and {major}\.{minor}:",
         "docs/concepts/pytorch-allocator.md": rf"describes torch {major}\.{minor}\.\d+;",
         "docs/index.md": rf"tested with 2\.1 to {major}\.{minor}\]",

@@ -10,6 +10,7 @@ CI runs a slice: what is named in `WHOLE` is left out unless `TORCH_TESTS=all`.
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ import pytest
 SCRIPTS = Path(__file__).parent / "scripts"
 TONNAGE = os.environ.get("TONNAGE", str(Path(__file__).parents[2] / "target" / "debug" / "tonnage"))
 PYTHON = os.environ.get("TORCH_PYTHON", "python")
+HOOK = Path(__file__).parents[2] / "crates" / "tonnage-run" / "src" / "hook"
+# Tests import modules of the package `tonnage_hook`.
+sys.path.append(str(HOOK))
 #: The GPU of tests that do not name one.
 os.environ.setdefault("TONNAGE_GPU", "h100-80gb")
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Autotuners: they end soon, their choice is named as unknown, and nothing of it reaches the user's caches."""
 
-import importlib.util
 import os
 import types
-from pathlib import Path
 
 import pytest
 from conftest import PYTHON
+from tonnage_hook.torch.compilers import Compilers
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")
 
@@ -63,11 +62,6 @@ def test_an_autotuner_takes_the_first_and_the_verdict_says_so(tonnage, tmp_path)
 
 
 def test_inductor_before_torch_2_7_compiles_one_candidate_too():
-    path = Path(__file__).parents[2] / "crates/tonnage-run/src/hook/compilers.py"
-    spec = importlib.util.spec_from_file_location("compilers", path)
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-
     class CachingAutotuner:
         """As there: one function, which compiles every candidate and keeps what starts them."""
 
@@ -80,7 +74,7 @@ def test_inductor_before_torch_2_7_compiles_one_candidate_too():
                     raise RuntimeError("out of resources")
                 self.launchers.append(config)
 
-    compilers = hook.Compilers(lambda **facts: None, lambda tensor: None)
+    compilers = Compilers(lambda **facts: None, lambda tensor: None)
     compilers._change_kernels(types.SimpleNamespace(CachingAutotuner=CachingAutotuner))
     tuner = CachingAutotuner("too large", "first", "second")
     tuner.precompile()

@@ -3,13 +3,12 @@
 
 import ast
 import json
-import runpy
 import subprocess
-from pathlib import Path
 
 import pytest
 from conftest import PYTHON, TONNAGE, environment
 from test_run import printed
+from tonnage_hook.torch.holders import _last_reads
 
 
 def explain(recording, *options):
@@ -677,8 +676,7 @@ for x in batches:
     ],
 )
 def test_the_line_that_reads_a_variable_last(text, name, lines):
-    hook = Path(__file__).parents[2] / "crates/tonnage-run/src/hook/holders.py"
-    assert runpy.run_path(str(hook))["_last_reads"](ast.parse(text), 0, name) == lines
+    assert _last_reads(ast.parse(text), 0, name) == lines
 
 
 IN_BACKWARD = """

@@ -2,12 +2,10 @@
 """The hook reports each exception that it keeps from the script."""
 
 import ast
-from pathlib import Path
 
 import pytest
-from conftest import PYTHON
+from conftest import HOOK, PYTHON
 
-HOOK = Path(__file__).parents[2] / "crates" / "tonnage-run" / "src" / "hook"
 FILES = sorted(HOOK.rglob("*.py"))
 
 #: Broad handlers that count nothing, and the reason.
@@ -19,7 +17,7 @@ COUNTED_ELSEWHERE = {
     ("fork_server.py", "_Server._prepare"): "each variant imports the module again, and raises",
     ("offline.py", "Offline._change"): "the note `unprotected` names the library",
     ("trackers.py", "Trackers._hub_repository"): "without the owner the name stays as the script gave it",
-    ("sitecustomize.py", "_Recorder._between_two_steps"): "raised again in the main thread",
+    ("recorder.py", "Recorder._between_two_steps"): "raised again in the main thread",
 }
 
 

@@ -6,15 +6,10 @@ import json
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
-from conftest import PYTHON, environment
-
-HOOK = Path(__file__).parents[2] / "crates" / "tonnage-run" / "src" / "hook"
-SCOPE = {}
-exec((HOOK / "needs.py").read_text(), SCOPE)
-NEEDS, PARTS = SCOPE["NEEDS"], SCOPE["PARTS"]
+from conftest import HOOK, PYTHON, environment
+from tonnage_hook.needs import NEEDS, PARTS
 
 #: Private by their spelling, documented by Python.
 DOCUMENTED = {"_getframe", "_current_frames", "_exit", "_replace"}
@@ -88,8 +83,8 @@ def test_codes_are_unique():
 DELETED = r"""
 import importlib, json, sys, types
 
-scope = {"__name__": "needs"}
-exec(open(sys.argv[1]).read(), scope)
+sys.path.append(sys.argv[1])
+from tonnage_hook.needs import NEEDS, Needs, modules_of
 
 
 def owner_of(path, module):
@@ -107,7 +102,7 @@ def import_or_fake(module):
         assert not module.startswith("torch"), module
         # A package that is not installed here: a module that has the names of the table.
         fake = sys.modules[module] = types.ModuleType(module)
-        for _, name, _ in scope["NEEDS"]:
+        for _, name, _ in NEEDS:
             for one in name.split("|"):
                 where, _, path = one.strip().partition(":")
                 thing = fake
@@ -144,19 +139,19 @@ def delete(name):
 
 
 results = []
-for part, name, _ in scope["NEEDS"]:
-    for module in scope["modules_of"](name):
+for part, name, _ in NEEDS:
+    for module in modules_of(name):
         import_or_fake(module)
     written = []
     undo = delete(name)
-    needs = scope["Needs"](lambda *limitation: written.append(limitation))
+    needs = Needs(lambda *limitation: written.append(limitation))
     try:
         needs.want(part)
     finally:
         for owner, last, old in reversed(undo):
             setattr(owner, last, old)
     before = []
-    scope["Needs"](lambda *limitation: before.append(limitation)).want(part)
+    Needs(lambda *limitation: before.append(limitation)).want(part)
     off = not needs.has(part)
     results.append({"name": name, "deleted": len(undo), "written": written, "before": before, "off": off})
 print(json.dumps(results))
@@ -168,7 +163,7 @@ def deleted(tmp_path_factory):
     script = tmp_path_factory.mktemp("needs") / "script.py"
     script.write_text(DELETED)
     done = subprocess.run(
-        [PYTHON, str(script), str(HOOK / "needs.py")], capture_output=True, text=True, timeout=300, env=environment()
+        [PYTHON, str(script), str(HOOK)], capture_output=True, text=True, timeout=300, env=environment()
     )
     assert done.returncode == 0, done.stderr
     return {one["name"]: one for one in json.loads(done.stdout.splitlines()[-1])}
@@ -254,7 +249,9 @@ except Exception as error:
     assert not any(frame.filename == "<tonnage>" for frame in frames), traceback.format_exc()
 """
 # Their classes inherit these names from C, so that no class has them to delete.
-OF_C = {"torch:Tensor._grad", "torch:Tensor._indices", "torch:UntypedStorage._share_cuda_"}
+OF_C = {f"torch:Tensor.{name}" for name in ("_grad", "_indices", "_values", "_neg_view")} | {
+    "torch:UntypedStorage._share_cuda_"
+}
 IN_SCRIPT = ("start", "history", "owners", "holders", "values", "handshake")
 OF_TORCH = {
     name: part

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The changes that a dry run can make to a program inside its process, without touching a file.
 //!
-//! Each is one file of `hook/changes`. Its front matter, TOML between two lines `+++`, says what the change is; the
-//! rest is the Python that makes it. The name of a change is the name of its file.
+//! Each is one module of `tonnage_hook.torch.changes`. Its front matter, TOML between two lines `+++`, says what the change is; the
+//! rest is the Python that makes it. The name of a change is the name of its module, with `-` for `_`.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::RunError;
+use crate::hook;
 
-/// The files, by the names of the changes.
-macro_rules! files {
-    ($($name:literal),* $(,)?) => {
-        &[$(($name, include_str!(concat!("hook/changes/", $name, ".py")))),*]
-    };
-}
-
-/// Every file of the folder `hook/changes`, in the order in which people should try them.
-pub(crate) const FILES: &[(&str, &str)] = files![
+/// Every change, in the order in which people should try them.
+const NAMES: &[&str] = &[
     "gradients-to-none",
     "evaluation-without-gradients",
     "optimizer-fused",
@@ -97,11 +91,17 @@ pub struct Change {
 }
 
 static ALL: LazyLock<Vec<Change>> =
-    LazyLock::new(|| FILES.iter().filter_map(|file| parse(*file)).collect());
+    LazyLock::new(|| NAMES.iter().filter_map(|name| parse(name)).collect());
 
-/// The change that a file describes; none if it does not describe one, which a test excludes.
-fn parse((name, source): (&str, &str)) -> Option<Change> {
-    let (_, rest) = source.split_once(FENCE)?;
+/// The text of the module that makes a change.
+fn source(name: &str) -> Option<&'static str> {
+    let module = name.replace('-', "_");
+    hook::source(&format!("tonnage_hook/torch/changes/{module}.py"))
+}
+
+/// The change with a name; none if no module describes it, which a test excludes.
+fn parse(name: &str) -> Option<Change> {
+    let (_, rest) = source(name)?.split_once(FENCE)?;
     let (front, _) = rest.split_once(FENCE)?;
     let change: Change = toml::from_str(front).ok()?;
     Some(Change {
@@ -165,14 +165,13 @@ pub(crate) fn validate(names: &[String]) -> Result<(), RunError> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     use super::*;
 
     #[test]
     fn every_file_describes_its_change_in_full() {
-        for file in FILES {
-            let change = parse(*file).unwrap_or_else(|| panic!("{} has no front matter", file.0));
+        for name in NAMES {
+            let change = parse(name).unwrap_or_else(|| panic!("{name} has no front matter"));
             let texts = [
                 &change.title,
                 &change.group,
@@ -180,40 +179,32 @@ mod tests {
                 &change.cost,
                 &change.page,
             ];
-            assert!(
-                texts.iter().all(|text| !text.trim().is_empty()),
-                "{}",
-                file.0
-            );
-            assert!(change.cost.ends_with('.'), "{}: a sentence", file.0);
+            assert!(texts.iter().all(|text| !text.trim().is_empty()), "{name}");
+            assert!(change.cost.ends_with('.'), "{name}: a sentence");
             for part in [
                 "What it saves:",
                 "What it does to the mathematics:",
                 "By hand",
             ] {
-                assert!(
-                    change.page.contains(part),
-                    "{} does not say {part:?}",
-                    file.0
-                );
+                assert!(change.page.contains(part), "{name} does not say {part:?}");
             }
-            assert!(file.1.contains("\nclass Change("), "{}", file.0);
+            let source = source(name).expect("it was parsed");
+            assert!(source.contains("\nclass Change("), "{name}");
         }
-        assert_eq!(all().len(), FILES.len());
+        assert_eq!(all().len(), NAMES.len());
     }
 
     #[test]
-    fn every_file_of_the_folder_is_listed_once() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/hook/changes");
-        let files = std::fs::read_dir(folder).expect("the folder is there");
-        let stems = files.map(|file| file.expect("it can be read").path());
-        let stems = stems.filter(|path| path.extension().is_some_and(|end| end == "py"));
-        let stems: BTreeSet<_> = stems
-            .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-            .collect();
-        let listed: BTreeSet<_> = FILES.iter().map(|(name, _)| (*name).to_owned()).collect();
-        assert_eq!(stems, listed);
-        assert_eq!(listed.len(), FILES.len());
+    fn every_module_of_the_package_is_listed_once() {
+        let modules = hook::FILES
+            .iter()
+            .filter_map(|(path, _)| path.strip_prefix("tonnage_hook/torch/changes/"));
+        let names = modules.filter_map(|file| file.strip_suffix(".py"));
+        let names = names.filter(|name| *name != "__init__");
+        let names: BTreeSet<_> = names.map(|name| name.replace('_', "-")).collect();
+        let listed: BTreeSet<_> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(names, listed);
+        assert_eq!(listed.len(), NAMES.len());
     }
 
     #[test]

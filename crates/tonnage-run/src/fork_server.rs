@@ -29,9 +29,10 @@ use serde_json::json;
 
 use crate::dry_run::prepare;
 use crate::error::RunError;
+use crate::hook;
 use crate::options::{Attempt, Job, JobOutput, Options};
 use crate::python::{self, Torch};
-use crate::run_dir::{HOOK_FOLDER, Prepared, RunDir};
+use crate::run_dir::{Prepared, RunDir};
 use crate::watch::Started;
 
 /// Tells the hook that it is to serve, and where.
@@ -248,7 +249,7 @@ impl ForkServer {
             "script": self.script,
             "environment": environment,
             "folder": job.folder,
-            "hook": prepared.folder().join(HOOK_FOLDER),
+            "hook": prepared.folder().join(hook::FOLDER),
         });
         send(&mut stream.0, &format!("{request}\n"), &output).map_err(|_| ended())?;
         drop(stream);

@@ -40,6 +40,7 @@ mod endings;
 mod error;
 mod files;
 mod fork_server;
+mod hook;
 mod leftovers;
 mod measured;
 mod observer;

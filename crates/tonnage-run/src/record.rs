@@ -21,6 +21,7 @@ use crate::PRODUCER;
 use crate::collect::{CollectError, Collected, collect};
 use crate::dry_run::judge;
 use crate::error::RunError;
+use crate::hook;
 use crate::observer::{JobEnd, Observer};
 use crate::options::{Attempt, Job};
 use crate::python::interpreter_of;
@@ -117,7 +118,7 @@ impl RecordDir {
             "stop_after_steps": null,
             "stop_after_seconds": null,
         });
-        run_dir::write_hook(folder.path(), &settings).map_err(|source| RunError::Prepare {
+        hook::write(folder.path(), &settings).map_err(|source| RunError::Prepare {
             folder: folder.path().to_owned(),
             source,
         })?;
@@ -166,7 +167,7 @@ impl Prepared for RecordDir {
     }
 
     fn environment(&self, job: &Job) -> Vec<(&'static str, OsString)> {
-        vec![run_dir::hook_path(self.folder.path(), job)]
+        vec![hook::variable(self.folder.path(), job)]
     }
 }
 

@@ -22,10 +22,10 @@ use tonnage_recording::facts::{self, FileChanges, Protection};
 use tonnage_recording::{WriteError, Writer, meta};
 
 use crate::PRODUCER;
-use crate::changes;
 use crate::collect::{CollectError, Collected, collect};
 use crate::error::RunError;
 use crate::files::Files;
+use crate::hook;
 use crate::observer::JobEnd;
 use crate::options::{Attempt, Job, JobOutput, Options, StopAfter};
 use crate::python::Torch;
@@ -33,35 +33,6 @@ use crate::ranks::World;
 use crate::side_effects::offline_modes;
 use crate::standin;
 
-/// The Python hook: files that run inside every Python process of the job.
-const HOOK_FILES: &[(&str, &str)] = &[
-    ("sitecustomize.py", include_str!("hook/sitecustomize.py")),
-    ("owners.py", include_str!("hook/owners.py")),
-    ("failures.py", include_str!("hook/failures.py")),
-    ("handshake.py", include_str!("hook/handshake.py")),
-    ("needs.py", include_str!("hook/needs.py")),
-    ("compilers.py", include_str!("hook/compilers.py")),
-    ("host.py", include_str!("hook/host.py")),
-    ("values.py", include_str!("hook/values.py")),
-    ("decisions.py", include_str!("hook/decisions.py")),
-    ("kernels.py", include_str!("hook/kernels.py")),
-    ("ttir.py", include_str!("hook/ttir.py")),
-    ("holders.py", include_str!("hook/holders.py")),
-    ("gpu.py", include_str!("hook/gpu.py")),
-    ("changing.py", include_str!("hook/changing.py")),
-    ("imports.py", include_str!("hook/imports.py")),
-    ("graphs.py", include_str!("hook/graphs.py")),
-    ("libraries.py", include_str!("hook/libraries.py")),
-    ("network.py", include_str!("hook/network.py")),
-    ("offline.py", include_str!("hook/offline.py")),
-    ("ranks.py", include_str!("hook/ranks.py")),
-    ("sources.py", include_str!("hook/sources.py")),
-    ("fork_server.py", include_str!("hook/fork_server.py")),
-    ("trackers.py", include_str!("hook/trackers.py")),
-];
-pub(crate) const HOOK_FOLDER: &str = "python";
-/// Where the files of changes are, beside the hook.
-const CHANGES_FOLDER: &str = "changes";
 /// An interrupted job that had no new peak for so long probably repeats itself, which is worth a word.
 const LONG_WITHOUT_PEAK: Duration = Duration::from_secs(10);
 /// The caches of Inductor, Triton and vLLM's own compiler. A dry run has its own: what an autotuner chose there must not reach a GPU.
@@ -70,8 +41,6 @@ const COMPILER_CACHES: [(&str, &str); 3] = [
     ("TRITON_CACHE_DIR", "triton"),
     ("VLLM_CACHE_ROOT", "vllm"),
 ];
-/// What the hook is told of the options.
-const HOOK_SETTINGS: &str = "tonnage.json";
 /// How the other text of a source file is called in the folder.
 const SOURCE_PREFIX: &str = "source-";
 const LIBRARY_FOLDER: &str = "lib";
@@ -172,7 +141,7 @@ impl RunDir {
             let rest = job.variable(name);
             (name, prepend(first.into_os_string(), rest.as_deref()))
         }));
-        variables.push(hook_path(self.path(), job));
+        variables.push(hook::variable(self.path(), job));
         variables.extend(self.sources());
         let caches = compiler_caches(job, self.path());
         variables.extend(COMPILER_CACHES.map(|(name, folder)| (name, caches.join(folder).into())));
@@ -415,28 +384,6 @@ pub(crate) fn announce(folder: &Path, job: &Job) -> Option<File> {
     Some(file)
 }
 
-/// The variable that makes every Python of `job` run the hook in `folder`.
-pub(crate) fn hook_path(folder: &Path, job: &Job) -> (&'static str, OsString) {
-    let hook = folder.join(HOOK_FOLDER).into_os_string();
-    let rest = job.variable("PYTHONPATH");
-    ("PYTHONPATH", prepend(hook, rest.as_deref()))
-}
-
-/// Puts the hook into `folder`, with what it is told.
-pub(crate) fn write_hook(folder: &Path, settings: &serde_json::Value) -> io::Result<()> {
-    let hook = folder.join(HOOK_FOLDER);
-    fs::create_dir(&hook)?;
-    fs::write(hook.join(HOOK_SETTINGS), settings.to_string())?;
-    for (name, source) in HOOK_FILES {
-        fs::write(hook.join(name), source)?;
-    }
-    fs::create_dir(hook.join(CHANGES_FOLDER))?;
-    for (name, source) in changes::FILES {
-        fs::write(hook.join(CHANGES_FOLDER).join(format!("{name}.py")), source)?;
-    }
-    Ok(())
-}
-
 fn fill(
     folder: &Path,
     standin: &Path,
@@ -476,7 +423,7 @@ fn fill(
         "unlimited": attempt == Attempt::Unlimited,
         "ranks": options.world.as_ref().map(World::ranks),
     });
-    write_hook(folder, &settings)?;
+    hook::write(folder, &settings)?;
     for name in DRIVER_NAMES {
         symlink(standin, folder.join(LIBRARY_FOLDER).join(name))?;
     }
@@ -511,7 +458,7 @@ fn compiler_caches(job: &Job, run: &Path) -> PathBuf {
 }
 
 /// A list of paths with `first` in front of what was there.
-fn prepend(first: OsString, rest: Option<&OsStr>) -> OsString {
+pub(crate) fn prepend(first: OsString, rest: Option<&OsStr>) -> OsString {
     let mut list = first;
     if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
         list.push(":");

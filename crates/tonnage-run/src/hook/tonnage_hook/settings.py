@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""The settings of a run, which `tonnage run` writes beside the hook."""
+
+import json
+import os
+
+SETTINGS = {}
+
+
+def read_settings(folder):
+    """Reads the settings of the hook in a folder, in place of those before."""
+    with open(os.path.join(folder, "tonnage.json"), encoding="utf-8") as file:
+        settings = json.load(file)
+    SETTINGS.clear()
+    SETTINGS.update(settings)
