@@ -13,10 +13,10 @@ if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 _folder = os.path.dirname(os.path.abspath(__file__))
-_scope = {"__name__": "tonnage_hook.loader"}
+_scope: dict[str, object] = {"__name__": "tonnage_hook.loader"}
 with open(os.path.join(_folder, "tonnage_hook", "loader.py"), encoding="utf-8") as _file:
     exec(compile(_file.read(), "<tonnage>", "exec"), _scope)
-_scope["install"](_folder)
+_scope["install"](_folder)  # type: ignore[operator]
 
 from tonnage_hook.process import begin, enter_script  # noqa: E402
 

@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Calls a function with a module when that has been imported."""
 
+from __future__ import annotations
+
 import importlib.abc
 import sys
 
 from tonnage_hook.failures import swallow
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
-def call_after_import(name, call, before=None):
+
+def call_after_import(name: str, call: Callable[[Any], object], before: Callable[[], object] | None = None) -> None:
     """Calls a function with a module: now if it is imported, else after its import."""
     if name in sys.modules:
         call(sys.modules[name])
@@ -22,12 +31,12 @@ class AfterImport(importlib.abc.MetaPathFinder):
     stays until it has really been imported.
     """
 
-    def __init__(self, name, call, before=None):
+    def __init__(self, name: str, call: Callable[[Any], object], before: Callable[[], object] | None = None) -> None:
         self.name = name
         self.call = call
         self.before = before
 
-    def find_spec(self, name, path, target=None):
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
             return None
         # Those before this one did not find it, and another one of this class may watch the same module.
@@ -43,7 +52,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             spec.loader = _Loader(spec.loader, self)
         return spec
 
-    def imported(self, module):
+    def imported(self, module: ModuleType) -> None:
         """Called when the module has been executed."""
         if self not in sys.meta_path:
             return
@@ -59,15 +68,15 @@ class AfterImport(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """Executes a module by the loader of its package, which stays as it is: it may have slots, or load many modules."""
 
-    def __init__(self, inner, watcher):
+    def __init__(self, inner: Any, watcher: AfterImport) -> None:
         self.inner = inner
         self.watcher = watcher
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> Any:
         create = getattr(self.inner, "create_module", None)
         return create(spec) if create is not None else None
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         # The module sees the loader that it has without us.
         module.__spec__.loader = module.__loader__ = self.inner
         if self.watcher.before is not None:
@@ -75,7 +84,7 @@ class _Loader(importlib.abc.Loader):
         self.inner.exec_module(module)
         self.watcher.imported(module)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         if name == "inner":
             raise AttributeError(name)
         return getattr(self.inner, name)

@@ -6,9 +6,16 @@ which counts by function and keeps the type and message of the first error. The 
 catches an expected exception names its type instead.
 """
 
+from __future__ import annotations
+
 import functools
 
 from tonnage_hook.notes import write_note
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # Characters of a message that are kept.
 _MESSAGE = 512
@@ -17,14 +24,14 @@ _MESSAGE = 512
 class Failures:
     """The failures of this process. `note` writes a note to the log."""
 
-    def __init__(self, note):
+    def __init__(self, note: Callable[..., None]) -> None:
         self.note = note
-        self.counts = {}
-        self.first = {}
+        self.counts: dict[str, int] = {}
+        self.first: dict[str, tuple[str, str]] = {}
         # The count of each function that was written last.
-        self.written = {}
+        self.written: dict[str, int] = {}
 
-    def swallow(self, function, error):
+    def swallow(self, function: str, error: BaseException) -> None:
         """Counts an exception of a function, and keeps only its text: the exception refers to frames, and those to
         tensors of the script."""
         count = self.counts[function] = self.counts.get(function, 0) + 1
@@ -34,14 +41,14 @@ class Failures:
         if count & (count - 1) == 0:
             self._write(function)
 
-    def harmless(self, default):
+    def harmless(self, default: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A method that returns a default where it fails."""
 
-        def decorate(function):
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             name = function.__qualname__
 
             @functools.wraps(function)
-            def careful(this, *arguments):
+            def careful(this: Any, *arguments: Any) -> Any:
                 try:
                     return function(this, *arguments)
                 except Exception as error:
@@ -52,20 +59,20 @@ class Failures:
 
         return decorate
 
-    def write(self):
+    def write(self) -> None:
         """Writes the counts that changed since they were written last."""
         for function, count in list(self.counts.items()):
             if self.written.get(function) != count:
                 self._write(function)
 
-    def begin_anew(self, keep):
+    def begin_anew(self, keep: bool) -> None:
         """A fork goes on with counts of its own. A variant keeps those of its fork server, which has no log."""
         self.written.clear()
         if not keep:
             self.counts.clear()
             self.first.clear()
 
-    def _write(self, function):
+    def _write(self, function: str) -> None:
         count = self.written[function] = self.counts[function]
         error, message = self.first[function]
         try:
@@ -75,7 +82,7 @@ class Failures:
             self.written.pop(function, None)
 
 
-def _describe(error):
+def _describe(error: BaseException) -> tuple[str, str]:
     try:
         message = str(error)
     except Exception as another:

@@ -6,6 +6,8 @@ interpreter goes on with the script as usual: same `__main__`, same frames, same
 to do and what happened.
 """
 
+from __future__ import annotations
+
 import ctypes
 import importlib
 import json
@@ -15,6 +17,11 @@ import signal
 import socket
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
 _POLL = 0.003
 # Bytes of a descriptor.
 _DESCRIPTOR = ctypes.sizeof(ctypes.c_int)
@@ -22,7 +29,7 @@ _DESCRIPTOR = ctypes.sizeof(ctypes.c_int)
 _UNPROTECTED = 125
 
 
-def serve(address, leave):
+def serve(address: str, leave: Callable[[int], object]) -> str:
     """Serves until the other side hangs up, then leaves. In a variant it returns the folder of its hook."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(address)
@@ -31,18 +38,18 @@ def serve(address, leave):
 
 
 class _Server:
-    def __init__(self, connection, leave):
+    def __init__(self, connection: socket.socket, leave: Callable[[int], object]) -> None:
         self.connection = connection
         self.leave = leave
         self.library = ctypes.CDLL(None)
         self.library.tonnage_join.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self.buffer = b""
         # Open files for the output of variants, in the order of the requests.
-        self.outputs = []
+        self.outputs: list[int] = []
         # The request that each child carries out, by its process id.
-        self.children = {}
+        self.children: dict[int, Any] = {}
 
-    def serve(self):
+    def serve(self) -> str:
         # Ctrl-C at a terminal is for the variants; the server ends when the other side hangs up.
         self.interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)
         first = self._receive()
@@ -72,7 +79,7 @@ class _Server:
             self.children[child] = request["id"]
             self._send(started=request["id"], process=child)
 
-    def _prepare(self, plan):
+    def _prepare(self, plan: dict[str, Any]) -> str | None:
         """Imports; why no variant can be forked off, if so."""
         if self.library.tonnage_serve() != 0:
             return "a device was used before the script began"
@@ -94,7 +101,7 @@ class _Server:
             return f"an import starts a thread ({others[0]})"
         return None
 
-    def _become(self, request, output):
+    def _become(self, request: dict[str, Any], output: int) -> str:
         """Makes this child the process of a variant."""
         self.connection.close()
         for other in self.outputs:
@@ -123,7 +130,7 @@ class _Server:
         self.library.tonnage_join(line, len(line))
         return request["hook"]
 
-    def _receive(self):
+    def _receive(self) -> Any:
         """The next request, or None when there will be no more. Tells meanwhile which children have ended."""
         while b"\n" not in self.buffer:
             readable, _, _ = select.select([self.connection], [], [], _POLL if self.children else None)
@@ -136,7 +143,7 @@ class _Server:
         line, self.buffer = self.buffer.split(b"\n", 1)
         return json.loads(line)
 
-    def _receive_piece(self):
+    def _receive_piece(self) -> bytes:
         """The next bytes. Open files that come with them are kept."""
         # A request comes with one file, and the system does not join the bytes of two such requests.
         room = socket.CMSG_SPACE(_DESCRIPTOR)
@@ -146,7 +153,7 @@ class _Server:
                 self.outputs.append(int.from_bytes(data[:_DESCRIPTOR], sys.byteorder))
         return piece
 
-    def _reap(self):
+    def _reap(self) -> None:
         while self.children:
             child, status, usage = os.wait4(-1, os.WNOHANG)
             if child == 0:
@@ -155,10 +162,10 @@ class _Server:
             if request is not None:
                 self._send(ended=request, status=status, seconds=usage.ru_utime + usage.ru_stime)
 
-    def _send(self, **facts):
+    def _send(self, **facts: object) -> None:
         self.connection.sendall(json.dumps(facts).encode() + b"\n")
 
-    def _hang_up(self):
+    def _hang_up(self) -> None:
         for child in self.children:
             try:
                 os.kill(child, signal.SIGKILL)
@@ -167,7 +174,7 @@ class _Server:
         self.leave(0)
 
 
-def _set_variable(name, value):
+def _set_variable(name: str, value: str | None) -> None:
     if value is None:
         os.environ.pop(name, None)
     else:

@@ -11,6 +11,6 @@ _FOLDERS = tuple(os.path.join(folder, "") for folder in _folders | {os.path.real
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
-def is_library(file):
+def is_library(file: str) -> bool:
     """Whether a file is Python's own or that of an installed package."""
     return file.startswith(_FOLDERS) or any(part in file for part in _PACKAGES)

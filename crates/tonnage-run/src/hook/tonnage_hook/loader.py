@@ -6,19 +6,30 @@ modules have no file and their packages no path, so nothing that searches `sys.m
 script's. `sitecustomize.py` executes this file: its frames have that name as well.
 """
 
+from __future__ import annotations
+
+import importlib.abc
 import importlib.machinery
 import marshal
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
 
-class _Importer:
+
+class _Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds and executes the modules in a folder."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name.partition(".")[0] != "tonnage_hook":
             return None
         file = os.path.join(self.folder, *name.split("."))
@@ -28,14 +39,15 @@ class _Importer:
             return None
         return importlib.machinery.ModuleSpec(name, self, loader_state=file, is_package=package)
 
-    def create_module(self, spec):
+    def create_module(self, spec: ModuleSpec) -> None:
         return None
 
-    def exec_module(self, module):
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
         exec(_code(module.__spec__.loader_state), module.__dict__)
 
 
-def _code(file):
+def _code(file: str) -> CodeType:
     """The code of a file: the first process of a job compiles it, the others read that."""
     kept = f"{file}.{sys.implementation.cache_tag}-{sys.flags.optimize}"
     try:
@@ -57,6 +69,6 @@ def _code(file):
     return code
 
 
-def install(folder):
+def install(folder: str) -> None:
     """Makes the package in a folder importable."""
     sys.meta_path.insert(0, _Importer(folder))

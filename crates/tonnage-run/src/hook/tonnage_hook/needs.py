@@ -9,15 +9,21 @@ A name is written as `module:attribute.attribute`. `>` leads to an attribute of 
 class names: `torch._ops:OpOverload.__init__>_op`. Of several names, `a | b`, one is enough.
 """
 
+from __future__ import annotations
+
 import sys
 
 from tonnage_hook.notes import write_limitation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Part:
     """A part of the hook: the code of its limitations, the loss without it, and whether figures are assumed then."""
 
-    def __init__(self, code, lost, affects_figures=False):
+    def __init__(self, code: str, lost: str, affects_figures: bool = False) -> None:
         self.code = code
         self.lost = lost
         self.affects_figures = affects_figures
@@ -164,14 +170,14 @@ NEEDS = (
 )
 
 
-def modules_of(name):
+def modules_of(name: str) -> list[str]:
     """The modules that a name, or one of its alternatives, lives in."""
     return [one.strip().partition(":")[0] for one in name.split("|")]
 
 
-def is_there(name):
+def is_there(name: str) -> bool | None:
     """Whether a name exists, or an alternative of it; None if a module that may have it is not imported."""
-    missing = False
+    missing: bool | None = False
     for one in name.split("|"):
         module, _, path = one.strip().partition(":")
         if module not in sys.modules:
@@ -193,33 +199,33 @@ def is_there(name):
 class Needs:
     """Looks for the names. `limit` writes a limitation."""
 
-    def __init__(self, limit):
+    def __init__(self, limit: Callable[[str, str, bool], None]) -> None:
         self.limit = limit
-        self.wanted = set()
-        self.off = set()
-        self.reported = set()
+        self.wanted: set[str] = set()
+        self.off: set[str] = set()
+        self.reported: set[str] = set()
 
-    def want(self, *parts):
+    def want(self, *parts: str) -> None:
         """Looks for the names of these parts in the modules that are imported."""
         self.wanted.update(parts)
         for part, name, _ in NEEDS:
             if part in parts:
                 self._look(part, name)
 
-    def begin_anew(self):
+    def begin_anew(self) -> None:
         """A variant reports the names that its fork server missed: the server has no log."""
         self.reported.clear()
 
-    def has(self, part):
+    def has(self, part: str) -> bool:
         """Whether no name of a part is missing."""
         return part not in self.off
 
-    def later(self, *parts):
+    def later(self, *parts: str) -> set[str]:
         """The modules of these parts that are not imported yet."""
         names = (name for part, name, _ in NEEDS if part in parts)
         return {module for name in names for module in modules_of(name) if module not in sys.modules}
 
-    def imported(self, module):
+    def imported(self, module: str) -> bool:
         """Looks for the names of a module that was just imported. Whether its wanted parts are there."""
         found = True
         for part, name, _ in NEEDS:
@@ -228,12 +234,12 @@ class Needs:
                 found = found and self.has(part)
         return found
 
-    def missing_of(self, module):
+    def missing_of(self, module: str) -> list[str]:
         """The names of a module that was just imported and lacks them."""
         self.imported(module)
         return [name for _, name, _ in NEEDS if module in modules_of(name) and is_there(name) is False]
 
-    def _look(self, part, name):
+    def _look(self, part: str, name: str) -> None:
         if is_there(name) is not False or name in self.reported:
             return
         self.reported.add(name)

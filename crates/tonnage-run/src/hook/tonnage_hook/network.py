@@ -6,6 +6,8 @@ a server that accepted the request, so the script continues. Reads pass, also th
 has the list. This machine's own servers pass, too.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import io
@@ -17,6 +19,12 @@ import threading
 import uuid
 from email.utils import formatdate
 from urllib.parse import parse_qs, unquote, urlsplit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tonnage_hook.offline import Offline
 
 _CHANGING = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 # A larger body is an upload, whatever its address looks like.
@@ -200,11 +208,11 @@ def _is_hub(request):
 class Network:
     """The requests of this process."""
 
-    def __init__(self, offline):
+    def __init__(self, offline: Offline) -> None:
         self.suppress = offline.suppress
         self.passing = threading.local()
         # Uploads to Google Cloud Storage that have begun: what arrived, by the address of the session.
-        self.uploads = {}
+        self.uploads: dict[str, Any] = {}
         # The first service that applies answers.
         self.services = (
             (_is_google_storage, "Google Cloud Storage", self._answer_of_google_storage),

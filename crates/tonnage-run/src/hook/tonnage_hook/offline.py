@@ -6,7 +6,14 @@ the first of these libraries. The verdict lists each suppressed action with its 
 changed is noted as `unprotected`.
 """
 
+from __future__ import annotations
+
 import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # The methods that change a module, after its import.
 _NETWORK = {
@@ -35,13 +42,13 @@ _TRACKERS = {
 }
 
 
-def _network(offline):
+def _network(offline: Offline) -> Any:
     from tonnage_hook.network import Network
 
     return Network(offline)
 
 
-def _trackers(offline):
+def _trackers(offline: Offline) -> Any:
     from tonnage_hook.trackers import Trackers
 
     return Trackers(offline)
@@ -50,23 +57,23 @@ def _trackers(offline):
 class Offline:
     """What this process does not upload."""
 
-    def __init__(self, note, missing_of):
+    def __init__(self, note: Callable[..., None], missing_of: Callable[[str], list[str]]) -> None:
         self.note = note
         # The private names that a change needs and a module lacks.
         self.missing_of = missing_of
-        self.parts = {}
-        self.counts = {}
-        self.noted = {}
+        self.parts: dict[Callable[[Offline], Any], Any] = {}
+        self.counts: dict[tuple[str, str], int] = {}
+        self.noted: dict[tuple[str, str], int] = {}
         self.lock = threading.Lock()
 
-    def modules(self):
+    def modules(self) -> dict[str, Callable[[Any], None]]:
         """Which function changes which module, after its import."""
         changes = {name: self._change(_network, method) for name, method in _NETWORK.items()}
         changes.update((name, self._change(_trackers, method)) for name, method in _TRACKERS.items())
         return changes
 
-    def _change(self, part, method):
-        def change(module):
+    def _change(self, part: Callable[[Offline], Any], method: str) -> Callable[[Any], None]:
+        def change(module: Any) -> None:
             try:
                 missing = self.missing_of(module.__name__)
                 if missing:
@@ -79,24 +86,24 @@ class Offline:
 
         return change
 
-    def suppress(self, library, action):
+    def suppress(self, library: str, action: str) -> None:
         """Counts an action that was not carried out. The process may be killed, so counts are written early."""
         with self.lock:
             count = self.counts[library, action] = self.counts.get((library, action), 0) + 1
         if count <= 64 or count & (count - 1) == 0:
             self._write(library, action, count)
 
-    def _write(self, library, action, count):
+    def _write(self, library: str, action: str, count: int) -> None:
         self.noted[library, action] = count
         self.note(suppressed={"library": library, "action": action, "count": count})
 
-    def finish(self):
+    def finish(self) -> None:
         """Writes the counts that have changed since they were written."""
         for (library, action), count in list(self.counts.items()):
             if self.noted.get((library, action)) != count:
                 self._write(library, action, count)
 
-    def forget(self):
+    def forget(self) -> None:
         """The counts of a forked child are its own."""
         self.counts = {}
         self.noted = {}

@@ -4,6 +4,8 @@
 A framework is followed by a recorder, which is made when the framework has been imported.
 """
 
+from __future__ import annotations
+
 import atexit
 import os
 import signal
@@ -17,17 +19,25 @@ from tonnage_hook.notes import write_note, write_notes_by, write_to_standin
 from tonnage_hook.settings import SETTINGS, read_settings
 from tonnage_hook.tracebacks import frames_of, hide_our_frames
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, NoReturn
+
+    from tonnage_hook.imports import Imports
+    from tonnage_hook.offline import Offline
+
 # Ends the process without what is called at its end.
 leave = os._exit
-_recorder = None
+_recorder: Any = None
 # What keeps this process from uploading.
-_offline = None
-_imports = None
+_offline: Offline | None = None
+_imports: Imports | None = None
 # Whether this process is a fork server, which records nothing itself.
 _serving = False
 
 
-def _torch_imported(torch):
+def _torch_imported(torch: Any) -> None:
     global _recorder
     try:
         from tonnage_hook.torch.recorder import Recorder
@@ -40,25 +50,25 @@ def _torch_imported(torch):
         print(f"tonnage: no stacks will be recorded: {error}", file=sys.stderr)
 
 
-def _name_cells(module):
+def _name_cells(module: Any) -> None:
     from tonnage_hook.notebooks import name_cells
 
     name_cells(module, _after_cell)
 
 
-def _after_cell(_=None):
+def _after_cell(_: object = None) -> None:
     """A kernel is killed if it does not end within seconds, so nothing is left for the end."""
     if _recorder is not None:
         _recorder.after_cell()
 
 
-def _redirect_safetensors(module):
+def _redirect_safetensors(module: Any) -> None:
     from tonnage_hook.files import redirect_safetensors
 
     redirect_safetensors(module)
 
 
-def _at_exit():
+def _at_exit() -> None:
     if _imports is not None:
         _imports.write()
     if _offline is not None:
@@ -69,7 +79,7 @@ def _at_exit():
             _leave_libraries()
 
 
-def _leave_libraries():
+def _leave_libraries() -> None:
     """Has this process, a fork, end without taking apart the libraries that it shares with others: hundreds of
     thousands of objects, each of which would have to be copied first."""
     import ctypes
@@ -86,12 +96,12 @@ def _leave_libraries():
     gc.freeze()
 
 
-def _exit_at_once(status):
+def _exit_at_once(status: int) -> NoReturn:
     _at_exit()
     leave(status)
 
 
-def _in_forked_child():
+def _in_forked_child() -> None:
     failures.begin_anew(keep=_serving)
     # Where CUDA was used before, torch refuses to use it here. Where not, this may be a rank.
     if _recorder is not None and not _serving and _recorder.started:
@@ -100,12 +110,14 @@ def _in_forked_child():
         _offline.forget()
 
 
-def _is_ended_by_tonnage():
+def _is_ended_by_tonnage() -> bool:
     """Whether `tonnage run` ends the job, because another rank failed or nothing new comes."""
     return os.path.exists(os.path.join(os.environ.get("TONNAGE_RUN", ""), "ended"))
 
 
-def _report_exception(kind, value, traceback, _report=sys.excepthook):
+def _report_exception(
+    kind: type[BaseException], value: BaseException, traceback: TracebackType | None, _report: Any = sys.excepthook
+) -> None:
     try:
         # An interrupt may come while our code runs, and an import that fails runs in a frame of ours.
         hide_our_frames(value)
@@ -130,7 +142,7 @@ def _report_exception(kind, value, traceback, _report=sys.excepthook):
         _report(kind, value, traceback)
 
 
-def _hear_interrupts():
+def _hear_interrupts() -> None:
     """Lets an interrupt end the script where it was started with interrupts ignored, as shells start what runs in the
     background: `tonnage run` passes interrupts on, and only a script that hears them hands over what it recorded."""
     try:
@@ -140,7 +152,7 @@ def _hear_interrupts():
         pass  # not the main thread of this interpreter
 
 
-def _run_the_users_sitecustomize(here):
+def _run_the_users_sitecustomize(here: str) -> None:
     import importlib.machinery
     import importlib.util
 
@@ -152,7 +164,7 @@ def _run_the_users_sitecustomize(here):
         spec.loader.exec_module(module)
 
 
-def _stay_offline():
+def _stay_offline() -> None:
     """Has this process upload nothing."""
     global _offline
     from tonnage_hook.offline import Offline
@@ -163,14 +175,14 @@ def _stay_offline():
         call_after_import(name, change)
 
 
-def _replace_sources():
+def _replace_sources() -> None:
     if SETTINGS.get("sources"):
         from tonnage_hook.sources import replace
 
         replace(SETTINGS["sources"])
 
 
-def _serve():
+def _serve() -> None:
     """Makes this process a fork server. Returns in the process of each variant, to go on as if it had been started."""
     global _serving
     address = os.environ.pop("TONNAGE_FORK_SERVER", None)
@@ -188,7 +200,7 @@ def _serve():
     failures.write()
 
 
-def begin(folder):
+def begin(folder: str) -> None:
     """Prepares the process, before anything of the user runs."""
     global _imports
     read_settings(folder)
@@ -198,7 +210,7 @@ def begin(folder):
         _imports = Imports(os.environ)
     call_after_import("ipykernel.compiler", _name_cells)
     call_after_import("safetensors", _redirect_safetensors)
-    call_after_import("torch", _torch_imported, _imports and _imports.before_torch)
+    call_after_import("torch", _torch_imported, _imports.before_torch if _imports is not None else None)
     # On a real GPU every library works, and signals are the script's own business.
     if not SETTINGS.get("record"):
         from tonnage_hook.jax import JaxFinder
@@ -213,7 +225,7 @@ def begin(folder):
     os.register_at_fork(after_in_child=_in_forked_child)
 
 
-def enter_script(folder):
+def enter_script(folder: str) -> None:
     """Lets the script begin, after the user's own `sitecustomize`."""
     _run_the_users_sitecustomize(folder)
     _replace_sources()

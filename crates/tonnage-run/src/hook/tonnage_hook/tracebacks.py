@@ -4,9 +4,9 @@
 import types
 
 
-def frames_of(traceback):
+def frames_of(traceback: types.TracebackType | None) -> list[list[str | int]]:
     """The frames of an exception, innermost first, with the lines that raised: a frame that caught it has gone on."""
-    frames = []
+    frames: list[list[str | int]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         frames.append([code.co_name, code.co_filename, traceback.tb_lineno])
@@ -14,22 +14,23 @@ def frames_of(traceback):
     return frames[:-65:-1]
 
 
-def _without_our_frames(traceback):
+def _without_our_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback of the script's own frames. One that is all ours stays as it is: the fault is ours."""
     kept, one = [], traceback
     while one is not None:
         if one.tb_frame.f_code.co_filename != "<tonnage>":
             kept.append(one)
         one = one.tb_next
-    shown = None
+    shown: types.TracebackType | None = None
     for one in reversed(kept):
         shown = types.TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return shown or traceback
 
 
-def hide_our_frames(error):
+def hide_our_frames(error: BaseException) -> None:
     """Takes our frames off the tracebacks of an exception and of all that it refers to."""
-    waiting, seen = [error], set()
+    waiting: list[BaseException | None] = [error]
+    seen = set()
     while waiting:
         one = waiting.pop()
         if one is None or id(one) in seen:

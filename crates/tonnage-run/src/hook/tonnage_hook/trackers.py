@@ -5,12 +5,18 @@ Most trackers have an offline mode, which `tonnage run` selects by environment v
 mode itself, so each library is also changed after its import. Trackers that only write local files are left alone.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import inspect
 import os
 import uuid
 from urllib.parse import urlsplit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tonnage_hook.offline import Offline
 
 # Methods of `HfApi` that return nothing.
 _HUB_SILENT = (
@@ -30,7 +36,7 @@ def _quiet_mode(mode):
 
 
 class Trackers:
-    def __init__(self, offline):
+    def __init__(self, offline: Offline) -> None:
         self.offline = offline
 
     # ---- Weights & Biases ----

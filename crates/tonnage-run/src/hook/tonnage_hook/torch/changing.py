@@ -360,7 +360,7 @@ class OfOptimizers(Base):
 
     nothing = "no optimizer of torch.optim was made"
     # Those it is made for; None is all.
-    kinds = None
+    kinds: tuple[str, ...] | None = None
 
     def install(self):
         self.made = weakref.WeakSet()
@@ -422,11 +422,11 @@ class AnotherOptimizer(Base):
 
     nothing = "no Adam or AdamW of torch.optim was made"
     # The class that is replaced, the package, the new class, and how it is written.
-    others = ()
+    others: tuple[tuple[str, str, str, str], ...] = ()
     # Options that mean the same for both.
-    same = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+    same: tuple[str, ...] = ("lr", "betas", "eps", "weight_decay", "amsgrad")
     # What the Trainer of transformers calls it.
-    trainers = None
+    trainers: str | None = None
 
     def install(self):
         for kind, *other in self.others:

@@ -5,8 +5,14 @@ torch raises for a view of a custom function's output after its base was changed
 node. The script may keep such a tensor, and never ask either.
 """
 
+from __future__ import annotations
 
-def node_of(tensor):
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def node_of(tensor: Any) -> Any:
     """The node that made a tensor; None for a leaf, and where torch refuses."""
     try:
         return tensor.grad_fn
@@ -14,7 +20,7 @@ def node_of(tensor):
         return None
 
 
-def keeps_gradient(tensor):
+def keeps_gradient(tensor: Any) -> bool:
     """Whether autograd stores a gradient at a tensor. torch warns about reading the gradient of any other."""
     try:
         return tensor.retains_grad or tensor.is_leaf

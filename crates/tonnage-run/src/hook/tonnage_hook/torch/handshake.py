@@ -9,9 +9,16 @@ operator works on a page that no program has. They wait while a mode, a profiler
 their operators.
 """
 
+from __future__ import annotations
+
 import gc
 
 from tonnage_hook.failures import swallow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
 _BLOCKS, _DISPATCH, _OPERATOR = "TN301", "TN302", "TN303"
 _WHY = {
@@ -25,7 +32,7 @@ _WHY = {
 class Handshake:
     """`limit` writes a limitation; `values` is None where no values are computed."""
 
-    def __init__(self, torch, library, values, limit):
+    def __init__(self, torch: Any, library: Any, values: Any, limit: Callable[..., None]) -> None:
         import ctypes
 
         self.torch = torch
@@ -38,7 +45,7 @@ class Handshake:
         library.tonnage_handshake_end.argtypes = [ctypes.c_uint64]
         library.tonnage_handshake_end.restype = None
 
-    def run(self):
+    def run(self) -> bool:
         """Runs the checks if that is possible now. Whether they are still to be run."""
         if self.done:
             return False
@@ -59,14 +66,14 @@ class Handshake:
                 gc.enable()
         return not self.done
 
-    def _has_allocated(self):
+    def _has_allocated(self) -> bool:
         cuda = self.torch.cuda
         if not cuda.is_initialized():
             return False
         # Only the current device: the checks would open a context on a device that the script does not use.
         return bool(cuda.memory_stats(cuda.current_device()).get("allocation.all.allocated", 0))
 
-    def _is_unseen(self):
+    def _is_unseen(self) -> bool:
         """Whether nothing of the script would see an operator that is called now."""
         torch = self.torch
         if torch.cuda.is_current_stream_capturing() or torch._C._autograd._profiler_enabled():
@@ -75,7 +82,7 @@ class Handshake:
             return False
         return self.values is None or (self.values.is_active() and torch._C._len_torch_dispatch_stack() == 1)
 
-    def _failed(self):
+    def _failed(self) -> Iterator[str]:
         """The codes of the checks that fail."""
         native = self.torch.cuda.memory.get_allocator_backend() == "native"
         if native and self.library.tonnage_torch_events() == 0:
@@ -88,7 +95,7 @@ class Handshake:
             if not self._computes():
                 yield _OPERATOR
 
-    def _hides_mode(self):
+    def _hides_mode(self) -> bool:
         """Whether operators of torch do not see the mode of the hook: `linear` looks for modes."""
         torch = self.torch
         before = self.library.tonnage_modes_hidden()
@@ -97,7 +104,7 @@ class Handshake:
         torch.nn.functional.linear(ones.transpose(1, 2), ones[0], ones[0, 0])
         return self.library.tonnage_modes_hidden() > before
 
-    def _computes(self):
+    def _computes(self) -> bool:
         """Whether the sum of two known tensors on the device is known and right."""
         torch, values = self.torch, self.values
         page = self.library.tonnage_handshake_begin()

@@ -130,7 +130,7 @@ _NOT_FOLLOWED = (
 )
 _mro = type.__dict__["__mro__"].__get__
 _members = type.__dict__["__dict__"].__get__
-_module_members = types.ModuleType.__dict__["__dict__"].__get__
+_module_members = vars(types.ModuleType)["__dict__"].__get__
 
 
 class _Cut(Exception):

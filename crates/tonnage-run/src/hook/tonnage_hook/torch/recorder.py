@@ -15,25 +15,29 @@ from tonnage_hook.process import leave
 from tonnage_hook.settings import SETTINGS
 from tonnage_hook.torch.frames import skip_compiler
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _TORCH = 3
 
 
 class Recorder:
     """Moves torch's history to the log of the stand-in."""
 
-    def __init__(self, serving):
+    def __init__(self, serving: bool) -> None:
         import ctypes
 
         self.settings = SETTINGS
         # Whether this process is a fork server, which records nothing itself.
         self.serving = serving
         # Where the GPU is a real one, `tonnage record`, there is no stand-in.
-        self.gpu = None
+        self.gpu: Any = None
         if self.settings.get("record"):
             from tonnage_hook.torch.gpu import Gpu
 
             self.gpu = Gpu(self.settings["record"])
-        self.library = self.gpu or ctypes.CDLL(None)
+        self.library: Any = self.gpu or ctypes.CDLL(None)
         self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
         self.library.tonnage_record.restype = None
         self.library.tonnage_torch_events.restype = ctypes.c_uint64

@@ -574,7 +574,8 @@ class Values:
         """Counts what torch has read and nobody saw, at the line that called it."""
         before, self.unseen = self.unseen, self.count_unseen()
         if self.on and self.unseen > before:
-            self.reads[(*self._place()[0], True)] += self.unseen - before
+            key = (*self._place()[0], True)
+            self.reads[key] += self.unseen - before
             self.decisions += self.unseen - before - 1
             self._tell_now_and_then(True)
 
@@ -1293,7 +1294,8 @@ class Values:
         """A result has a size that depends on values; it is named if they are not known, with where they come from: a
         `mask` that was assumed, `drawn` values, or a `count` that was assumed."""
         if level != _KNOWN:
-            self.sizes[(*self._place()[0], source)] += 1
+            key = (*self._place()[0], source)
+            self.sizes[key] += 1
             self._tell_now_and_then(True)
 
     def _nonzero(self, operator, args, kwargs):
@@ -1582,10 +1584,12 @@ class Values:
             decides = False
         elif frame is not None and not decides:
             decides = self._reaches_decision(frame)
-        self.reads[(*place, decides)] += 1
+        key = (*place, decides)
+        self.reads[key] += 1
         if self.has_absent_ranks and self._is_count(tensor):
             # A size may follow from it. The script computes with it out of sight.
-            self.sizes[(*place, "absent")] += 1
+            key = (*place, "absent")
+            self.sizes[key] += 1
         self._tell_now_and_then(decides)
 
     def _is_count(self, tensor):
