@@ -135,7 +135,9 @@ def archives(root):
             if not (manifest.parent / license_file).is_file():
                 problems.append(f"{name}: {license_file} is missing beside it")
         if not package["description"].endswith("(internal to tonnage, no stable interface)"):
-            problems += [f"{name}: {key} is missing" for key in ("readme", "keywords", "categories") if key not in package]
+            problems += [
+                f"{name}: {key} is missing" for key in ("readme", "keywords", "categories") if key not in package
+            ]
     return problems
 
 
