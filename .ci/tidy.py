@@ -3,8 +3,9 @@
 
 Every source file says what it is for, no committed file names a machine's own
 paths or a package registry, pure crates forbid `unsafe`, global locks of the
-stand-in are known to its forks, no dependency between crates points upward, and
-there is one version.
+stand-in are known to its forks, no dependency between crates points upward, a
+finding, a command, a change, a module of the hook and a GPU are each in few
+files, and there is one version.
 """
 
 import re
@@ -32,6 +33,26 @@ LAYERS = (
     {"tonnage-cli"},
     {"tonnage-py", "tonnage-reference"},
 )
+# A thing of each kind: the words that only it has, and all hand-written files of the product that have them.
+CLI = "crates/tonnage-cli/src/"
+EXPLAIN = "crates/tonnage-analysis/src/explain/"
+HOOK = "crates/tonnage-run/src/hook/tonnage_hook/torch/"
+PLACES = {
+    "a finding": (
+        r"\bLAST_RESULT\b|\bmod last_result\b",
+        (f"{EXPLAIN}codes.rs", f"{EXPLAIN}last_result.rs", f"{EXPLAIN}mod.rs"),
+    ),
+    "a command": (
+        r"\bDoctorOptions\b|\bcommands::doctor\b|\bmod doctor\b",
+        (f"{CLI}arguments.rs", f"{CLI}commands/doctor.rs", f"{CLI}commands/mod.rs", f"{CLI}lib.rs", f"{CLI}schema.rs"),
+    ),
+    "a change": (
+        r"\bgradient[-_]release\b",
+        ("crates/tonnage-run/src/changes.rs", f"{HOOK}changes/gradient_release.py"),
+    ),
+    "a module of the hook": (r"\bttir\b", (f"{HOOK}kernels.py", f"{HOOK}ttir.py")),
+    "a GPU": (r"\bgtx1080ti\b|GTX 1080 Ti", ("crates/tonnage-gpus/gpus.toml",)),
+}
 # Put together here so that this file does not hold what it looks for.
 FORBIDDEN = [
     re.compile(pattern)
@@ -85,6 +106,7 @@ def main():
     problems += archives(root)
     problems += layers(root)
     problems += releases(root)
+    problems += places(root, [name for name in names if name.startswith(("crates/", "python/"))])
     for problem in problems:
         print(problem)
     print(f"{len(names)} files, {len(problems)} problems")
@@ -102,6 +124,21 @@ def claims(root):
     if f"every crate but {numbers[len(UNSAFE_CRATES)]}" not in claim:
         problems.append(f"SECURITY.md: the number of crates with unsafe code is {len(UNSAFE_CRATES)}")
     return problems
+
+
+def places(root, names):
+    """Where a thing of a kind is in another file than in those that adding one touches."""
+    is_test = re.compile(r"/(tests?|benches|examples)/|(^|/)tests\.rs$|\.snap$")
+    sources = {}
+    for name in names:
+        if not is_test.search(name) and name.endswith((".py", ".rs", ".toml")) and (root / name).is_file():
+            sources[name] = (root / name).read_text()
+    problems = []
+    for thing, (words, expected) in PLACES.items():
+        found = {name for name, text in sources.items() if re.search(words, f"{name}\n{text}")}
+        problems += [f"{name}: adding {thing} does not touch this file" for name in found - {*expected}]
+        problems += [f"{name}: {thing} is not in this file" for name in {*expected} - found]
+    return sorted(problems)
 
 
 def versions(root):
