@@ -17,6 +17,9 @@
 //!   took back, complete up to the very last one;
 //! * the [`endings`], one file of lines: how processes ended, and by whose signal.
 //!
+//! The [`note`]s in a log are the part of the recording's contract that a job writes; the keys of facts in
+//! tonnage-recording are the other. The stand-in links this crate and no Arrow.
+//!
 //! None of this is the recording. The command turns it into one when the
 //! script has ended, however it ended.
 #![forbid(unsafe_code)]
@@ -26,6 +29,7 @@ pub mod config;
 pub mod endings;
 pub mod ledger;
 pub mod log;
+pub mod note;
 pub mod sample;
 
 pub use config::{AddressOrderName, DeviceProfile, RunConfig};

@@ -140,13 +140,16 @@ pub enum Record<'log> {
 /// Tag of [`Record::Start`].
 pub const START: u32 = 1;
 const DRIVER: u32 = 2;
-const TORCH: u32 = 3;
+/// Tag of [`Record::Torch`].
+pub const TORCH: u32 = 3;
 /// Tag of [`Record::Note`].
 pub const NOTE: u32 = 4;
 const UNMODELLED: u32 = 5;
 const COUNTS: u32 = 6;
-const TEXT: u32 = 7;
-const OWNERS: u32 = 8;
+/// Tag of [`Record::Text`].
+pub const TEXT: u32 = 7;
+/// Tag of [`Record::Owners`].
+pub const OWNERS: u32 = 8;
 
 /// Whether records have this tag.
 pub fn is_tag(tag: u32) -> bool {

@@ -4,10 +4,11 @@
 //! Who reads a recording and who watches a job that runs both ask how much of the device is the process's, so the answer
 //! is here.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// What a device said of its memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Sample {
     /// The device, as the process numbers it.
     pub device: i32,

@@ -12,17 +12,18 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
-use tonnage_analysis::verdict::{Costs, HookFailure, Place, ToldCosts, ToldValues, UnknownValues};
+use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
+use tonnage_capture::note::{self, Failure, Limitation, Nccl, Note, Versions};
 use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::pytorch::Snapshot;
-use tonnage_recording::facts::{self, NcclBuffers};
+use tonnage_recording::facts;
 use tonnage_recording::{Event, Kind, WriteError, Writer, meta};
 use tonnage_text::named_from;
 use tonnage_text::{count, plural};
@@ -54,6 +55,9 @@ const LOOK_AHEAD: usize = 1 << 17;
 /// How many modules of kernels that were not compiled are named; the names are long.
 const MOST_UNDONE_NAMED: usize = 3;
 
+/// The code of notes that this version of tonnage does not know.
+const UNREADABLE_NOTES: &str = "TN305";
+
 /// What was written to a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,69 +70,47 @@ pub struct Collected {
     pub machine: Option<Machine>,
 }
 
-#[derive(Default, Deserialize)]
-struct Note {
-    torch: Option<String>,
-    cuda: Option<String>,
-    python: Option<String>,
-    #[serde(default)]
-    environment: BTreeMap<String, String>,
-    lost: Option<u64>,
-    trouble: Option<String>,
-    unnamed: Option<String>,
-    exception: Option<Value>,
-    values: Option<ToldValues>,
-    stopped: Option<String>,
-    foreign: Option<Value>,
-    /// A limitation with its code.
-    limitation: Option<Value>,
-    /// A function of the hook that failed, and how often so far.
-    failure: Option<Value>,
-    sample: Option<Sample>,
-    overrun: Option<u64>,
-    unsampled: Option<String>,
-    change: Option<Value>,
-    costs: Option<ToldCosts>,
-    #[serde(default)]
-    ended: bool,
-    /// The device, as the process numbers it, that PyTorch has just found full: told right after the driver refused.
-    oom: Option<i32>,
-    made_up: Option<String>,
-    /// PyTorch's allocator asked whether another stream was done with a block that was freed: by how many launches
-    /// streams are behind.
-    frees_wait: Option<u64>,
-    /// Which rank the process is, as torch.distributed says.
-    rank: Option<u32>,
-    /// How many ranks the first communicator of NCCL has.
-    communicator: Option<u64>,
-    /// How much NCCL's own buffers take by now.
-    nccl: Option<NcclBuffers>,
-    /// Ranks that do something else than this process, as a mesh or a missing sender tells.
-    #[serde(default)]
-    differing_ranks: Vec<u32>,
-    /// What a rank waits for that does not come.
-    deadlock: Option<Value>,
-    /// Whether an allocator took the place of PyTorch's own, which then has no history.
-    plugged: Option<bool>,
-    allocator: Option<OwnAllocator>,
-    /// Whether tonnage's allocator took the memory of live blocks away for a while.
-    paused: Option<bool>,
-    /// Whether an autotuner chose among kernels, which goes by time on a GPU.
-    #[serde(default)]
-    autotuned: bool,
-    /// Modules of FlashInfer that were not compiled, because nvcc is not here.
-    #[serde(default)]
-    undone_modules: Vec<String>,
-    /// Whether cuDNN was to measure which plan of a convolution is the fastest.
-    #[serde(default)]
-    benchmarked: bool,
+/// A record of a log.
+enum Logged<'log> {
+    Note(Note),
+    Record(Record<'log>),
 }
 
-/// tonnage's allocator in the place of PyTorch's own.
-#[derive(Clone, Copy, Deserialize)]
-struct OwnAllocator {
-    /// A block of it: the addresses around it that were reserved with it are the allocator's.
-    address: u64,
+/// The records of a process, with each note parsed once.
+struct Log<'log> {
+    records: Vec<Logged<'log>>,
+    /// Notes that this version does not know.
+    unreadable: u64,
+    /// The end of a log that is corrupt.
+    error: Option<LogError>,
+}
+
+impl<'log> Log<'log> {
+    fn parse(bytes: &'log [u8]) -> Self {
+        let mut log = Self {
+            records: Vec::new(),
+            unreadable: 0,
+            error: None,
+        };
+        for record in log::read(bytes) {
+            match record {
+                Ok(Record::Note(json)) => match Note::parse(json) {
+                    Some(note) => log.records.push(Logged::Note(note)),
+                    None => log.unreadable += 1,
+                },
+                Ok(record) => log.records.push(Logged::Record(record)),
+                Err(error) => log.error = Some(error),
+            }
+        }
+        log
+    }
+
+    fn notes(&self) -> impl Iterator<Item = &Note> {
+        self.records.iter().filter_map(|record| match record {
+            Logged::Note(note) => Some(note),
+            Logged::Record(_) => None,
+        })
+    }
 }
 
 /// Memory that tonnage's allocator has mapped and that no row was written for yet.
@@ -170,19 +152,27 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     let mut side_effects = SideEffects::default();
     let mut failures = Vec::new();
     let mut limitations = BTreeSet::new();
+    let mut unreadable = 0;
     for path in logs {
-        let log = match read(&path) {
-            Ok(log) => log,
+        let bytes = match read(&path) {
+            Ok(bytes) => bytes,
             Err(error) => {
                 broken.push(format!("{}: {}", name_of(&path), with_cause(&error)));
                 continue;
             }
         };
-        side_effects.read(&log);
+        let log = Log::parse(&bytes);
+        unreadable += log.unreadable;
+        side_effects.read(log.notes());
         // Also of a process that has no rows because its calls failed.
-        foreign.extend(told(&log, |note| note.foreign).map(|user| user.to_string()));
+        for note in log.notes() {
+            match note {
+                Note::Foreign(user) => _ = foreign.insert(sort_keys(user).to_string()),
+                Note::Limitation(one) => _ = limitations.insert(sort_keys(one).to_string()),
+                _ => {}
+            }
+        }
         failures.extend(hook_failures(&log));
-        limitations.extend(told(&log, |note| note.limitation).map(|one| one.to_string()));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let blocks_name = name.replacen(LOG_PREFIX, blocks::PREFIX, 1);
         let blocks = std::fs::read(folder.join(blocks_name)).unwrap_or_default();
@@ -190,11 +180,17 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
         let mut process = Process::new(number, &path, &blocks, writer);
         process.loss = number_of(&path).and_then(|number| losses.take(number));
         let mut one = look_at(&log);
-        if process.write(&log, &mut collected, &mut broken)? {
+        let exceptions: Vec<Value> = (log.notes())
+            .filter_map(|note| match note {
+                Note::Exception(exception) => Some(sort_keys(exception)),
+                _ => None,
+            })
+            .collect();
+        if process.write(log, &mut collected, &mut broken)? {
             one.number = Some(number);
             collected.processes += 1;
         }
-        raised.extend(told(&log, |note| note.exception).map(|exception| (one.clone(), exception)));
+        raised.extend((exceptions.into_iter()).map(|exception| (one.clone(), exception)));
         seen.push(one);
     }
     let failed = endings::failures(&endings::read(folder), &seen);
@@ -221,6 +217,17 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
             writer.meta(facts::RUN, facts::EXCEPTION, &exception.to_string())?;
         }
     }
+    if unreadable > 0 {
+        let limitation = Limitation {
+            code: UNREADABLE_NOTES.to_owned(),
+            message: format!(
+                "{}: a process wrote them, and this version of tonnage does not know them",
+                plural(unreadable, "note of the recorder")
+            ),
+            affects_figures: false,
+        };
+        limitations.insert(sort_keys(&limitation).to_string());
+    }
     for limitation in limitations {
         writer.meta(facts::RUN, facts::LIMITATION, &limitation)?;
     }
@@ -243,24 +250,29 @@ pub fn collect<W: Write>(folder: &Path, writer: &mut Writer<W>) -> Result<Collec
     Ok(collected)
 }
 
+/// JSON with sorted keys, as facts have it.
+fn sort_keys(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
+}
+
 /// Who a process is, by its log.
-fn look_at(log: &[u8]) -> Seen {
+fn look_at(log: &Log<'_>) -> Seen {
     let mut seen = Seen::default();
     let mut by_launcher = None;
-    for record in log::read(log).filter_map(Result::ok) {
+    for record in &log.records {
         match record {
-            Record::Start(start) => {
+            Logged::Record(Record::Start(start)) => {
                 seen.process = start.pid.cast_signed();
                 seen.started = start.time;
-                seen.arguments = start.arguments;
+                seen.arguments.clone_from(&start.arguments);
             }
-            Record::Call(call) => seen.used_memory |= call.kind != CallKind::Context,
-            Record::Note(json) => {
-                let note = serde_json::from_slice::<Note>(json).unwrap_or_default();
-                let variable = note.environment.get("RANK");
-                by_launcher = by_launcher.or_else(|| variable.and_then(|rank| rank.parse().ok()));
-                seen.rank = note.rank.or(seen.rank);
+            Logged::Record(Record::Call(call)) => {
+                seen.used_memory |= call.kind != CallKind::Context;
             }
+            Logged::Note(Note::Versions(versions)) => {
+                by_launcher = by_launcher.or_else(|| versions.rank());
+            }
+            Logged::Note(Note::Rank(rank)) => seen.rank = Some(*rank),
             _ => {}
         }
     }
@@ -268,23 +280,17 @@ fn look_at(log: &[u8]) -> Seen {
     seen
 }
 
-/// What the notes of a process say of one thing.
-fn told(log: &[u8], what: fn(Note) -> Option<Value>) -> impl Iterator<Item = Value> {
-    log::read(log).filter_map(move |record| match record {
-        Ok(Record::Note(json)) => what(serde_json::from_slice(json).ok()?),
-        _ => None,
-    })
-}
-
 /// The functions of the hook that failed in a process, each with its last count.
-fn hook_failures(log: &[u8]) -> Vec<HookFailure> {
-    let mut failures: Vec<HookFailure> = Vec::new();
-    let notes = told(log, |note| note.failure);
-    for failure in notes.filter_map(|note| serde_json::from_value::<HookFailure>(note).ok()) {
-        let same = |before: &&mut HookFailure| before.function == failure.function;
+fn hook_failures(log: &Log<'_>) -> Vec<Failure> {
+    let mut failures: Vec<Failure> = Vec::new();
+    for note in log.notes() {
+        let Note::Failure(failure) = note else {
+            continue;
+        };
+        let same = |before: &&mut Failure| before.function == failure.function;
         match failures.iter_mut().find(same) {
             Some(before) => before.count = failure.count,
-            None => failures.push(failure),
+            None => failures.push(failure.clone()),
         }
     }
     failures
@@ -480,12 +486,12 @@ struct Process<'a, W> {
     /// What NVML was asked for that a simulated GPU does not have.
     made_up: Vec<String>,
     /// The most that NCCL's own buffers took.
-    nccl: Option<NcclBuffers>,
+    nccl: Option<Nccl>,
     /// What the process had the GPU do, after steps and at the end.
     costs: Vec<ToldCosts>,
     /// What was last told of each change to the program, by name.
     changes: Vec<(String, Value)>,
-    values: Option<ToldValues>,
+    values: Option<note::Values>,
     /// Allocations and frees without a stack; several parts of the hook tell of them.
     lost_stacks: u64,
     undone_modules: Vec<String>,
@@ -539,30 +545,25 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes the rows of the process, and returns whether there were any.
     fn write(
         mut self,
-        bytes: &[u8],
+        log: Log<'_>,
         collected: &mut Collected,
         broken: &mut Vec<String>,
     ) -> Result<bool, CollectError> {
-        let mut records = Vec::new();
-        for record in log::read(bytes) {
-            match record {
-                Ok(record) => records.push(record),
-                Err(LogError::Broken { at, why }) => broken.push(format!(
-                    "{} after byte {at} of its log, which is corrupt: {why}",
-                    name_of(self.path)
-                )),
-                Err(error) => broken.push(format!("{}: {error}", name_of(self.path))),
-            }
+        match log.error {
+            Some(LogError::Broken { at, why }) => broken.push(format!(
+                "{} after byte {at} of its log, which is corrupt: {why}",
+                name_of(self.path)
+            )),
+            Some(error) => broken.push(format!("{}: {error}", name_of(self.path))),
+            None => {}
         }
+        let records = log.records;
         for record in &records {
             match record {
-                Record::Call(call) => self.calls.push_back(*call),
-                Record::Text(text) => self.texts.push((*text).to_owned()),
-                Record::Note(json) => {
-                    let note = serde_json::from_slice::<Note>(json).ok();
-                    if let Some(device) = note.and_then(|note| note.oom) {
-                        self.failures.push_back((device, self.calls.len()));
-                    }
+                Logged::Record(Record::Call(call)) => self.calls.push_back(*call),
+                Logged::Record(Record::Text(text)) => self.texts.push((*text).to_owned()),
+                Logged::Note(Note::Oom(device)) => {
+                    self.failures.push_back((*device, self.calls.len()));
                 }
                 _ => {}
             }
@@ -586,10 +587,16 @@ impl<'a, W: Write> Process<'a, W> {
             self.fact(&facts::alone_at_start(i32::from(first.device)), "yes")?;
         }
         for record in records {
+            let record = match record {
+                Logged::Note(note) => {
+                    self.note(note)?;
+                    continue;
+                }
+                Logged::Record(record) => record,
+            };
             match record {
                 Record::Start(start) => self.begin(start)?,
                 Record::Torch(pickle) => self.history(pickle, broken)?,
-                Record::Note(json) => self.note(json)?,
                 Record::Unmodelled(name) => {
                     self.unmodelled.entry(name.to_owned()).or_insert(1);
                 }
@@ -597,7 +604,7 @@ impl<'a, W: Write> Process<'a, W> {
                     let counts = serde_json::from_slice(json).unwrap_or_default();
                     self.unmodelled = counts;
                 }
-                Record::Call(_) | Record::Text(_) | Record::Owners(_) => {}
+                Record::Note(_) | Record::Call(_) | Record::Text(_) | Record::Owners(_) => {}
             }
         }
         self.rest()?;
@@ -655,9 +662,9 @@ impl<'a, W: Write> Process<'a, W> {
     }
 
     /// Takes what a process on a real GPU tells beside torch's history; whether it is one.
-    fn measure(&mut self, records: &[Record<'_>]) -> bool {
+    fn measure(&mut self, records: &[Logged<'_>]) -> bool {
         let start = records.iter().find_map(|record| match record {
-            Record::Start(start) => Some(start),
+            Logged::Record(Record::Start(start)) => Some(start),
             _ => None,
         });
         let Some(start) = start.filter(|start| start.measured) else {
@@ -668,14 +675,11 @@ impl<'a, W: Write> Process<'a, W> {
         let mut lists = Vec::new();
         for record in records {
             match record {
-                Record::Owners(list) => lists.push(*list),
-                Record::Note(json) => {
-                    let note = serde_json::from_slice::<Note>(json).ok();
-                    if let Some(mut sample) = note.and_then(|note| note.sample) {
-                        sample.device = self.physical(sample.device);
-                        samples.push(sample);
-                    }
-                }
+                Logged::Record(Record::Owners(list)) => lists.push(*list),
+                Logged::Note(Note::Sample(sample)) => samples.push(Sample {
+                    device: self.physical(sample.device),
+                    ..(**sample).clone()
+                }),
                 _ => {}
             }
         }
@@ -688,11 +692,11 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes the rows of a process on a real GPU.
     fn write_measured(
         mut self,
-        records: Vec<Record<'_>>,
+        records: Vec<Logged<'_>>,
         collected: &mut Collected,
         broken: &mut Vec<String>,
     ) -> Result<bool, CollectError> {
-        let history = |record: &Record<'_>| matches!(record, Record::Torch(_));
+        let history = |record: &Logged<'_>| matches!(record, Logged::Record(Record::Torch(_)));
         let is_measured = self.measured.as_ref().is_some_and(Measured::has_samples);
         if !is_measured && !records.iter().any(history) {
             // It looked how many devices there are, and used none.
@@ -714,10 +718,10 @@ impl<'a, W: Write> Process<'a, W> {
         }
         for record in records {
             match record {
-                Record::Start(start) => self.begin(start)?,
-                Record::Torch(pickle) => self.history(pickle, broken)?,
-                Record::Note(json) => self.note(json)?,
-                _ => {}
+                Logged::Record(Record::Start(start)) => self.begin(start)?,
+                Logged::Record(Record::Torch(pickle)) => self.history(pickle, broken)?,
+                Logged::Note(note) => self.note(note)?,
+                Logged::Record(_) => {}
             }
         }
         if let Some(mut measured) = self.measured.take() {
@@ -785,30 +789,126 @@ impl<'a, W: Write> Process<'a, W> {
         Ok(())
     }
 
-    fn note(&mut self, json: &[u8]) -> Result<(), CollectError> {
-        let Ok(note) = serde_json::from_slice::<Note>(json) else {
-            return self.gap("a note of the recorder could not be read");
-        };
-        if let Some(version) = note.torch {
-            self.fact(meta::TORCH_VERSION, &version)?;
+    fn note(&mut self, note: Note) -> Result<(), CollectError> {
+        match note {
+            Note::Versions(versions) => self.versions(&versions)?,
+            Note::Rank(rank) => self.fact(meta::PROCESS_RANK, &rank.to_string())?,
+            Note::Lost(lost) => self.lost_stacks += lost,
+            Note::Trouble(trouble) => {
+                self.gap(&format!("stacks, because torch said: {trouble}"))?;
+            }
+            Note::Unnamed(trouble) => self.gap(&format!(
+                "whose some of the blocks are, because asking torch failed: {trouble}"
+            ))?,
+            Note::Ended(ended) => self.ended |= ended,
+            Note::Overrun(rows) => self.gap(&format!(
+                "{rows} allocations and frees, because torch's history was full or another thread used the allocator \
+                 while it was read"
+            ))?,
+            Note::Unsampled(trouble) => self.gap(&format!(
+                "how much of the GPU was in use at some moments, because asking it failed: {trouble}"
+            ))?,
+            Note::Exception(exception) => {
+                self.fact(facts::EXCEPTION, &sort_keys(&exception).to_string())?;
+            }
+            // Told anew as there are more of them: the process may be killed at any time.
+            Note::Values(values) => self.values = Some(values),
+            Note::UndoneModules(names) => {
+                for name in names {
+                    if !self.undone_modules.contains(&name) {
+                        self.undone_modules.push(name);
+                    }
+                }
+            }
+            Note::Autotuned(true) => self.gap(
+                "which kernels an autotuner takes: it measures time, and a dry run has none; \
+                 the first that compiles was taken, and a library's before others",
+            )?,
+            Note::Benchmarked(true) => self.gap(
+                "which plan of a convolution torch.backends.cudnn.benchmark takes: it measures time, and a dry run has \
+                 none; the first that cuDNN proposes was taken",
+            )?,
+            Note::Costs(note::Costs { steps, counts }) => {
+                let mut costs = ToldCosts::default();
+                (costs.steps, costs.counts) = (steps, counts);
+                self.costs.push(costs);
+            }
+            Note::Change(change) => {
+                let change = sort_keys(&change);
+                let name = change["name"].as_str().unwrap_or_default().to_owned();
+                match self.changes.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, told)) => *told = change,
+                    None => self.changes.push((name, change)),
+                }
+            }
+            Note::Plugged(plugged) => self.plugged |= plugged,
+            Note::Paused(paused) => self.paused |= paused,
+            Note::Allocator { address } => {
+                self.plugged = true;
+                let around = |call: &&DriverCall| {
+                    call.kind == CallKind::Reserve
+                        && (call.address..call.address.saturating_add(call.size)).contains(&address)
+                };
+                if let Some(reserved) = self.calls.iter().find(around) {
+                    self.own_addresses =
+                        reserved.address..reserved.address.saturating_add(reserved.size);
+                }
+            }
+            Note::FreesWait(lag) => self.fact(facts::FREES_WAIT, &lag.to_string())?,
+            Note::MadeUp(what) => self.made_up.push(what),
+            Note::Nccl(told) => {
+                let most = self.nccl.get_or_insert(told);
+                most.communicators = most.communicators.max(told.communicators);
+                (most.low, most.high) = (most.low.max(told.low), most.high.max(told.high));
+            }
+            Note::Communicator(ranks) => self.fact(facts::COMMUNICATOR, &ranks.to_string())?,
+            Note::DifferingRanks(ranks) => {
+                for rank in ranks {
+                    self.fact(&facts::differing_rank(rank), "yes")?;
+                }
+            }
+            Note::Deadlock(deadlock) => {
+                self.fact(facts::DEADLOCK, &sort_keys(&deadlock).to_string())?;
+            }
+            Note::Stopped(stopped) => {
+                self.fact(facts::ENDED_EARLY, &stopped)?;
+                self.gap(&format!(
+                    "what comes later: the job was stopped {stopped}, as was asked for"
+                ))?;
+            }
+            // Read with the notes of all processes, or before the rows are written; or a fact that holds for most jobs.
+            Note::Foreign(_)
+            | Note::Limitation(_)
+            | Note::Failure(_)
+            | Note::Suppressed(_)
+            | Note::Unprotected(_)
+            | Note::Connected { .. }
+            | Note::Resolved { .. }
+            | Note::Oom(_)
+            | Note::Sample(_)
+            | Note::Autotuned(false)
+            | Note::Benchmarked(false) => {}
         }
-        if let Some(version) = note.cuda {
-            self.fact(facts::CUDA_VERSION, &version)?;
+        Ok(())
+    }
+
+    fn versions(&mut self, versions: &Versions) -> Result<(), CollectError> {
+        self.fact(meta::TORCH_VERSION, &versions.torch)?;
+        if let Some(version) = &versions.cuda {
+            self.fact(facts::CUDA_VERSION, version)?;
         }
-        if let Some(version) = note.python {
-            self.fact(facts::PYTHON_VERSION, &version)?;
-        }
+        self.fact(facts::PYTHON_VERSION, &versions.python)?;
         // The CUDA name wins where both are set, as it does in torch.
         for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
-            if let Some(conf) = note.environment.get(name) {
+            if let Some(conf) = versions.environment.get(name) {
                 self.fact(meta::ALLOCATOR_CONF, conf)?;
             }
         }
-        if !note.environment.is_empty() {
+        if !versions.environment.is_empty() {
             // Who the process is, is no setting.
             let is_setting =
                 |name: &String| !["RANK", "LOCAL_RANK", "WORLD_SIZE"].contains(&&**name);
-            let settings: BTreeMap<_, _> = note
+            let settings: BTreeMap<_, _> = versions
                 .environment
                 .iter()
                 .filter(|(name, _)| is_setting(name))
@@ -816,104 +916,9 @@ impl<'a, W: Write> Process<'a, W> {
             let text = serde_json::to_string(&settings).unwrap_or_default();
             self.fact(facts::ENVIRONMENT, &text)?;
         }
-        // What the launcher said comes first.
-        if let Some(rank) = note.environment.get("RANK") {
+        // A rank by torch.distributed comes later, and replaces the launcher's.
+        if let Some(rank) = versions.environment.get("RANK") {
             self.fact(meta::PROCESS_RANK, rank)?;
-        }
-        if let Some(rank) = note.rank {
-            self.fact(meta::PROCESS_RANK, &rank.to_string())?;
-        }
-        if let Some(lost) = note.lost {
-            self.lost_stacks += lost;
-        }
-        if let Some(trouble) = note.trouble {
-            self.gap(&format!("stacks, because torch said: {trouble}"))?;
-        }
-        if let Some(trouble) = note.unnamed {
-            self.gap(&format!(
-                "whose some of the blocks are, because asking torch failed: {trouble}"
-            ))?;
-        }
-        self.ended |= note.ended;
-        if let Some(rows) = note.overrun {
-            self.gap(&format!(
-                "{rows} allocations and frees, because torch's history was full or another thread used the allocator \
-                 while it was read"
-            ))?;
-        }
-        if let Some(trouble) = note.unsampled {
-            self.gap(&format!(
-                "how much of the GPU was in use at some moments, because asking it failed: {trouble}"
-            ))?;
-        }
-        if let Some(exception) = note.exception {
-            self.fact(facts::EXCEPTION, &exception.to_string())?;
-        }
-        // Told anew as there are more of them: the process may be killed at any time.
-        self.values = note.values.or(self.values.take());
-        for name in note.undone_modules {
-            if !self.undone_modules.contains(&name) {
-                self.undone_modules.push(name);
-            }
-        }
-        if note.autotuned {
-            self.gap(
-                "which kernels an autotuner takes: it measures time, and a dry run has none; \
-                 the first that compiles was taken, and a library's before others",
-            )?;
-        }
-        if note.benchmarked {
-            self.gap(
-                "which plan of a convolution torch.backends.cudnn.benchmark takes: it measures time, and a dry run has \
-                 none; the first that cuDNN proposes was taken",
-            )?;
-        }
-        self.costs.extend(note.costs);
-        if let Some(change) = note.change {
-            let name = change["name"].as_str().unwrap_or_default().to_owned();
-            match self.changes.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, told)) => *told = change,
-                None => self.changes.push((name, change)),
-            }
-        }
-        self.plugged |= note.plugged.unwrap_or(false);
-        self.paused |= note.paused.unwrap_or(false);
-        if let Some(OwnAllocator { address }) = note.allocator {
-            self.plugged = true;
-            let around = |call: &&DriverCall| {
-                call.kind == CallKind::Reserve
-                    && (call.address..call.address.saturating_add(call.size)).contains(&address)
-            };
-            if let Some(reserved) = self.calls.iter().find(around) {
-                self.own_addresses =
-                    reserved.address..reserved.address.saturating_add(reserved.size);
-            }
-        }
-        if let Some(lag) = note.frees_wait {
-            self.fact(facts::FREES_WAIT, &lag.to_string())?;
-        }
-        if let Some(what) = note.made_up {
-            self.made_up.push(what);
-        }
-        if let Some(told) = note.nccl {
-            let most = self.nccl.get_or_insert(told);
-            most.communicators = most.communicators.max(told.communicators);
-            (most.low, most.high) = (most.low.max(told.low), most.high.max(told.high));
-        }
-        if let Some(ranks) = note.communicator {
-            self.fact(facts::COMMUNICATOR, &ranks.to_string())?;
-        }
-        for rank in note.differing_ranks {
-            self.fact(&facts::differing_rank(rank), "yes")?;
-        }
-        if let Some(deadlock) = note.deadlock {
-            self.fact(facts::DEADLOCK, &deadlock.to_string())?;
-        }
-        if let Some(stopped) = note.stopped {
-            self.fact(facts::ENDED_EARLY, &stopped)?;
-            self.gap(&format!(
-                "what comes later: the job was stopped {stopped}, as was asked for"
-            ))?;
         }
         Ok(())
     }
@@ -945,7 +950,10 @@ impl<'a, W: Write> Process<'a, W> {
         };
         let text = serde_json::to_string(&told).unwrap_or_default();
         self.fact(facts::VALUES, &text)?;
-        let values = UnknownValues::sum([told]);
+        let mut unknown = ToldValues::default();
+        (unknown.reads, unknown.sizes) = (told.reads, told.sizes);
+        (unknown.sized_by, unknown.assumed_mask) = (told.sized_by, told.assumed_mask);
+        let values = UnknownValues::sum([unknown]);
         let here = std::env::current_dir().unwrap_or_default();
         let line_of = |place: &Place| format!("{}:{}", named_from(&place.file, &here), place.line);
         if let Some(first) = &values.first_size {

@@ -9,9 +9,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::net::IpAddr;
 
-use serde::Deserialize;
-use tonnage_analysis::verdict::Suppressed;
-use tonnage_capture::log::{self, Record};
+use tonnage_capture::note::{Note, Suppressed};
 use tonnage_recording::facts;
 use tonnage_recording::{WriteError, Writer};
 
@@ -43,21 +41,6 @@ pub(crate) fn offline_modes(job: &Job) -> impl Iterator<Item = (&'static str, Os
     })
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Note {
-    Suppressed(Suppressed),
-    Unprotected(String),
-    Connected {
-        address: IpAddr,
-        port: u16,
-    },
-    Resolved {
-        name: String,
-        addresses: Vec<IpAddr>,
-    },
-}
-
 /// What the processes of a run did to other machines, or were kept from doing.
 #[derive(Default)]
 pub(crate) struct SideEffects {
@@ -67,40 +50,35 @@ pub(crate) struct SideEffects {
 }
 
 impl SideEffects {
-    /// Adds the notes in the log of a process.
-    pub(crate) fn read(&mut self, log: &[u8]) {
+    /// Adds the notes of a process.
+    pub(crate) fn read<'log>(&mut self, notes: impl Iterator<Item = &'log Note>) {
         let mut counts: BTreeMap<(String, String), u64> = BTreeMap::new();
-        let mut names: BTreeMap<IpAddr, String> = BTreeMap::new();
-        for record in log::read(log) {
-            let Ok(Record::Note(json)) = record else {
-                continue;
-            };
-            // Most notes are about something else.
-            let Ok(note) = serde_json::from_slice(json) else {
-                continue;
-            };
+        let mut names: BTreeMap<IpAddr, &str> = BTreeMap::new();
+        for note in notes {
             match note {
                 Note::Suppressed(action) => {
-                    let count = counts.entry((action.library, action.action)).or_default();
+                    let count = (counts.entry((action.library.clone(), action.action.clone())))
+                        .or_default();
                     // A process counts from its start and writes the sum again and again.
                     *count = action.count.max(*count);
                 }
                 Note::Unprotected(library) => {
-                    self.unprotected.insert(library);
+                    self.unprotected.insert(library.clone());
                 }
                 Note::Resolved { name, addresses } => {
                     for address in addresses {
-                        names.insert(address, name.clone());
+                        names.insert(*address, name);
                     }
                 }
                 Note::Connected { address, port } => {
-                    let host = match (names.get(&address), address) {
+                    let host = match (names.get(address), address) {
                         (Some(name), _) => format!("{name}:{port}"),
                         (None, IpAddr::V4(address)) => format!("{address}:{port}"),
                         (None, IpAddr::V6(address)) => format!("[{address}]:{port}"),
                     };
                     self.hosts.insert(host);
                 }
+                _ => {}
             }
         }
         for (action, count) in counts {

@@ -504,6 +504,24 @@ fn a_history_that_lost_events_is_filled_up() {
 }
 
 #[test]
+fn notes_that_are_not_known_are_counted() {
+    let run = Run::new();
+    let lost = Record::Note(br#"{"lost": 1}"#);
+    let renamed = Record::Note(br#"{"stacks_lost": 1}"#);
+    let more = Record::Note(br#"{"costs": {"steps": 1, "counts": [], "more": 0}}"#);
+    let calls = [call(CallKind::Context, 1, 0, MIB), lost, renamed, more];
+    run.process(0, &calls, &[]);
+    let limitations = run.verdict().limitations;
+    assert_eq!(limitations.len(), 1);
+    assert_eq!(limitations[0].code, "TN305");
+    assert!(
+        limitations[0]
+            .message
+            .starts_with("2 notes of the recorder")
+    );
+}
+
+#[test]
 fn a_process_that_never_used_a_device_is_left_out() {
     let run = Run::new();
     run.process(0, &[Record::Note(b"{}")], &[]);

@@ -10,35 +10,10 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use serde::Serialize;
+use tonnage_capture::note::{Foreign, ForeignUse, Note};
 
 use crate::fork::Lock;
 use crate::recorder;
-
-/// What a user of a device does that cannot be followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum How {
-    /// It has a CUDA runtime of its own, whose calls fail.
-    Runtime,
-    /// It takes most of the device and divides it itself.
-    Memory,
-}
-
-/// What is told of one; `tonnage-run` reads it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Foreign {
-    /// The name that people know it by.
-    name: String,
-    /// The file that called.
-    library: String,
-    how: How,
-}
-
-#[derive(Serialize)]
-struct Note<'a> {
-    foreign: &'a Foreign,
-}
 
 static TOLD: Lock<Vec<Foreign>> = Lock::new(Vec::new());
 
@@ -81,7 +56,7 @@ const OURS: [&str; 14] = [
 /// A CUDA runtime asks the driver for its undocumented tables: one that is not the stand-in's.
 pub(crate) fn runtime_started() {
     let callers = calling_libraries::<FRAMES>();
-    if let Some(foreign) = judge(&callers, How::Runtime) {
+    if let Some(foreign) = judge(&callers, ForeignUse::Runtime) {
         tell(foreign);
     }
     let is_cupti = |path: &String| file_name(path).starts_with("libcupti");
@@ -100,7 +75,7 @@ fn cupti_started(callers: &[String]) {
     note(Foreign {
         name: "CUPTI".to_owned(),
         library: callers.first().cloned().unwrap_or_default(),
-        how: How::Runtime,
+        how: ForeignUse::Runtime,
     });
     // SAFETY: ends the process without returning; what was recorded is written.
     unsafe { libc::_exit(2) };
@@ -118,7 +93,7 @@ pub(crate) fn driver_memory_taken() {
 /// Somebody opened the context of a device, or took memory of it.
 pub(crate) fn device_used() {
     let callers = calling_libraries::<FRAMES>();
-    if let Some(foreign) = judge(&callers, How::Memory) {
+    if let Some(foreign) = judge(&callers, ForeignUse::Memory) {
         tell(foreign);
     }
 }
@@ -138,19 +113,21 @@ fn looks_up_all(path: &str) -> bool {
 }
 
 /// Whether calls from these libraries, the innermost first, are those of somebody who cannot be followed.
-fn judge(callers: &[String], how: How) -> Option<Foreign> {
+fn judge(callers: &[String], how: ForeignUse) -> Option<Foreign> {
     let first = callers.first()?;
     if OURS.iter().any(|ours| file_name(first).starts_with(ours)) || looks_up_all(first) {
         return None;
     }
     let known = callers.iter().find_map(|path| Some((path, package(path)?)));
     match (how, known) {
-        (_, Some((path, (name, divides)))) if how == How::Runtime || divides => Some(Foreign {
-            name: name.to_owned(),
-            library: path.clone(),
-            how: if divides { How::Memory } else { how },
-        }),
-        (How::Runtime, None) => Some(Foreign {
+        (_, Some((path, (name, divides)))) if how == ForeignUse::Runtime || divides => {
+            Some(Foreign {
+                name: name.to_owned(),
+                library: path.clone(),
+                how: if divides { ForeignUse::Memory } else { how },
+            })
+        }
+        (ForeignUse::Runtime, None) => Some(Foreign {
             name: match file_name(first) {
                 runtime if runtime.starts_with("libcudart") => "a CUDA runtime".to_owned(),
                 name => name.to_owned(),
@@ -163,7 +140,7 @@ fn judge(callers: &[String], how: How) -> Option<Foreign> {
 }
 
 fn tell(foreign: Foreign) {
-    let divides = foreign.how == How::Memory;
+    let divides = foreign.how == ForeignUse::Memory;
     note(foreign);
     if divides && crate::ledger::folder().is_some() && !has_torch() {
         // Nothing that it would do from here on could be judged, and it may take hours.
@@ -176,9 +153,7 @@ fn tell(foreign: Foreign) {
 fn note(foreign: Foreign) {
     let mut told = TOLD.lock();
     if !told.contains(&foreign) {
-        if let Ok(json) = serde_json::to_vec(&Note { foreign: &foreign }) {
-            recorder::remark_note(&json);
-        }
+        recorder::remark_note(&Note::Foreign(foreign.clone()));
         told.push(foreign);
     }
 }
@@ -260,7 +235,7 @@ fn calling_libraries<const MOST: usize>() -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn judged(callers: &[&str], how: How) -> Option<(String, How)> {
+    fn judged(callers: &[&str], how: ForeignUse) -> Option<(String, ForeignUse)> {
         let callers: Vec<String> = callers.iter().map(|&path| path.to_owned()).collect();
         judge(&callers, how).map(|foreign| (foreign.name, foreign.how))
     }
@@ -269,28 +244,31 @@ mod tests {
     fn a_runtime_is_named_by_the_package_that_brings_it() {
         let cupy = "/site-packages/cupy_backends/cuda/api/runtime.so";
         let runtime = "/site-packages/nvidia/cuda_runtime/lib/libcudart.so.12";
-        let expected = Some(("CuPy".to_owned(), How::Runtime));
-        assert_eq!(judged(&[cupy, "/usr/bin/python3"], How::Runtime), expected);
-        assert_eq!(judged(&[runtime, cupy], How::Runtime), expected);
-        let by_path = Some(("a CUDA runtime".to_owned(), How::Runtime));
+        let expected = Some(("CuPy".to_owned(), ForeignUse::Runtime));
         assert_eq!(
-            judged(&[runtime, "/usr/bin/python3"], How::Runtime),
+            judged(&[cupy, "/usr/bin/python3"], ForeignUse::Runtime),
+            expected
+        );
+        assert_eq!(judged(&[runtime, cupy], ForeignUse::Runtime), expected);
+        let by_path = Some(("a CUDA runtime".to_owned(), ForeignUse::Runtime));
+        assert_eq!(
+            judged(&[runtime, "/usr/bin/python3"], ForeignUse::Runtime),
             by_path
         );
-        let program = Some(("train".to_owned(), How::Runtime));
-        assert_eq!(judged(&["./train"], How::Runtime), program);
+        let program = Some(("train".to_owned(), ForeignUse::Runtime));
+        assert_eq!(judged(&["./train"], ForeignUse::Runtime), program);
     }
 
     #[test]
     fn libraries_of_cuda_and_torch_are_no_strangers() {
         let torch = "/site-packages/torch/lib/libtorch_cuda.so";
         let cudnn = "/site-packages/nvidia/cudnn/lib/libcudnn_graph.so.9";
-        assert_eq!(judged(&[cudnn, torch], How::Runtime), None);
-        assert_eq!(judged(&[torch], How::Memory), None);
-        assert_eq!(judged(&[], How::Runtime), None);
+        assert_eq!(judged(&[cudnn, torch], ForeignUse::Runtime), None);
+        assert_eq!(judged(&[torch], ForeignUse::Memory), None);
+        assert_eq!(judged(&[], ForeignUse::Runtime), None);
         let bindings =
             "/x/site-packages/cuda/bindings/_internal/driver.cpython-312-x86_64-linux-gnu.so";
-        assert_eq!(judged(&[bindings], How::Runtime), None);
+        assert_eq!(judged(&[bindings], ForeignUse::Runtime), None);
     }
 
     #[test]
@@ -298,15 +276,18 @@ mod tests {
         let tensorflow = "/site-packages/tensorflow/libtensorflow_cc.so.2";
         let jax = "/site-packages/jax_plugins/xla_cuda12/xla_cuda_plugin.so";
         assert_eq!(
-            judged(&[tensorflow], How::Memory),
-            Some(("TensorFlow".to_owned(), How::Memory))
+            judged(&[tensorflow], ForeignUse::Memory),
+            Some(("TensorFlow".to_owned(), ForeignUse::Memory))
         );
         assert_eq!(
-            judged(&[jax], How::Runtime),
-            Some(("JAX".to_owned(), How::Memory))
+            judged(&[jax], ForeignUse::Runtime),
+            Some(("JAX".to_owned(), ForeignUse::Memory))
         );
-        assert_eq!(judged(&["./stress"], How::Memory), None);
-        assert_eq!(judged(&["/site-packages/cupy/x.so"], How::Memory), None);
+        assert_eq!(judged(&["./stress"], ForeignUse::Memory), None);
+        assert_eq!(
+            judged(&["/site-packages/cupy/x.so"], ForeignUse::Memory),
+            None
+        );
     }
 
     #[test]

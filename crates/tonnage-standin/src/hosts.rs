@@ -10,8 +10,8 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
 use tonnage_capture::REMOTE_HOSTS_VARIABLE;
+use tonnage_capture::note::Note;
 
 use crate::ffi::guard;
 use crate::fork::Lazy;
@@ -32,19 +32,6 @@ const MOST_ADDRESSES: usize = 32;
 
 /// Hashes of what was noted. A lock could be held by another thread at a fork.
 static NOTED: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Note<'a> {
-    Connected {
-        address: IpAddr,
-        port: u16,
-    },
-    Resolved {
-        name: &'a str,
-        addresses: Vec<IpAddr>,
-    },
-}
 
 /// Stands before C's `connect`.
 ///
@@ -124,6 +111,7 @@ pub(crate) unsafe extern "C" fn getaddrinfo(
                 && name.parse::<IpAddr>().is_err()
                 && !addresses.iter().all(IpAddr::is_loopback)
             {
+                let name = name.to_owned();
                 note(&Note::Resolved { name, addresses });
             }
         });
@@ -215,11 +203,9 @@ fn is_stream(socket: c_int) -> bool {
     known == 0 && kind == libc::SOCK_STREAM
 }
 
-fn note(note: &Note<'_>) {
-    if let Ok(json) = serde_json::to_vec(note)
-        && is_first(&json)
-    {
-        recorder::remark_note(&json);
+fn note(note: &Note) {
+    if is_first(&note.to_json()) {
+        recorder::remark_note(note);
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{DeviceWord, ProcessWord};
 use tonnage_capture::log::{self, DriverCall, Record, Start, encode_call};
-use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig};
+use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig, note};
 
 use crate::exports::NAMES;
 use crate::ffi::{UNMODELLED, guard, input_array};
@@ -392,13 +392,16 @@ pub(crate) fn unmodelled(name: &str) {
     remark(&Record::Unmodelled(name));
 }
 
-/// Logs a note of the stand-in itself, as JSON.
-pub(crate) fn remark_note(json: &[u8]) {
+/// Logs a note of the stand-in itself.
+pub(crate) fn remark_note(note: &note::Note) {
+    remark_json(note.to_json());
+}
+
+fn remark_json(json: Vec<u8>) {
+    remark(&Record::Note(&json));
     if fork::is_server() {
-        let mut notes = INHERITED.lock();
-        notes.push(json.to_owned());
+        INHERITED.lock().push(json);
     }
-    remark(&Record::Note(json));
 }
 
 /// Tells how often what was called that is not modelled; once, at the end.
@@ -431,7 +434,7 @@ pub(crate) extern "C" fn write_counts() {
     });
 }
 
-/// Appends a record from inside Python: 3 for a piece of torch's history, 4 for a note.
+/// Appends a record from inside Python: [`log::TORCH`] for a piece of torch's history, else a note.
 ///
 /// # Safety
 /// `bytes` points to `length` readable bytes, or `length` is zero.
@@ -440,7 +443,7 @@ pub(crate) unsafe extern "C" fn tonnage_record(tag: u32, bytes: *const u8, lengt
     guard((), || {
         // SAFETY: promised by the caller.
         let bytes = unsafe { input_array(bytes, length) };
-        remark(&if tag == 3 {
+        remark(&if tag == log::TORCH {
             Record::Torch(bytes)
         } else {
             Record::Note(bytes)
@@ -475,7 +478,7 @@ pub(crate) fn join(arguments: &[u8]) {
     }
     let notes = std::mem::take(&mut *INHERITED.lock());
     for note in notes {
-        remark_note(&note);
+        remark_json(note);
     }
 }
 

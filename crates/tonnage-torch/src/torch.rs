@@ -10,6 +10,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
+use tonnage_capture::blocks::NoteKind;
+use tonnage_capture::log;
+use tonnage_capture::note::Note;
 use tonnage_device_cuda::{CudaDevice, LoadError};
 
 /// A function of a library that is loaded already. What was loaded before all others comes first, so that it can
@@ -73,9 +76,9 @@ pub(crate) fn report(address: u64, change: i64, allocated: u64, reserved: u64, d
 
 type ReportOutOfMemory = unsafe extern "C-unwind" fn(i64, usize, usize, TorchDevice);
 /// `tonnage_note` of the stand-in: a kind, a number, and a text with its length.
-type Note = unsafe extern "C" fn(u8, u64, *const u8, usize);
+type WriteNote = unsafe extern "C" fn(u8, u64, *const u8, usize);
 /// `tonnage_record` of the stand-in: a tag, and bytes with their length.
-type Record = unsafe extern "C" fn(u32, *const u8, usize);
+type WriteRecord = unsafe extern "C" fn(u32, *const u8, usize);
 
 /// Tells PyTorch's profiler, and a dry run, that a request was refused for want of memory.
 pub(crate) fn report_out_of_memory(
@@ -85,14 +88,17 @@ pub(crate) fn report_out_of_memory(
     reserved: u64,
     device: i32,
 ) {
-    /// `NoteKind::OutOfMemory` of the recording's files.
-    const OUT_OF_MEMORY: u8 = 6;
     if let Some(found) = find(C10, c"tonnage_note") {
         let text = free.to_string();
         // SAFETY: the stand-in's function of this name has this type, and copies the text.
         unsafe {
-            let note = std::mem::transmute::<*mut c_void, Note>(found);
-            note(OUT_OF_MEMORY, bytes, text.as_ptr(), text.len());
+            let note = std::mem::transmute::<*mut c_void, WriteNote>(found);
+            note(
+                NoteKind::OutOfMemory as u8,
+                bytes,
+                text.as_ptr(),
+                text.len(),
+            );
         }
     }
     let name = c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE";
@@ -116,22 +122,21 @@ pub(crate) fn report_out_of_memory(
 
 /// Tells a dry run that this allocator takes the place of PyTorch's, and an address of it.
 pub(crate) fn tell_dry_run(address: u64) {
-    note(&format!("{{\"allocator\":{{\"address\":{address}}}}}"));
+    note(&Note::Allocator { address });
 }
 
 /// Tells a dry run that live blocks have no memory for a while.
 pub(crate) fn tell_dry_run_of_a_pause() {
-    note("{\"paused\":true}");
+    note(&Note::Paused(true));
 }
 
-fn note(text: &str) {
-    /// The tag of a note.
-    const NOTE: u32 = 4;
+fn note(note: &Note) {
+    let json = note.to_json();
     if let Some(found) = find(C10, c"tonnage_record") {
-        // SAFETY: the stand-in's function of this name has this type, and copies the text.
+        // SAFETY: the stand-in's function of this name has this type, and copies the bytes.
         unsafe {
-            let record = std::mem::transmute::<*mut c_void, Record>(found);
-            record(NOTE, text.as_ptr(), text.len());
+            let record = std::mem::transmute::<*mut c_void, WriteRecord>(found);
+            record(log::NOTE, json.as_ptr(), json.len());
         }
     }
 }

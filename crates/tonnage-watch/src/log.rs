@@ -10,8 +10,8 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::time::SystemTime;
 
-use serde::Deserialize;
 use tonnage_capture::log::{self, Record, Start};
+use tonnage_capture::note::Note;
 use tonnage_capture::sample::Sample;
 
 /// Bytes that are read at a time. A longer note is none of those that are looked for.
@@ -26,20 +26,6 @@ const NAME: usize = 96;
 /// A name that a job chose, cut to a length that labels may have.
 pub(crate) fn short(name: &str) -> String {
     name.chars().take(NAME).collect()
-}
-
-/// What is looked for in notes.
-#[derive(Deserialize)]
-struct Note {
-    sample: Option<Sample>,
-    rank: Option<u32>,
-    #[serde(default)]
-    environment: BTreeMap<String, String>,
-    overrun: Option<u64>,
-    trouble: Option<String>,
-    oom: Option<i64>,
-    #[serde(default)]
-    ended: bool,
 }
 
 /// What a real device said last, and the most that it ever said.
@@ -168,23 +154,19 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 
 impl Told {
     fn note(&mut self, json: &[u8]) {
-        // Most notes are about something else.
-        let Ok(note) = serde_json::from_slice::<Note>(json) else {
-            return;
-        };
-        let by_variable = note.environment.get("RANK");
-        let rank = by_variable.and_then(|rank| rank.parse().ok());
-        self.rank = note.rank.or(rank).or(self.rank);
-        self.has_gaps |= note.overrun.is_some() || note.trouble.is_some();
-        self.has_ended |= note.ended;
-        if let Some(sample) = note.sample {
-            self.sample(&sample);
-        }
-        let device = note.oom.and_then(|device| i32::try_from(device).ok());
-        if let Some(device) = device
-            && (self.ooms.len() < DEVICES || self.ooms.contains_key(&device))
-        {
-            *self.ooms.entry(device).or_default() += 1;
+        // The recording counts a note that is unknown here.
+        match Note::parse(json) {
+            Some(Note::Rank(rank)) => self.rank = Some(rank),
+            Some(Note::Versions(versions)) => self.rank = versions.rank().or(self.rank),
+            Some(Note::Overrun(_) | Note::Trouble(_)) => self.has_gaps = true,
+            Some(Note::Ended(ended)) => self.has_ended |= ended,
+            Some(Note::Sample(sample)) => self.sample(&sample),
+            Some(Note::Oom(device))
+                if self.ooms.len() < DEVICES || self.ooms.contains_key(&device) =>
+            {
+                *self.ooms.entry(device).or_default() += 1;
+            }
+            _ => {}
         }
     }
 

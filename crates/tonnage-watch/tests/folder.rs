@@ -111,7 +111,12 @@ fn a_job_is_told_from_its_first_byte_to_after_its_end() {
     assert_eq!((job.family.as_str(), job.is_running), ("train.py", true));
     let log = folder.join("process-000-77");
     append(&log, &start(77));
-    append(&log, &note(&json!({ "environment": { "RANK": "2" } })));
+    append(
+        &log,
+        &note(
+            &json!({ "versions": { "torch": "2.15.0", "python": "3.12.0", "environment": { "RANK": "2" } } }),
+        ),
+    );
     // A history longer than what is read at a time, and a text.
     append(&log, &encode(&Record::Torch(&vec![7; 300_000])).unwrap());
     append(&log, &encode(&Record::Text("module\tlayers")).unwrap());

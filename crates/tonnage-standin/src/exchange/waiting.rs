@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tonnage_capture::note::{Called, Deadlock, DeadlockCause, Note};
 
 use super::order::{Operation, Wait};
 use super::records::{Call, Kind, Owner};
@@ -71,61 +72,11 @@ struct Told {
     firm: bool,
 }
 
-/// Why a wait cannot end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Why {
-    /// The rank that is waited for waits, too.
-    Waits,
-    /// Its process has ended.
-    Ended,
-    /// No process is that rank.
-    Absent,
-    /// It called something else.
-    Differs,
-    /// It called that, behind something that waits in turn.
-    Behind,
-}
-
-/// What is told of a wait that cannot end; `tonnage-run` reads it.
-#[derive(Serialize)]
-struct Note {
-    deadlock: Stuck,
-}
-
-#[derive(Serialize)]
-struct Stuck {
-    /// The rank that waits, as the script counts them.
-    rank: i64,
-    communicator: String,
-    ranks: usize,
-    operation: &'static str,
-    number: u64,
-    file: String,
-    line: u32,
-    waits_for: i64,
-    why: Why,
-    /// What the other rank called instead, and where.
-    instead: Option<Called>,
-    /// The other rank's side of it, and what its GPU has to do before.
-    called: Option<Called>,
-    behind: Option<Called>,
-}
-
-#[derive(Serialize)]
-struct Called {
-    operation: String,
-    file: String,
-    line: u32,
-}
-
-impl Called {
-    fn new(operation: String, place: &Place) -> Self {
-        Self {
-            operation,
-            file: place.file.clone(),
-            line: place.line,
-        }
+fn describe_call(operation: String, place: &Place) -> Called {
+    Called {
+        operation,
+        file: place.file.clone(),
+        line: place.line,
     }
 }
 
@@ -296,14 +247,14 @@ fn follow(first: &Told, waits: &[Told]) -> (Vec<Told>, bool) {
 }
 
 /// Why the rank that is waited for does not come.
-fn why(missing: &Missing) -> Why {
+fn why(missing: &Missing) -> DeadlockCause {
     if missing.instead.is_some() {
-        return Why::Differs;
+        return DeadlockCause::Differs;
     }
     match missing.owner {
-        None => Why::Absent,
-        Some(owner) if !is_alive(owner.number) => Why::Ended,
-        Some(_) => Why::Waits,
+        None => DeadlockCause::Absent,
+        Some(owner) if !is_alive(owner.number) => DeadlockCause::Ended,
+        Some(_) => DeadlockCause::Waits,
     }
 }
 
@@ -357,26 +308,23 @@ pub(crate) fn end_for(missing: &Missing) -> ! {
     // As the script counts its ranks, where that is known.
     let own = super::world_rank().unwrap_or(rank as i64);
     let other = missing.owner.and_then(|owner| owner.world_rank);
-    let note = Note {
-        deadlock: Stuck {
-            rank: own,
-            communicator: format!("{communicator:016x}"),
-            ranks: missing.ranks,
-            operation: missing.call.kind.name(),
-            number: missing.call.number + 1,
-            file: missing.call.place.file.clone(),
-            line: missing.call.place.line,
-            waits_for: other.unwrap_or(missing.peer as i64),
-            why: why(missing),
-            instead: missing
-                .instead
-                .as_ref()
-                .map(|call| Called::new(call.describe(), &call.place)),
-            called: None,
-            behind: None,
-        },
-    };
-    note.write();
+    recorder::remark_note(&Note::Deadlock(Box::new(Deadlock {
+        rank: own,
+        communicator: format!("{communicator:016x}"),
+        ranks: missing.ranks,
+        operation: missing.call.kind.name().to_owned(),
+        number: missing.call.number + 1,
+        file: missing.call.place.file.clone(),
+        line: missing.call.place.line,
+        waits_for: other.unwrap_or(missing.peer as i64),
+        why: why(missing),
+        instead: missing
+            .instead
+            .as_ref()
+            .map(|call| describe_call(call.describe(), &call.place)),
+        called: None,
+        behind: None,
+    })));
     end()
 }
 
@@ -388,34 +336,23 @@ pub(crate) fn end_in_circle(circle: &[Wait]) -> ! {
             other,
             behind,
         } = wait;
-        let called = |one: &Operation| Called::new(one.kind.name().to_owned(), &one.place);
-        let note = Note {
-            deadlock: Stuck {
-                rank: operation.world_rank,
-                communicator: format!("{:016x}", operation.communicator),
-                ranks: operation.ranks,
-                operation: operation.kind.name(),
-                number: operation.number + 1,
-                file: operation.place.file.clone(),
-                line: operation.place.line,
-                waits_for: other.world_rank,
-                why: Why::Behind,
-                instead: None,
-                called: Some(called(other)),
-                behind: Some(called(behind)),
-            },
-        };
-        note.write();
+        let side = |one: &Operation| describe_call(one.kind.name().to_owned(), &one.place);
+        recorder::remark_note(&Note::Deadlock(Box::new(Deadlock {
+            rank: operation.world_rank,
+            communicator: format!("{:016x}", operation.communicator),
+            ranks: operation.ranks,
+            operation: operation.kind.name().to_owned(),
+            number: operation.number + 1,
+            file: operation.place.file.clone(),
+            line: operation.place.line,
+            waits_for: other.world_rank,
+            why: DeadlockCause::Behind,
+            instead: None,
+            called: Some(side(other)),
+            behind: Some(side(behind)),
+        })));
     }
     end()
-}
-
-impl Note {
-    fn write(&self) {
-        if let Ok(json) = serde_json::to_vec(self) {
-            recorder::remark_note(&json);
-        }
-    }
 }
 
 /// Ends the process, the first of those that cannot go on a little later than the others.

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use tonnage_capture::note::Note;
+
 use super::cudnn::real;
 use super::{memory, nccl_buffers, stream};
 use crate::exchange::{self, Kind, Operator, Place, Request, Type};
@@ -53,8 +55,7 @@ fn register(communicator: Communicator) -> std::io::Result<Ptr> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     // The buffers of NCCL are not charged, so whoever judges the job must know of them.
     if communicator.ranks > 1 && !TOLD.swap(true, Ordering::Relaxed) {
-        let note = format!("{{\"communicator\": {}}}", communicator.ranks);
-        remark_note(note.as_bytes());
+        remark_note(&Note::Communicator(communicator.ranks as u64));
     }
     exchange::join(communicator.name, communicator.rank, communicator.ranks)?;
     let handle = Ptr::fresh();

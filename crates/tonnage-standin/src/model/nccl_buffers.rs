@@ -10,6 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tonnage_capture::note::{Nccl, Note};
+
 use super::nccl::Communicator;
 use crate::exchange::Kind;
 use crate::fork::Lock;
@@ -213,10 +215,11 @@ pub(super) fn note(communicator: &Communicator, kind: Kind, peer: i32) {
     let Some((high, low, communicators)) = devices.into_values().max() else {
         return;
     };
-    let note = format!(
-        "{{\"nccl\": {{\"communicators\": {communicators}, \"low\": {low}, \"high\": {high}}}}}"
-    );
-    remark_note(note.as_bytes());
+    remark_note(&Note::Nccl(Nccl {
+        communicators,
+        low,
+        high,
+    }));
 }
 
 /// What a communicator had is given back; the most that there was stays what was told.

@@ -6,6 +6,7 @@
 //! were asked is told, so that the verdict can say that the answers are made up.
 
 use tonnage_capture::DeviceProfile;
+use tonnage_capture::note::Note;
 
 use std::ffi::CStr;
 use std::time::Instant;
@@ -341,7 +342,7 @@ fn made_up(what: &'static str) {
     let mut told = TOLD.lock();
     if !told.contains(&what) {
         told.push(what);
-        recorder::remark_note(format!("{{\"made_up\": \"{what}\"}}").as_bytes());
+        recorder::remark_note(&Note::MadeUp(what.to_owned()));
     }
 }
 

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use tonnage_capture::note::Note;
+
 use super::lag::{self, Lag};
 use crate::exchange;
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
@@ -371,7 +373,7 @@ fn note_question() {
     if !TOLD.load(Ordering::Relaxed) && foreign::is_called_by(TORCH_ALLOCATOR) {
         TOLD.store(true, Ordering::Relaxed);
         let lag = machine().map_or(0, |machine| machine.config.lag);
-        crate::recorder::remark_note(format!("{{\"frees_wait\": {lag}}}").as_bytes());
+        crate::recorder::remark_note(&Note::FreesWait(lag));
     }
 }
 

@@ -388,7 +388,7 @@ class Gpu:
                 return
             for device, stats in self._stats():
                 free, total = torch.cuda.mem_get_info(device)
-                said = {
+                sample = {
                     "device": device,
                     "time": time.time_ns(),
                     "free": free,
@@ -404,11 +404,10 @@ class Gpu:
                 if device not in self.sampled:
                     self.sampled.add(device)
                     properties = torch.cuda.get_device_properties(device)
-                    said["name"] = properties.name
-                    said["capability"] = [properties.major, properties.minor]
-                    said["count"] = torch.cuda.device_count()
-                    said["uuid"] = self.nvml.uuid(device)
-                data = json.dumps({"sample": said}).encode()
+                    sample["name"] = properties.name
+                    sample["count"] = torch.cuda.device_count()
+                    sample["uuid"] = self.nvml.uuid(device)
+                data = json.dumps({"sample": sample}).encode()
                 self._write(lambda files, data=data: files.append(_NOTE, data))
         except Exception as error:
             swallow("Gpu.sample", error)

@@ -244,12 +244,13 @@ class Recorder:
         # A path says something of the machine and nothing of memory.
         settings = [name for name, value in os.environ.items() if name.startswith(families) and "/" not in value]
         variables = (*sorted(settings), "RANK", "LOCAL_RANK", "WORLD_SIZE")
-        self.note(
-            torch=self.torch.__version__,
-            cuda=self.torch.version.cuda,
-            python=sys.version.split()[0],
-            environment={name: os.environ[name] for name in variables if name in os.environ},
-        )
+        versions = {
+            "torch": self.torch.__version__,
+            "cuda": self.torch.version.cuda,
+            "python": sys.version.split()[0],
+            "environment": {name: os.environ[name] for name in variables if name in os.environ},
+        }
+        self.note(versions=versions)
         if self.rank is not None:
             self.note(rank=self.rank)
 
