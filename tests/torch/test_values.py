@@ -477,6 +477,22 @@ def test_a_parameter_with_attributes_of_its_own_is_a_plain_tensor(tonnage, tmp_p
     assert "sum 15.0 Packed" in run.err
 
 
+def test_a_convolution_is_traced_by_torch_jit(tonnage, tmp_path):
+    script = tmp_path / "traced.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).cuda()\n"
+        "x = torch.ones(2, 3, 8, 8, device='cuda')\n"
+        "traced = torch.jit.trace(model, x, check_trace=False)\n"
+        "nodes = [node.kind() for node in traced.inlined_graph.nodes()]\n"
+        "print('operators', [kind for kind in nodes if kind.startswith('aten::')])\n"
+        "traced(torch.ones(64, 3, 512, 512, device='cuda'))\n"
+    )
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    assert "operators ['aten::_convolution', 'aten::relu']" in run.err
+
+
 KILLED_WORKER = """
 import os
 import signal

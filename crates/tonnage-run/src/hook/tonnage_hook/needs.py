@@ -107,6 +107,8 @@ NEEDS = (
     ("values", _C + "_get_dispatch_stack_at", _FROM_2_1),
     ("values", _C + "_disabled_torch_dispatch_impl", _FROM_2_1),
     ("values", _C + "_dispatch_has_kernel_for_dispatch_key", _FROM_2_1),
+    ("values", _C + "_dispatch_tls_set_dispatch_key_excluded", _FROM_2_1),
+    ("values", _C + "_parse_dispatch_key", _FROM_2_1),
     ("masks", _C + "_autograd._get_sequence_nr", _FROM_2_15),
     ("values", "torch._ops:HigherOrderOperator", _FROM_2_1),
     ("values", "torch._ops:OpOverload.__init__>_op", _FROM_2_1),

@@ -181,6 +181,11 @@ class _Label:
         return name
 
 
+def _dictionary(value):
+    """A dictionary of a module; an empty one where something else stands in its place, as in modules of torch.jit."""
+    return value if dict in _mro(type(value)) else {}
+
+
 def _local_reader():
     """A function that gives the local variables of a frame, and leaves no snapshot of them in it."""
     if sys.version_info >= (3, 13):
@@ -792,7 +797,7 @@ class _Census:
         """The modules that are part of another one."""
         inside = set()
         for model in models:
-            children = dict(self._attributes(model)).get("_modules") or {}
+            children = _dictionary(dict(self._attributes(model)).get("_modules"))
             inside.update(map(id, dict.values(children)))
         return inside
 
@@ -1002,11 +1007,11 @@ class _Census:
         self.models.setdefault(id(model), _Label("module", root, label.scope, root, label.keeper))
         members = dict(self._attributes(model))
         for part in ("_parameters", "_buffers"):
-            values = members.pop(part, None)
+            values = _dictionary(members.pop(part, None))
             if values:
                 inside = self.models[id(model)]
                 deeper.extend((value, inside) for value in dict.values(values) if value is not None)
-        children = members.pop("_modules", None) or {}
+        children = _dictionary(members.pop("_modules", None))
         for name, child in list(dict.items(children)):
             inside = self._attribute(model, label, name)
             if inside is label or inside.model is None:
@@ -1359,7 +1364,7 @@ class _Census:
     def _parameters(self, models):
         for model in models:
             members = dict(self._attributes(model))
-            yield from dict.values(members.get("_parameters") or {})
+            yield from dict.values(_dictionary(members.get("_parameters")))
 
     def _state(self, model, trained, stepped):
         state = None
@@ -1370,12 +1375,12 @@ class _Census:
                 continue
             seen.add(id(part))
             members = dict(self._attributes(part))
-            for parameter in dict.values(members.get("_parameters") or {}):
+            for parameter in dict.values(_dictionary(members.get("_parameters"))):
                 if parameter is None:
                     continue
                 graded = parameter.requires_grad and keeps_gradient(parameter) and parameter._grad is not None
                 if (graded and not stepped) or id(parameter) in trained:
                     return _STATES.index("trained")
                 state = max(state or 0, _STATES.index("untrained" if parameter.requires_grad else "frozen"))
-            waiting.extend(child for child in dict.values(members.get("_modules") or {}) if child is not None)
+            waiting.extend(child for child in dict.values(_dictionary(members.get("_modules"))) if child is not None)
         return state

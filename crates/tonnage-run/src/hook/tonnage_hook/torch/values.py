@@ -657,6 +657,8 @@ class Values:
             operator.handle = self._cat
         elif name == "dot":
             operator.handle = self._dot
+        elif name == "convolution":
+            operator.handle = self._convolve
         elif name in _SIZED and not operator.writes_only:
             operator.handle = getattr(self, f"_{name.strip('_')}")
         elif name in _FILLED:
@@ -1002,6 +1004,18 @@ class Values:
             ):
                 self._put(one, value, level)
         return result
+
+    def _convolve(self, operator, args, kwargs):
+        """`torch.jit.trace` records an operator that this one calls; a mode leaves tracing out of the inside."""
+        if not self.torch.jit.is_tracing():
+            return self._compute(operator, args, kwargs)
+        tracer = self.torch._C._parse_dispatch_key("Tracer")
+        exclude = self.torch._C._dispatch_tls_set_dispatch_key_excluded
+        exclude(tracer, False)
+        try:
+            return self._call(operator, args, kwargs)
+        finally:
+            exclude(tracer, True)
 
     def _cat(self, operator, args, kwargs):
         """What is known stays known beside what is not: synchronised batch norm sends counts behind means."""
