@@ -129,6 +129,18 @@ def test_a_process_that_its_job_ends_has_not_failed(run, here, name):
     assert (ran.status, ran.verdict["outcome"], ran.verdict["failed_processes"]) == (0, "fits", [])
 
 
+def test_a_signal_to_another_group_excuses_no_rank(run, here):
+    """A job ends the group of a helper; later a rank fails, and the launcher drops its exit code."""
+    helper = (
+        "import os, signal, subprocess\n"
+        "helper = subprocess.Popen(['sleep', '60'], start_new_session=True)\n"
+        "os.killpg(helper.pid, signal.SIGTERM)\n"
+        "helper.wait()\n"
+    )
+    ran = run(*launch(here, "popen.py", helper + POPEN), "exit")
+    assert (ran.status, ran.verdict["outcome"], ran.verdict["ending"]) == (2, "failed", "exit 0")
+
+
 def test_a_process_that_is_tried_again_has_not_failed(run, here):
     script = (
         "import subprocess, sys\n"

@@ -22,8 +22,13 @@ pub const MOST_BYTES: u64 = 1 << 20;
 pub enum Fact {
     /// It was started as this rank.
     Rank(u32),
-    /// It ended by itself with this exit code, which is not 0.
-    Exit(i32),
+    /// It ended by itself.
+    Exit {
+        /// The exit code, which is not 0.
+        code: i32,
+        /// Its process group, which a signal may have been sent to.
+        group: i32,
+    },
     /// A signal with this number ended it.
     Died(i32),
     /// A process of the run, or `tonnage run` itself as process 0, sent it a signal.
@@ -47,7 +52,7 @@ pub enum Fact {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Its process id; negative for a process group, of which this is the number, and 0 for the sender's own.
+    /// Its process id; negative for a process group, of which this is the number, and -1 for all processes.
     pub process: i32,
     /// Nanoseconds since 1970.
     pub time: u64,
@@ -59,7 +64,7 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, number, from) = match self.fact {
             Fact::Rank(rank) => ("rank", i64::from(rank), 0),
-            Fact::Exit(code) => ("exit", code.into(), 0),
+            Fact::Exit { code, group } => ("exit", code.into(), group),
             Fact::Died(signal) => ("died", signal.into(), 0),
             Fact::Sent { signal, from } => ("sent", signal.into(), from),
         };
@@ -76,7 +81,10 @@ impl Line {
         };
         let fact = match name {
             "rank" => Fact::Rank(number.parse().ok()?),
-            "exit" => Fact::Exit(number.parse().ok()?),
+            "exit" => Fact::Exit {
+                code: number.parse().ok()?,
+                group: from.parse().ok()?,
+            },
             "died" => Fact::Died(number.parse().ok()?),
             "sent" => Fact::Sent {
                 signal: number.parse().ok()?,

@@ -23,6 +23,9 @@ use crate::observer::Ending;
 /// Signals that ask a process to end, or end it: HUP, INT, QUIT, KILL, TERM.
 const ENDING_SIGNALS: [i32; 5] = [1, 2, 3, 9, 15];
 
+/// How soon a process ends that a signal ends, in nanoseconds.
+const SOON: u64 = 30_000_000_000;
+
 /// A process that left a log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
@@ -106,7 +109,7 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
     let mut known = BTreeSet::new();
     let ended: Vec<Ended<'_>> = lines
         .iter()
-        .filter(|line| matches!(line.fact, Fact::Exit(_) | Fact::Died(_)))
+        .filter(|line| matches!(line.fact, Fact::Exit { .. } | Fact::Died(_)))
         .filter(|line| !was_ended(lines, line) && known.insert(line.process))
         .filter_map(|line| {
             // A process id may have been that of another before.
@@ -146,7 +149,7 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
             process: ended.seen.and_then(|seen| seen.number),
             rank: ended.rank,
             ending: match ended.line.fact {
-                Fact::Exit(code) => Ending::Exit(code),
+                Fact::Exit { code, .. } => Ending::Exit(code),
                 Fact::Died(signal) => Ending::Signal(signal),
                 Fact::Rank(_) | Fact::Sent { .. } => Ending::Unknown,
             }
@@ -163,13 +166,24 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
 fn was_ended(lines: &[Line], end: &Line) -> bool {
     let earlier = lines.iter().filter(|line| line.time <= end.time);
     earlier
-        .filter(|line| line.process == end.process || line.process <= 0)
+        .filter(|line| reaches(line, end))
         .any(|line| match (line.fact, end.fact) {
             (Fact::Sent { from, .. }, _) if from == end.process => false,
             (Fact::Sent { signal, .. }, Fact::Died(died)) => signal == died,
             (Fact::Sent { signal, .. }, _) => ENDING_SIGNALS.contains(&signal),
             _ => false,
         })
+}
+
+/// Whether a signal that was sent to one process, or to a group, reached the process that ended.
+fn reaches(sent: &Line, end: &Line) -> bool {
+    match (sent.process, end.fact) {
+        (1.., _) => sent.process == end.process,
+        (-1, _) => true,
+        (_, Fact::Exit { group, .. }) if group != 0 => sent.process == -group,
+        // The group of a process that a signal ended is not known.
+        _ => end.time.saturating_sub(sent.time) <= SOON,
+    }
 }
 
 #[cfg(test)]
@@ -226,12 +240,19 @@ mod tests {
             []
         );
         assert_eq!(named(&lines("-9 3 sent 9 10\n11 4 died 9 0"), &ranks), []);
+        for group in [-9, -1] {
+            let text = format!("{group} 3 sent 15 10\n11 4 exit 1 9");
+            assert_eq!(named(&lines(&text), &ranks), [], "{text}");
+        }
         // It sent the signal itself, got another one, or got it too late.
         for text in [
             "11 3 sent 9 11\n11 4 died 9 0",
             "11 3 sent 10 10\n11 4 exit 1 0",
             "11 3 sent 15 10\n11 4 died 11 0",
             "11 3 died 15 0\n11 4 sent 15 10",
+            // Another group, as that of a helper.
+            "-8 3 sent 15 10\n11 4 exit 1 9",
+            "-8 3 sent 9 10\n11 60000000000 died 9 0",
         ] {
             assert_eq!(named(&lines(text), &ranks).len(), 1, "{text}");
         }

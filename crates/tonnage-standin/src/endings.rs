@@ -84,6 +84,11 @@ fn own_id() -> i32 {
     unsafe { libc::getpid() }
 }
 
+fn own_group() -> i32 {
+    // SAFETY: only asks for a number.
+    unsafe { libc::getpgrp() }
+}
+
 extern "C" fn at_exit(status: c_int, _: *mut c_void) {
     record_exit(status);
 }
@@ -96,7 +101,11 @@ pub(crate) fn record_exit(status: i32) {
     // The system passes on the lowest eight bits.
     let status = status & 0xff;
     if status != 0 && (is_rank || has_log) && RECORDED.swap(own, Ordering::Relaxed) != own {
-        record(own, Fact::Exit(status));
+        let fact = Fact::Exit {
+            code: status,
+            group: own_group(),
+        };
+        record(own, fact);
     }
 }
 
@@ -327,6 +336,7 @@ pub(crate) unsafe extern "C" fn kill(process: i32, signal: c_int) -> c_int {
     if signal != 0 {
         // Before the call, after which a process that signals itself is gone.
         let from = own_id();
+        let process = if process == 0 { -own_group() } else { process };
         record(process, Fact::Sent { signal, from });
     }
     // SAFETY: the real function takes any numbers.
