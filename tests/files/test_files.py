@@ -163,3 +163,26 @@ def test_a_directory_of_an_overlay_is_renamed(place, tmp_path):
     assert done.stdout.splitlines()[1:] == ["True", "True"], done.stderr
     assert "'target'" in done.stdout and "zero" in done.stdout
     assert snapshot(place.root) == place.before
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs user namespaces")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for overlay mounts")
+def test_a_file_that_is_a_mount_of_its_own_is_protected(place, tmp_path):
+    """As a file of the host is in a container."""
+    (tmp_path / "host").write_text("precious")
+    os.utime(tmp_path / "host", (1_600_000_000, 1_600_000_000))
+    before = os.stat(tmp_path / "host")
+    command = f"cd {place.root} && echo ruined > secret && cat secret && echo x > new"
+    tonnage = f"{os.environ['TONNAGE']} run --gpu t4 -o {tmp_path}/x.tonnage --json -- sh -c '{command}'"
+    script = f"mount --bind {tmp_path}/host {place.root}/secret && exec {tonnage}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TONNAGE_FILES_BY": "overlay"},
+    )
+    assert "ruined" in done.stdout + done.stderr, done.stderr
+    after = os.stat(tmp_path / "host")
+    assert (tmp_path / "host").read_text() == "precious"
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)

@@ -30,6 +30,9 @@ const UNPROTECTED: i32 = 125;
 /// Trees of the kernel and of services: they are not files of the user, and sockets in an overlay cannot be reached.
 const SYSTEM: [&str; 4] = ["/dev", "/proc", "/sys", "/run"];
 
+/// A larger file that is a mount of its own is not copied: the preloaded library redirects writes then.
+const LARGEST_COPY: u64 = 1 << 30;
+
 /// File systems without files of a user.
 const PSEUDO: [&str; 20] = [
     "autofs",
@@ -183,8 +186,9 @@ struct Mount {
 }
 
 impl Mount {
-    fn holds_files(&self) -> bool {
-        !PSEUDO.contains(&self.kind.as_str()) && !self.read_only && self.point.is_dir()
+    /// Whether a user may have files there, and the job may write to them.
+    fn is_writable(&self) -> bool {
+        !PSEUDO.contains(&self.kind.as_str()) && !self.read_only
     }
 }
 
@@ -257,8 +261,11 @@ impl View<'_> {
             if covered || point == Path::new("/") || point.starts_with(&root) {
                 continue;
             }
-            if mount.holds_files() && !self.is_through(point) {
+            let is_redirected = mount.is_writable() && !self.is_through(point);
+            if is_redirected && point.is_dir() {
                 self.mount_overlay(point, &inside(&root, point))?;
+            } else if is_redirected && point.is_file() {
+                self.mount_copy(point, &inside(&root, point))?;
             } else {
                 bind(point, &inside(&root, point), libc::MS_REC)?;
                 bound.push(point);
@@ -305,6 +312,23 @@ impl View<'_> {
         options.push(",redirect_dir=on,index=off");
         let kind = Some("overlay");
         mount(kind, target, kind, 0, Some(&options)).during(failed)
+    }
+
+    /// Mounts a copy of a file that is a mount of its own, as containers have them: an overlay is of directories only.
+    /// The copy lies aside, because every file in the directory for changes counts as one that the job wrote.
+    fn mount_copy(&self, file: &Path, target: &Path) -> Result<(), Failure> {
+        let failed = || format!("copy {}", file.display());
+        let metadata = fs::metadata(file).during(failed)?;
+        if metadata.len() > LARGEST_COPY {
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge)).during(failed);
+        }
+        let copies = self.directory.join("copies");
+        fs::create_dir_all(&copies).during(failed)?;
+        let number = fs::read_dir(&copies).during(failed)?.count();
+        let copy = copies.join(number.to_string());
+        fs::copy(file, &copy).during(failed)?;
+        copy_attributes(file, &copy).during(failed)?;
+        bind(&copy, target, 0)
     }
 
     /// The directory for changes of `lower`. An overlay takes the attributes of its root from it.
