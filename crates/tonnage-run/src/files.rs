@@ -49,6 +49,14 @@ const CACHES: [&str; 11] = [
     "PIP_CACHE_DIR",
     "UV_CACHE_DIR",
 ];
+/// Caches with directories of their own below the one that the variable names; the first is made. Users also name a
+/// directory that has other files beside the cache.
+const PARTS: [(&str, &[&str]); 2] = [
+    ("HF_HOME", &["hub", "assets", "datasets", "modules", "xet"]),
+    ("TORCH_HOME", &["hub", "kernels"]),
+];
+/// Other entries of these caches.
+const BESIDE_PARTS: [&str; 4] = ["accelerate", "evaluate", "stored_tokens", "token"];
 /// Caches below the home directory that no variable names.
 const HOME_CACHES: [&str; 4] = [".cache", ".triton", ".nv", ".keras/datasets"];
 
@@ -401,10 +409,7 @@ fn passed_through(run: &Path, job: &Job, folder: &Path, named: &[PathBuf]) -> Ve
     let set = |name| job.variable(name).filter(|value| !value.is_empty());
     for name in CACHES {
         if let Some(path) = set(name) {
-            let path = job.resolve(Path::new(&path));
-            // A cache that the user names is made, so that downloads stay.
-            let _ = fs::create_dir_all(&path);
-            paths.push(path);
+            paths.extend(cache_at(name, job.resolve(Path::new(&path))));
         }
     }
     if let Some(home) = set("HOME") {
@@ -426,6 +431,27 @@ fn passed_through(run: &Path, job: &Job, folder: &Path, named: &[PathBuf]) -> Ve
     kept.sort();
     kept.dedup();
     kept
+}
+
+/// The paths of the cache that a variable with this value names: the directory, or its parts where it is not one of the
+/// cache alone.
+fn cache_at(variable: &str, path: PathBuf) -> Vec<PathBuf> {
+    // A cache that the user names is made, so that downloads stay.
+    let _ = fs::create_dir_all(&path);
+    let Some((_, parts)) = PARTS.iter().find(|(name, _)| *name == variable) else {
+        return vec![path];
+    };
+    let is_of_cache = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with('.') || parts.contains(&&*name) || BESIDE_PARTS.contains(&&*name)
+    };
+    let mut entries = fs::read_dir(&path).into_iter().flatten().flatten();
+    if entries.all(is_of_cache) {
+        return vec![path];
+    }
+    let _ = fs::create_dir_all(path.join(parts[0]));
+    parts.iter().map(|part| path.join(part)).collect()
 }
 
 /// Sockets of running services, which a job reaches only where they are; in a directory and so many levels of it.
@@ -489,6 +515,28 @@ mod tests {
         );
         let named = passed_through(&root, &job, &work, std::slice::from_ref(&work));
         assert!(named.contains(&work), "{named:?}");
+    }
+
+    #[test]
+    fn files_beside_a_cache_are_not_passed_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let mut job = Job::new(["true"]);
+        job.environment = vec![("HF_HOME".into(), root.clone().into())];
+        let run = Path::new("/");
+        let paths = |job: &Job| passed_through(run, job, Path::new("/nowhere"), &[]);
+        fs::create_dir_all(root.join("datasets")).unwrap();
+        fs::write(root.join("token"), "").unwrap();
+        assert!(
+            paths(&job).contains(&root),
+            "a directory of the cache alone"
+        );
+        fs::create_dir(root.join("checkpoints")).unwrap();
+        let found = paths(&job);
+        assert!(!found.contains(&root), "{found:?}");
+        for part in ["hub", "datasets"] {
+            assert!(found.contains(&root.join(part)), "{found:?}");
+        }
     }
 
     #[test]
