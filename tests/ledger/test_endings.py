@@ -141,6 +141,14 @@ def test_a_signal_to_another_group_excuses_no_rank(run, here):
     assert (ran.status, ran.verdict["outcome"], ran.verdict["ending"]) == (2, "failed", "exit 0")
 
 
+def test_a_process_that_does_not_end_in_time_has_failed(run, here):
+    script = f"timeout 6 {sys.executable} worker.py wait\nexit 0\n"
+    ran = run(*launch(here, "bounded.sh", script))
+    assert (ran.status, ran.verdict["outcome"], ran.verdict["ending"]) == (2, "failed", "exit 0")
+    (failed,) = ran.verdict["failed_processes"]
+    assert failed["ending"] == "signal 15"
+
+
 def test_a_process_that_is_tried_again_has_not_failed(run, here):
     script = (
         "import subprocess, sys\n"

@@ -5,7 +5,7 @@
 //! if it ended with an exit code other than 0 or by a signal, with two exceptions:
 //!
 //! * another process of the job, or `tonnage run`, had sent it a signal that ends processes: a server ends its workers
-//!   so, and a launcher the other ranks;
+//!   so, and a launcher the other ranks. Those of the program `timeout` do not count: a job that hangs ends so;
 //! * a later process took its place and did not fail: one of the same rank, or, without ranks, of the same program.
 //!   Elastic launchers restart ranks, and scripts try a smaller batch in a new process.
 

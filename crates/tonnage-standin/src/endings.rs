@@ -327,13 +327,24 @@ pub(crate) unsafe extern "C" fn waitid(
     }
 }
 
+/// Whether this is the program `timeout`: what it ends did not end in time, as a job that hangs.
+fn is_timeout() -> bool {
+    unsafe extern "C" {
+        static program_invocation_short_name: *const c_char;
+    }
+    // SAFETY: C's own variable, which is a text or null and which programs do not change while they have threads.
+    let name = unsafe { program_invocation_short_name };
+    // SAFETY: a text of C that ends with a zero byte.
+    !name.is_null() && unsafe { CStr::from_ptr(name) } == c"timeout"
+}
+
 /// Stands before C's `kill`.
 ///
 /// # Safety
 /// None: C's function takes numbers.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn kill(process: i32, signal: c_int) -> c_int {
-    if signal != 0 {
+    if signal != 0 && !is_timeout() {
         // Before the call, after which a process that signals itself is gone.
         let from = own_id();
         let process = if process == 0 { -own_group() } else { process };
