@@ -11,6 +11,7 @@
 
 mod arguments;
 mod commands;
+mod options;
 mod output;
 mod progress;
 #[cfg(feature = "schema")]

@@ -3,8 +3,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use tonnage_analysis::diff::{Change, Diff, Summary};
 use tonnage_analysis::explain::failed_otherwise;
 use tonnage_analysis::holdings::{Holdings, Recording as Held, own_folder, read as read_rows};
@@ -19,8 +21,40 @@ use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
 use super::report::{put, tell_written};
 use crate::PRODUCER;
-use crate::arguments::DiffOptions;
 use crate::output::{Answer, BAD, Form, GOOD, Reply};
+
+/// Compare two recordings by category, phase and line
+///
+/// Lines are identified by file and function, so an edit elsewhere in a file makes no difference.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage diff before.tonnage after.tonnage
+  tonnage diff before.tonnage after.tonnage --html both.html
+  tonnage diff before.pickle after.pickle --json")]
+pub(crate) struct DiffOptions {
+    /// The recording before.
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+    /// The recording after.
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+    /// Compare this rank of both, instead of the process with the largest peak.
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+    /// Write a page with both recordings side by side; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Overwrite the page if it is there.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
+    /// Keep the folders of files in the page, which may name people and machines.
+    #[arg(long, requires = "html")]
+    pub(crate) full_paths: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
     let target = options.html.as_deref();

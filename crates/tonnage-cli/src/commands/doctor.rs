@@ -3,15 +3,36 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use tonnage_analysis::verdict::{HookFailure, Limitation, Outcome, Unmodelled, Verdict};
 use tonnage_run::{Job, JobOutput, Options, Quiet, RunError, dry_run, private_folder, real_gpu};
 
 use crate::Surroundings;
-use crate::arguments::DoctorOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, count, plural};
+
+/// Check that dry runs work here, with a remedy for each problem
+///
+/// Runs a small job dry, and shows the Python, the torch and the CUDA libraries
+/// that it found. The exit code is 0 if everything works, 1 if there is a
+/// problem, and 2 if the check itself failed.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage doctor
+  tonnage doctor --python .venv/bin/python
+  tonnage doctor --json")]
+pub(crate) struct DoctorOptions {
+    /// Check this Python instead of the one on the path.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) python: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Version of the JSON of this command.
 const SCHEMA_VERSION: u32 = 1;

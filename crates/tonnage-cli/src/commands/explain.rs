@@ -3,8 +3,10 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use tonnage_analysis::explain::{
     Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
@@ -23,11 +25,37 @@ use tonnage_run::changes::{self, Change};
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use super::run::job_folder;
 use crate::Surroundings;
-use crate::arguments::ExplainOptions;
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, ranks_named, without_colour,
 };
 use crate::wrapped::Screen;
+
+/// Explain what fills the memory, and what would help
+///
+/// At most one screen: the moment of the failure or of the peak, memory by category, what holds
+/// it, and what would lower the peak. A setting is proposed only after it was replayed on the
+/// recording; any other change only with its arithmetic.
+///
+/// Exit code: 0 explained, 1 the recording ends out of memory, 2 it cannot be explained.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage explain train.tonnage
+  tonnage explain snapshot.pickle --json
+  ssh trainer cat snapshot.pickle | tonnage explain -
+  tonnage explain TN102
+  tonnage explain checkpoint-blocks")]
+pub(crate) struct ExplainOptions {
+    /// The recording, a PyTorch snapshot, `-` for standard input, the code of a finding or the name of a change.
+    #[arg(value_name = "FILE|CODE|CHANGE")]
+    pub(crate) what: PathBuf,
+    /// Which rank of a job of several to explain [default: the one that failed, or with the largest peak].
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: Option<u32>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 pub(crate) fn run(
     options: &ExplainOptions,

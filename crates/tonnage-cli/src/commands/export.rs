@@ -2,16 +2,55 @@
 //! `tonnage export`: a recording in the format of another tool.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use tonnage_analysis::info::info;
 use tonnage_export::{DEFAULT_MIN_BLOCK, ExportError, Level, PerfettoOptions, perfetto, snapshot};
 
-use crate::arguments::{ExportFormat, ExportOptions};
 use crate::commands::recording::{
     Output, Recording, derived, explained, tell_notes, unreadable_trace,
 };
 use crate::output::{Answer, HINT, Reply, bytes, hinted, plural, print_err};
+
+/// Write a recording in the format of another tool
+///
+/// A snapshot opens in pytorch.org/memory_viz, a Perfetto trace in
+/// ui.perfetto.dev. Reads everything `tonnage info` reads.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage export train.tonnage --format snapshot
+  tonnage export train.tonnage --format perfetto -o train.json --min-block 64MiB")]
+pub(crate) struct ExportOptions {
+    /// The recording to read; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The format to write.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) format: ExportFormat,
+    /// Where to write; `-` is stdout [default: the file's name, with .pickle or .perfetto.json].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The process to write, where a snapshot has room for one only.
+    #[arg(long, value_name = "N")]
+    pub(crate) process: Option<u32>,
+    /// The smallest block that a Perfetto trace shows on its own [default: 16MiB].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) min_block: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// A PyTorch memory snapshot.
+    Snapshot,
+    /// A Chrome trace for Perfetto.
+    Perfetto,
+}
 
 pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let path = &options.file;

@@ -5,11 +5,27 @@ use std::fmt::{Display, Write as _};
 use std::path::Path;
 
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use tonnage_gpus::{Catalogue, Figure, Gpu, Peak};
 
-use crate::arguments::GpusOptions;
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, hinted};
+
+/// List the GPUs that can be simulated, with the source of each figure
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage gpus
+  tonnage gpus h100
+  tonnage gpus --json")]
+pub(crate) struct GpusOptions {
+    /// Show one GPU, with the source of each figure.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Print the catalogue as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Version of the JSON of this command.
 const SCHEMA_VERSION: u32 = 1;

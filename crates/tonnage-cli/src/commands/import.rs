@@ -2,12 +2,35 @@
 //! `tonnage import`: a recording of another tool becomes one of tonnage.
 
 use std::io::{Seek as _, Write as _};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 
-use crate::arguments::ImportOptions;
 use crate::commands::recording::{Input, Output, derived, import_to, named, tell_notes, words};
 use crate::output::{Answer, Reply, bytes, count, hinted, print_err};
+
+/// Turn a recording of another tool into one of tonnage
+///
+/// Reads PyTorch memory snapshots (pickle or JSON, PyTorch 2.1 and later),
+/// logs of RMM and planner CSV; the format is detected from the first bytes.
+/// Nothing in the file is ever run.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage import snapshot.pickle
+  tonnage import rmm_log.csv -o service.tonnage")]
+pub(crate) struct ImportOptions {
+    /// The recording to read; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where to write; `-` is stdout [default: the file's name, with .tonnage].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
     let path = &options.file;

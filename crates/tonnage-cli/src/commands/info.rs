@@ -4,15 +4,34 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::Serialize;
 use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, info};
 use tonnage_recording::facts;
 
-use crate::arguments::InfoOptions;
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural, ranks_named};
+
+/// Show what is in a recording, and how reliable its figures are
+///
+/// Reads recordings of tonnage and everything `tonnage import` reads; the
+/// format is detected from the first bytes.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage info train.tonnage
+  tonnage info --json snapshot.pickle rmm.csv")]
+pub(crate) struct InfoOptions {
+    /// The recordings; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Print everything as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Devices whose peaks the text lists; the JSON has all.
 const DEVICES: usize = 8;

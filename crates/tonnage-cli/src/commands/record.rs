@@ -4,20 +4,43 @@
 //! The job keeps its exit code and its stdout: what is said here goes to stderr, unless JSON is wanted.
 
 use anyhow::Result;
+use clap::Args;
 use tonnage_analysis::verdict::Outcome;
-use tonnage_run::{Ending, RecordOptions, record};
+use tonnage_run::{Ending, record};
 
 use super::run::{Judged, Screen, finished, job_folder, job_of, output_file, render};
 use crate::Surroundings;
-use crate::arguments::{self, ExplainOptions};
+use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;
+use crate::options::{JobCommand, RecordingFile};
 use crate::output::{Answer, Form, Reply, hinted, print_err};
 
-pub(crate) fn run(
-    typed: &arguments::RecordOptions,
-    form: Form,
-    surroundings: &Surroundings,
-) -> Result<Reply> {
+/// Record a PyTorch script on the real GPU of this machine
+///
+/// Runs the command as it is: kernels run, and its output and exit code are
+/// its own. PyTorch's allocator history, with stacks, owners and phases, goes
+/// to a file while the job runs, so a job that is killed leaves what was
+/// recorded until then. If the job runs out of memory, the explanation is
+/// printed when it has ended.
+///
+/// Exit code: that of the command; 128 and the number of the signal that ended
+/// it; 2 if there is no GPU.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage record -- python train.py
+  tonnage record -o night.tonnage -- torchrun --nproc-per-node 8 train.py")]
+pub(crate) struct RecordOptions {
+    #[command(flatten)]
+    pub(crate) file: RecordingFile,
+    /// Print what was recorded as JSON on stdout, as `tonnage run` does; the output of the command goes to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
+
+pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
     // Before anything runs: a recording that cannot be written is found out now.
     let path = output_file(
         typed.file.output.as_deref(),
@@ -32,7 +55,7 @@ pub(crate) fn run(
         ));
     };
     let job = job_of(&typed.job.command, typed.json, surroundings);
-    let mut options = RecordOptions::default();
+    let mut options = tonnage_run::RecordOptions::default();
     options.forward_signals = surroundings.forward_signals;
     options.live.clone_from(&typed.file.live);
     let mut screen = Screen::new(false, surroundings).on_real_gpu();

@@ -5,21 +5,59 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
+use clap::Args;
 use tonnage_analysis::replay::{
     Alloc, AllocatorPlan, AllocatorPlanError, Assumption, Comparison, Fidelity, Gaps, Job, Options,
     Outcome, OwnCounts, PlanFollowed, ReplayError, Replayed, Report, Seen, TrackReport,
 };
 use tonnage_gpus::Catalogue;
 
-use crate::arguments::{ReplayOptions, Target};
 use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
+use crate::options::Target;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
+
+/// Replay a recording under other allocators, settings and devices
+///
+/// Takes the requests and frees of a recording (of `tonnage run`, or any that
+/// `tonnage import` reads) and lets each allocator serve them. PyTorch's is
+/// exact, event for event; tonnage's own is, too, if streams keep up; the others
+/// are approximations and marked so. The recorded setting is always checked against the recording.
+///
+/// Exit code: 0 the first allocator completes, 1 it runs out of memory.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage replay train.tonnage
+  tonnage replay snapshot.pickle --gpu a100-40gb
+  tonnage replay train.tonnage --alloc torch:max_split_size_mb:128 --alloc bfc --json")]
+pub(crate) struct ReplayOptions {
+    /// The recording; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// An allocator: recorded, torch, torch:SETTINGS, cuda-malloc-async, bfc or tonnage, or plan for
+    /// an offline placement that knows every lifetime in advance; may be repeated
+    /// [default: recorded, PyTorch's defaults and with expandable segments, cuda-malloc-async and bfc].
+    #[arg(long, value_name = "ALLOCATOR")]
+    pub(crate) alloc: Vec<tonnage_analysis::replay::Alloc>,
+    /// Replay tonnage's own allocator with a plan, too, that `tonnage plan --for-runtime` made.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Do not look for the smallest device.
+    #[arg(long)]
+    pub(crate) no_smallest: bool,
+    /// Print the results as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// Bytes of a plan that are read; one of a million requests has a tenth of that.
 const LONGEST_PLAN: u64 = 256 << 20;

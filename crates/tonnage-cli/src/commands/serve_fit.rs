@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use clap::Args;
 use tonnage_fit::{ServeError, ServeEvidence, ServeRequest, Serving, serve_fit};
 use tonnage_gpus::Catalogue;
 use tonnage_run::Options;
@@ -11,8 +12,60 @@ use tonnage_run::Options;
 use super::fit::Screen;
 use super::run::job_of;
 use crate::Surroundings;
-use crate::arguments::ServeFitOptions;
+use crate::options::{JobCommand, SideEffects};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
+
+/// How many requests of which length a vLLM server holds at once, with the flags to paste
+///
+/// The command is dry-run as it is: vLLM measures its memory when it starts, and
+/// says how many tokens its KV cache holds. The number of requests of each length
+/// follows from that. The shortest and the longest are dry-run again with their
+/// flags, which also shows whether a request of the model takes memory in
+/// proportion to its length.
+///
+/// With `--load-format dummy` in the command no weights are needed, only the
+/// model's configuration.
+///
+/// Exit code: 0 it starts, 1 it does not fit, 2 the server failed otherwise.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage serve-fit --gpu l4 -- vllm serve ./model --load-format dummy
+  tonnage serve-fit --gpu h100 --gpus 2 -- vllm serve ./model --load-format dummy --tensor-parallel-size 2")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct ServeFitOptions {
+    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
+    /// tool.tonnage].
+    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    pub(crate) gpu: Option<String>,
+    /// How many of them the machine has.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) gpus: u8,
+    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Do not run two of the answers again with their flags.
+    #[arg(long)]
+    pub(crate) no_check: bool,
+    /// Run even where a real NVIDIA device is present.
+    #[arg(long)]
+    pub(crate) allow_real_gpu: bool,
+    /// Do not show what is being tried.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
 
 pub(crate) fn run(
     options: &ServeFitOptions,

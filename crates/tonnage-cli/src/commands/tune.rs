@@ -2,14 +2,47 @@
 //! `tonnage tune`: the best setting of PyTorch's allocator for a recording.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use tonnage_analysis::tune::{Advice, OtherAllocator, Trial, Tuned};
 
-use crate::arguments::TuneOptions;
 use crate::commands::replay::{load, track_remarks};
+use crate::options::Target;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count, plural};
 use crate::progress;
+
+/// Find the setting of PyTorch's allocator that serves a recording best
+///
+/// Replays the recording under more than 200 settings, on all cores, and prints
+/// the line to paste, what it saves and what it costs. Says so when no setting
+/// helps because the job needs more memory than the device has. Every proposed
+/// setting was replayed.
+///
+/// Exit code: 0 it fits with the setting, 1 no setting makes it fit.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage tune train.tonnage
+  tonnage tune snapshot.pickle --gpu a100-40gb --json")]
+pub(crate) struct TuneOptions {
+    /// The recording; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Replays at the same time [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) threads: Option<u8>,
+    /// Show no progress.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// What is shown meanwhile.
 pub(crate) const PROGRESS: &str = "replayed {pos} of about {len} settings, {eta} left";

@@ -7,26 +7,58 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use tonnage_analysis::verify::{Comparison, Figure, Parting, Setting, Verification};
 use tonnage_gpus::Catalogue;
-use tonnage_run::{VerifyOptions, verify};
+use tonnage_run::verify;
 
 use super::run::{Screen, finished, job_of, output_file};
 use crate::Surroundings;
-use crate::arguments;
 use crate::commands::recording::Output;
+use crate::options::JobCommand;
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, bytes, count, hinted, plural, print_err,
 };
 
+/// Compare a dry run with what the real GPU of this machine does
+///
+/// Records the command on the GPU, runs it dry on the same GPU of the
+/// catalogue, and compares the two event by event: where they part, why, and
+/// how far apart their figures are. The report is a small JSON file without
+/// source text and folders, made to be sent with an issue; both recordings are
+/// left beside it.
+///
+/// Exit code: 0 every event is the same, 1 they differ, 2 one of them could not
+/// be done.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage verify -- python train.py
+  tonnage verify --recorded train.tonnage -- python train.py")]
+pub(crate) struct VerifyOptions {
+    /// A recording of the same command by `tonnage record`: the command is then run dry only, on any machine.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) recorded: Option<PathBuf>,
+    /// The GPU of the dry run, instead of the one that was recorded.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+    /// Where to write the report [default: the script's name with -verify.json, and a number if that is taken].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE and the recordings beside it.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print the report on stdout too; the output of the command goes to stderr.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
+
 /// How many partings the text lists; the report has more.
 const PARTINGS: usize = 4;
 
-pub(crate) fn run(
-    typed: &arguments::VerifyOptions,
-    form: Form,
-    surroundings: &Surroundings,
-) -> Result<Reply> {
+pub(crate) fn run(typed: &VerifyOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
     let path = report_file(typed);
     let report = Output::create(&path, typed.force)?;
     let beside = |name: &str| path.with_extension(name);
@@ -50,7 +82,7 @@ pub(crate) fn run(
     };
     let dry_written = dry.path().ok_or_else(no_file)?;
     let job = job_of(&typed.job.command, typed.json, surroundings);
-    let mut options = VerifyOptions::default();
+    let mut options = tonnage_run::VerifyOptions::default();
     options.is_recorded = typed.recorded.is_some();
     options.forward_signals = surroundings.forward_signals;
     if let Some(name) = &typed.gpu {
@@ -84,7 +116,7 @@ pub(crate) fn run(
 }
 
 /// `-o`, or the script's name with another ending, and a number where that is taken.
-fn report_file(typed: &arguments::VerifyOptions) -> PathBuf {
+fn report_file(typed: &VerifyOptions) -> PathBuf {
     if let Some(output) = &typed.output {
         return output.clone();
     }

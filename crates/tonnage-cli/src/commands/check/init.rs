@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use tonnage_gpus::Catalogue;
 
 use super::config::{CONFIG, PYPROJECT};
-use crate::arguments::CheckOptions;
+use crate::commands::check::CheckOptions;
 use crate::commands::gpus;
 use crate::commands::recording::Output;
 use crate::output::{Answer, HINT, Reply, hinted, print_err};

@@ -13,9 +13,11 @@ use std::error::Error as _;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
 use tonnage_analysis::check::{
     Answer as Held, Budget, Checked, Limits, Lock, SCHEMA_VERSION, judge,
 };
@@ -34,8 +36,74 @@ use self::render::render;
 use super::recording::plain;
 use super::run::{Screen, job_of};
 use crate::Surroundings;
-use crate::arguments::{CheckFormat, CheckOptions};
+use crate::options::SideEffects;
 use crate::output::{Answer, Form, HINT, Reply, bytes, hinted, print_err};
+
+/// Check dry runs against memory budgets, for CI
+///
+/// Reads `[[budget]]` of tonnage.toml, or `[[tool.tonnage.budget]]` of pyproject.toml: a name, a
+/// command (`run`), a GPU (`gpu`), and limits on `peak`, `reserved` and `growth` per step.
+/// Dry-runs each of them and fails if a limit is exceeded, or if a figure is above the last
+/// accepted one (tonnage.lock). Dry runs are deterministic, so a single byte counts.
+///
+/// Exit code: 0 every budget holds, 1 one does not, 2 a run failed or the configuration is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage check --init --gpu a100-40gb -- python train.py --steps 3
+  tonnage check
+  tonnage check --update
+  tonnage check --format markdown >> \"$GITHUB_STEP_SUMMARY\"")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct CheckOptions {
+    /// The configuration [default: tonnage.toml, else pyproject.toml, here].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The budgets to check [default: all of them]; with --init, the command of the first one.
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// Write a first tonnage.toml, for the command that follows, and check nothing.
+    #[arg(long, conflicts_with_all = ["update", "json", "format"])]
+    pub(crate) init: bool,
+    /// The GPU of the first budget; `tonnage gpus` lists them [env: TONNAGE_GPU].
+    #[arg(long, value_name = "NAME", requires = "init")]
+    pub(crate) gpu: Option<String>,
+    /// Overwrite the configuration if it is there.
+    #[arg(long, requires = "init")]
+    pub(crate) force: bool,
+    /// Accept the figures as they are now: write them to tonnage.lock.
+    #[arg(long)]
+    pub(crate) update: bool,
+    /// How to print the result.
+    #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]
+    pub(crate) format: CheckFormat,
+    /// Print the result as JSON: short for `--format json`.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no live figures.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CheckFormat {
+    /// For a terminal.
+    Text,
+    /// For a pull request.
+    Markdown,
+    /// For test reports.
+    Junit,
+    /// Annotations of GitHub Actions.
+    Github,
+    /// For programs.
+    Json,
+}
 
 pub(crate) fn run(
     options: &CheckOptions,

@@ -12,7 +12,7 @@ use tonnage_analysis::check::{Answer as Held, Checked, Figure, SCHEMA_VERSION};
 use tonnage_analysis::diff::Change;
 use tonnage_text::bytes;
 
-use crate::arguments::CheckFormat;
+use crate::commands::check::CheckFormat;
 use crate::commands::diff::{named, row, signed};
 use crate::commands::recording::plain;
 use crate::output::{BAD, GOOD};

@@ -9,25 +9,153 @@ mod render;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_run::changes::Maths;
-use tonnage_run::{Constant, Job, Options};
+use tonnage_run::{Constant, Job, Options, StopAfter};
 
 use crate::Surroundings;
-use crate::arguments::{Allow, FitOptions};
 use crate::commands::recording::Output;
 use crate::commands::run::{job_folder, job_of};
+use crate::options::{JobCommand, SideEffects, parse_stop_after};
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
 use crate::progress;
+
+/// Find what makes a job fit: the largest batch, or changes to the program
+///
+/// Write the numbers that may change into the job's own command: a range
+/// {batch=1..256}, of which the largest that fits is searched, or a list
+/// {seq=1024,2048}, of which each is tried. {batch=8..256+8} goes in steps,
+/// {batch=1..256*2} in powers of two; {batch} repeats the value in another place.
+/// Quote them: a shell would take a list in braces apart.
+///
+/// Every answer is a dry run of the job itself, and so is the next larger
+/// number, which does not fit. The job is started once; the variants are forked
+/// from it, which is checked to give the same recording.
+///
+/// Where nothing fits, changes are made to the program inside its process, such
+/// as gradient checkpointing or another optimizer, without touching a file. What
+/// makes the job fit is listed, by what it adds to each step, with the lines to
+/// write.
+///
+/// Exit code: 0 something fits, 1 nothing does, 2 the script failed otherwise.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fit --gpu rtx4090 train.py
+  tonnage fit --gpu any train.py
+  tonnage fit --gpu rtx4090 --gpus 4 --shard train.py
+  tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}'
+  tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
+  tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
+  tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct FitOptions {
+    /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
+    /// them [default: `gpu` in tonnage.toml, or in pyproject.toml under tool.tonnage].
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TONNAGE_GPU",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) gpu: Vec<String>,
+    /// A file with a GPU and its price on each line: the cheapest comes first.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prices: Option<PathBuf>,
+    /// How many of them the machine has.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) gpus: u8,
+    /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs.
+    #[arg(long)]
+    pub(crate) shard: bool,
+    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
+    pub(crate) margin: Option<u64>,
+    /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
+    #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
+    pub(crate) env: Vec<(String, String)>,
+    /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else the
+    /// one keyword, key, attribute or default of that name. batch_size@42 names a line, config.yaml:batch_size a file of
+    /// Python, YAML or JSON. No file is changed: only what Python reads of it. May be repeated.
+    #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable)]
+    pub(crate) constants: Vec<(String, String)>,
+    /// What changes may do to the mathematics of the program, where nothing fits without one.
+    #[arg(long, value_enum, default_value_t = Allow::Algorithm, value_name = "WHAT")]
+    pub(crate) allow: Allow,
+    /// Print what a proposal changes in the script, as a patch where that is certain; the number is that of the list.
+    #[arg(long, value_name = "N")]
+    pub(crate) show: Option<std::num::NonZeroUsize>,
+    /// End each run early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
+    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
+    pub(crate) stop_after: Option<StopAfter>,
+    /// Keep the recording of the largest that fits in FILE, for `tonnage explain` and `tonnage report`.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Draw what each variant needs, beside what the GPU has, into FILE: a page (.html) or a picture (.svg).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+    /// Overwrite the files.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// How many variants to run at a time [default: one for each processor].
+    #[arg(long, value_name = "N")]
+    pub(crate) jobs: Option<std::num::NonZeroU16>,
+    /// Run even where a real NVIDIA device is present.
+    #[arg(long)]
+    pub(crate) allow_real_gpu: bool,
+    /// Do not show what is being tried.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
+
+/// What changes to the program may do to its mathematics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Allow {
+    /// No change is tried.
+    None,
+    /// Nothing: the same numbers are computed.
+    Nothing,
+    /// The same formula, with another rounding.
+    Rounding,
+    /// Another algorithm, too.
+    Algorithm,
+}
+
+fn parse_variable(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, text)) if !name.is_empty() && !name.contains('{') => {
+            Ok((name.to_owned(), text.to_owned()))
+        }
+        _ => Err("a name and a text, e.g. BATCH={1..64}".to_owned()),
+    }
+}
 
 /// What is shown meanwhile.
 pub(crate) const PROGRESS: &str = "{msg}, {elapsed}";

@@ -4,12 +4,14 @@
 mod page;
 mod watch;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::{Args, Subcommand};
 use tonnage_forecast::Store;
 use tonnage_forecast::admit::Action;
 use tonnage_forecast::fleet::{Report, report};
@@ -17,9 +19,114 @@ use tonnage_forecast::kubernetes::Account;
 use tonnage_forecast::metrics::{self, Exposition, Kind};
 use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
 
+use self::watch::FleetWatch;
+use super::forecast::ForecastStore;
 use super::recording::{Input, Output, named, plain};
-use crate::arguments::{FleetCommand, FleetMetrics, FleetOptions, FleetReport, SlurmOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
+
+/// Forecasts in a cluster
+#[derive(Args, Debug)]
+pub(crate) struct FleetOptions {
+    #[command(subcommand)]
+    pub(crate) what: FleetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FleetCommand {
+    Report(FleetReport),
+    Metrics(FleetMetrics),
+    Watch(FleetWatch),
+    Slurm(SlurmOptions),
+}
+
+impl FleetCommand {
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Report(options) => options.json,
+            Self::Metrics(_) | Self::Watch(_) | Self::Slurm(_) => false,
+        }
+    }
+}
+
+/// Show what a Kubernetes cluster's GPUs are asked for
+///
+/// Reads what kubectl prints of ResourceSlices and ResourceClaims: what is asked
+/// for on each machine and by each team, what lies in pieces that nobody can
+/// use, who waits, and where waiting jobs would have to be pinned so that more
+/// of them start.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet report -
+  tonnage fleet report --store forecasts account.json --html fleet.html")]
+pub(crate) struct FleetReport {
+    /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: ForecastStore,
+    /// Write it as a page, too; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Overwrite the page if it is there.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
+    /// Print the report as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print forecasts, what jobs used and a cluster's account for Prometheus
+///
+/// Text in Prometheus' own format, for a file that node_exporter's textfile
+/// collector reads. On Kubernetes, tonnage-admit serves the forecasts and what
+/// jobs used at /metrics by itself.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fleet metrics --store forecasts > /var/lib/node_exporter/tonnage.prom
+  kubectl get resourceslices,resourceclaims -A -o json | tonnage fleet metrics --store forecasts -")]
+pub(crate) struct FleetMetrics {
+    /// What `kubectl get resourceslices,resourceclaims -A -o json` printed; `-` for standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) store: ForecastStore,
+    /// Send it to an OpenTelemetry collector instead, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
+    /// OTEL_RESOURCE_ATTRIBUTES and their like say [default: to http://localhost:4318].
+    #[arg(long)]
+    pub(crate) otlp: bool,
+}
+
+/// Decide about a job that is handed to Slurm
+///
+/// Called by the hooks of Slurm (cli_filter.lua, job_submit.lua): finds the
+/// commands of the job, looks for their forecasts, and prints what is to be done
+/// as lines name=value.
+///
+/// Exit code: 0 the job may go on, 1 it is refused, 2 it could not be found out.
+#[derive(Args, Debug)]
+pub(crate) struct SlurmOptions {
+    /// The settings of the cluster, a TOML file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) settings: PathBuf,
+    /// The batch script.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) script: Option<PathBuf>,
+    /// How many tasks were asked for.
+    #[arg(long, value_name = "N")]
+    pub(crate) tasks: Option<u32>,
+    /// An option of gres or TRES that the job has, with its name: gres=gpu:2, tres-per-task=gres/shard:42. May be given
+    /// several times.
+    #[arg(long, value_name = "NAME=VALUE", allow_hyphen_values = true)]
+    pub(crate) asked: Vec<String>,
+    /// The folder in which the job starts [default: the current one].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) folder: Option<PathBuf>,
+    /// The command of srun or salloc, or the arguments of the batch script.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
 
 /// Larger files are no batch scripts and no settings.
 const MAX_SCRIPT: u64 = 16 << 20;

@@ -2,9 +2,12 @@
 //! `tonnage fleet watch`: what jobs take while they run, for Prometheus and OpenTelemetry. It runs until it is ended.
 
 use std::fs::File;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tonnage_forecast::Forecast;
 use tonnage_forecast::metrics::Exposition;
@@ -12,8 +15,39 @@ use tonnage_watch::otlp::Otlp;
 use tonnage_watch::server::{Event, Settings, serve};
 
 use super::at_most;
-use crate::arguments::FleetWatch;
 use crate::output::{Answer, Reply, hinted, print_err};
+
+/// Tell Prometheus what jobs take of their GPUs while they run
+///
+/// Reads the files that `tonnage record` and `tonnage run` leave while a job
+/// runs, and serves /metrics until it is ended: what PyTorch holds and has handed
+/// out, the peaks so far, what the device says is in use, out-of-memory errors,
+/// and whether the recording is complete. Jobs come and go; the folder need not
+/// be there yet. It has to run as the user of the jobs, whose files nobody else
+/// can read, and writes nothing.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage fleet watch
+  tonnage fleet watch /run/tonnage --listen 0.0.0.0:9778 --forecast train.json")]
+pub(crate) struct FleetWatch {
+    /// The folder that jobs are given with --live [default: the temporary folder].
+    #[arg(value_name = "DIR", env = "TONNAGE_LIVE")]
+    pub(crate) folder: Option<PathBuf>,
+    /// Where to listen.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9778")]
+    pub(crate) listen: SocketAddr,
+    /// A forecast, whose upper bound is told beside what its job takes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) forecast: Option<PathBuf>,
+    /// How many seconds a job is told of after its end: longer than between two questions of Prometheus.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) keep: u64,
+    /// Also send it to an OpenTelemetry collector, by OTLP over HTTP, as the variables OTEL_EXPORTER_OTLP_ENDPOINT,
+    /// OTEL_METRIC_EXPORT_INTERVAL and their like say [default: to http://localhost:4318 every 60 seconds].
+    #[arg(long)]
+    pub(crate) otlp: bool,
+}
 
 /// Larger files are no forecasts.
 const MAX_FORECAST: u64 = 1 << 20;

@@ -24,6 +24,7 @@ use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig,
@@ -34,8 +35,25 @@ use rmcp::{ErrorData, RoleServer, ServerHandler, ServiceExt as _};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::arguments::McpOptions;
 use crate::output::{Answer, Form, Reply, hinted, print_err};
+
+/// Answer a coding assistant, by the Model Context Protocol
+///
+/// A server on standard input and output with the tools run, fit, check,
+/// explain, replay and gpus, each of which is the command of that name. An
+/// assistant starts it by itself, as its configuration says. The tools run, fit
+/// and check execute the user's program, on this machine, without a GPU.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage mcp
+  tonnage mcp --directory ~/project
+  claude mcp add tonnage -- tonnage mcp")]
+pub(crate) struct McpOptions {
+    /// The folder of the calls that name none [default: the one it is started in].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) directory: Option<PathBuf>,
+}
 
 /// How long jobs have to end once the assistant is gone: as long as one takes that ignores everything but a kill.
 const FAREWELL: Duration = Duration::from_secs(25);

@@ -7,11 +7,13 @@ mod svg;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use clap::Args;
 use signal_hook::consts::SIGINT;
 use tonnage_analysis::plan::{
     GraphFacts, GroupReport, PlanError, Report, Wanted, csv, onnx, plan, problems,
@@ -19,7 +21,6 @@ use tonnage_analysis::plan::{
 use tonnage_import::{Format, detect};
 use tonnage_plan::{Options, Progress, Switches};
 
-use crate::arguments::PlanOptions;
 use crate::commands::recording::{
     Input, Output, Recording, explained, named, plain, tell_of_the_whole, unreadable_trace,
 };
@@ -27,6 +28,91 @@ use crate::output::{
     Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural, print_err,
 };
 use crate::progress;
+
+/// Place buffers with known lifetimes at the lowest peak, or within a capacity
+///
+/// Reads planning problems (CSV with id, lower, upper and size, as minimalloc
+/// has them), ONNX models with known shapes, and recordings: the blocks of each
+/// process, device and pool are then a problem of their own. Gives offsets, the peak, a lower bound,
+/// and whether the plan is proved optimal. Every plan is checked before it is
+/// shown.
+///
+/// Exit code: 0 there is a plan, 1 none that fits in the capacity was found.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage plan buffers.csv --capacity 1MiB -o offsets.csv
+  tonnage plan train.tonnage --step --svg step.svg
+  tonnage plan model.onnx --dim batch=8 --alignment 64
+  tonnage plan train.tonnage --deadline 60 --json > plan.json
+  tonnage plan train.tonnage --for-runtime -o train.plan")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub(crate) struct PlanOptions {
+    /// The planning problem, the ONNX model, or the recording; `-` is standard input.
+    #[arg(value_name = "INPUT")]
+    pub(crate) file: PathBuf,
+    /// Memory that must suffice, e.g. 1MiB [default: as little as possible].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) capacity: Option<u64>,
+    /// Time limit in seconds; the best plan found so far is returned.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = parse_seconds)]
+    pub(crate) deadline: f64,
+    /// Threads that search [default: one for each core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) threads: Option<u8>,
+    /// The same seed gives the same plan, unless the time limit is reached.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Offsets are multiples of this [default: 512 for recordings, 1 for planning problems].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) alignment: Option<u64>,
+    /// Leave buffers where the offset column of the problem says; the others go around them.
+    #[arg(long)]
+    pub(crate) keep_offsets: bool,
+    /// Plan one step of a recording: the fullest that the program marked, else what repeats in it.
+    #[arg(long)]
+    pub(crate) step: bool,
+    /// Write a plan that tonnage's own allocator follows, with the places of the first step and of those that repeat.
+    #[arg(long, conflicts_with_all = ["capacity", "alignment", "keep_offsets", "step", "dim", "svg"])]
+    pub(crate) for_runtime: bool,
+    /// The value of a dimension that an ONNX model has only a name for; may be repeated.
+    #[arg(long, value_name = "NAME=N", value_parser = parse_dimension)]
+    pub(crate) dim: Vec<(String, u64)>,
+    /// Where to write the offsets, as CSV, or the plan for the allocator; `-` is stdout.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Where to write a picture of the packing.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+    /// Overwrite outputs that are there.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Show no progress.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Print the plan as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Reads a dimension with its value.
+fn parse_dimension(text: &str) -> Result<(String, u64), String> {
+    let parts = text.rsplit_once('=');
+    let named = parts.and_then(|(name, value)| Some((name.trim(), value.trim().parse().ok()?)));
+    match named {
+        Some((name, value)) if !name.is_empty() && value > 0 => Ok((name.to_owned(), value)),
+        _ => Err("expected a name and a number, such as batch=8".to_owned()),
+    }
+}
+
+/// Reads a time that can be waited for.
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 1e6 => Ok(seconds),
+        _ => Err("expected seconds, such as 2.5".to_owned()),
+    }
+}
 
 /// Buffers of a conflict that are named; the rest is counted.
 const MAX_NAMED: usize = 8;

@@ -7,9 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use tonnage_analysis::replay::{RuntimePlan, RuntimePlanError};
 
-use crate::arguments::{PlanOptions, Target};
+use crate::commands::plan::PlanOptions;
 use crate::commands::recording::{Output, explained, named};
 use crate::commands::replay::{load, more_tracks};
+use crate::options::Target;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, bytes, count, hinted, plural};
 
 pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {

@@ -12,9 +12,11 @@ mod text;
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tonnage_analysis::explain::{Explanation, codes};
 use tonnage_analysis::holdings::{self, Category, Holdings, HoldingsError, Recording as Held};
@@ -24,13 +26,84 @@ use tonnage_report::{
 };
 
 use self::panes::Panes;
-use crate::arguments::{Compare, OpenPage, ReportOptions};
 use crate::commands::explain::explain_with_gpus;
 use crate::commands::recording::{
     Output, Recording, derived, explained, unreadable_trace, without,
 };
 use crate::commands::replay::more_tracks;
 use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, print_err};
+
+/// Write a report of a recording: one HTML page that needs no network
+///
+/// The page shows bytes over time by category, the address space over time,
+/// who holds the memory at any moment, and what other allocators would have
+/// held; every picture has its table. It keeps no source text, no environment
+/// and no full paths. Reads everything `tonnage info` reads.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage report train.tonnage
+  tonnage report snapshot.pickle -o oom.html --force
+  tonnage report train.tonnage --text")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "switches that do not depend on each other"
+)]
+pub(crate) struct ReportOptions {
+    /// The recording; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Where to write; `-` is stdout [default: the file's name, with .html].
+    #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) force: bool,
+    /// Draw in the terminal instead, as far as text can.
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// The process to show, by its number in the recording [default: the one that failed or used most].
+    #[arg(long, value_name = "N")]
+    pub(crate) process: Option<u32>,
+    /// The device to show, by its number.
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<i32>,
+    /// Maximum size of the data embedded in the page.
+    #[arg(long, value_name = "SIZE", default_value = "10MiB", value_parser = crate::output::parse_bytes)]
+    pub(crate) max_data: u64,
+    /// Keep the folders of files, which may name people and machines.
+    #[arg(long)]
+    pub(crate) full_paths: bool,
+    /// When to replay the recording under other allocators, and to plan it.
+    #[arg(long, alias = "race", value_enum, default_value_t = Compare::Auto, value_name = "WHEN")]
+    pub(crate) compare_allocators: Compare,
+    /// Whether to open the page in a browser.
+    #[arg(long, value_enum, default_value_t = OpenPage::No, value_name = "WHETHER", conflicts_with = "text")]
+    pub(crate) open: OpenPage,
+    /// Print what was written, or with --text the figures, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OpenPage {
+    /// With the desktop's browser.
+    Yes,
+    /// Only write it.
+    No,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Compare {
+    /// If the recording has no more than 4 million rows; the plan, no more than 1 million blocks.
+    Auto,
+    /// However long it takes.
+    #[value(alias = "yes")]
+    Always,
+    /// Not at all.
+    #[value(alias = "no")]
+    Never,
+}
 
 /// Rows that are replayed without being asked: a report is to be there in half a minute.
 const REPLAYED_ROWS: u32 = 4_000_000;

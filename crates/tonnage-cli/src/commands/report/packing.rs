@@ -8,8 +8,9 @@ use tonnage_analysis::holdings::Holdings;
 use tonnage_analysis::plan::{Packing, PackingError, packing};
 use tonnage_report::Planned;
 
-use crate::arguments::{Compare, ReportOptions};
 use crate::commands::recording::Recording;
+use crate::commands::report::Compare;
+use crate::commands::report::ReportOptions;
 use crate::output::{bytes, count, plural};
 
 /// How long planning may take without being asked for.

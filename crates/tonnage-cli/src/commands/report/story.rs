@@ -20,9 +20,10 @@ use tonnage_report::{
 
 use super::panes::{Panes, Source};
 use crate::PRODUCER;
-use crate::arguments::{Compare, ReportOptions};
 use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
+use crate::commands::report::Compare;
+use crate::commands::report::ReportOptions;
 use crate::output::{bytes, count, plural, ranks_named};
 use crate::progress;
 

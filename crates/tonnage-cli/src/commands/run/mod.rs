@@ -15,6 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_gpus::Catalogue;
@@ -25,12 +26,200 @@ use tonnage_run::{
 };
 
 use crate::Surroundings;
-use crate::arguments::{AddressOrder, Assumption, Ranks, RunOptions, Values};
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
+use crate::options::{JobCommand, RecordingFile, SideEffects, parse_stop_after};
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
 
 pub(crate) use self::screen::Screen;
+
+/// Dry-run a PyTorch script on a GPU that is not there
+///
+/// Runs the command with a stand-in for the CUDA libraries that accounts for
+/// every byte and runs no kernel, so PyTorch's own allocator shows what the
+/// script does to the memory of the chosen GPU. Small values are computed on
+/// the CPU, so that flags, counts and sizes are those of a GPU; the verdict
+/// names what the script read and nobody computed.
+///
+/// A job that runs out of memory is run once more on a GPU without a limit, so
+/// that the verdict can say how much it needs. It ends with the job, or when
+/// the peak has not grown for a while.
+///
+/// A job fits if it leaves a margin free: the most that CUDA was seen to take on
+/// real GPUs beyond the bytes that a dry run counts. Less headroom than that is
+/// an uncertain answer.
+///
+/// Exit code: 0 it fits, 1 it does not fit or that is uncertain, 2 the script failed otherwise.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  tonnage run --gpu rtx4090 train.py
+  tonnage run --gpu a100-80gb python train.py --batch-size 8
+  tonnage run --gpu h100 --gpus 2 torchrun --nproc-per-node 2 train.py
+  tonnage run --gpu h100 --world-size 512 --ranks 0,511 torchrun --nproc-per-node 8 train.py
+  tonnage run --gpu rtx4090 --capacity 20GiB --json -- python -m my.training > verdict.json")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
+pub(crate) struct RunOptions {
+    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
+    /// tool.tonnage].
+    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    pub(crate) gpu: Option<String>,
+    /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
+    #[arg(long, value_name = "N", value_parser = parse_gpus)]
+    pub(crate) gpus: Option<u8>,
+    /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as torchrun
+    /// would start it. A torchrun in front of the command is taken off.
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+    )]
+    pub(crate) world_size: Option<u32>,
+    /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 tells; without
+    /// a pipeline the first and the last [default: 0].
+    #[arg(long, value_name = "LIST", value_parser = parse_ranks)]
+    pub(crate) ranks: Option<Ranks>,
+    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Memory that the context of a process takes, instead of the catalogue's.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) context: Option<u64>,
+    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
+    pub(crate) margin: Option<u64>,
+    /// In which order the driver hands out addresses: it decides ties between free blocks.
+    #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
+    pub(crate) address_order: AddressOrder,
+    #[command(flatten)]
+    pub(crate) file: RecordingFile,
+    /// Do not run a job that ran out of memory again to find out how much it needs.
+    #[arg(long)]
+    pub(crate) stop_at_oom: bool,
+    /// Whether small values are computed, so that what the script reads back is true.
+    #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN")]
+    pub(crate) values: Values,
+    /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that nobody computed, the
+    /// mask selects that part of its elements [default: mask=100%, the most there can be]. lag=1024: each stream of the
+    /// GPU is up to so many launches behind the host, and memory that another stream uses is free again only then
+    /// [default: lag=0].
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = parse_assumption)]
+    pub(crate) assume: Vec<Assumption>,
+    /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain NAME`
+    /// says what a change does.
+    #[arg(long = "change", value_name = "NAME")]
+    pub(crate) changes: Vec<String>,
+    /// End the job early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
+    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
+    pub(crate) stop_after: Option<StopAfter>,
+    /// Print the verdict as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no live figures.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+    /// Run even where a real NVIDIA device is present.
+    #[arg(long, alias = "even-with-gpu")]
+    pub(crate) allow_real_gpu: bool,
+    #[command(flatten)]
+    pub(crate) effects: SideEffects,
+    /// Copy the files that the job writes to DIR, a new directory. Without it they are discarded.
+    #[arg(long, value_name = "DIR", conflicts_with = "side_effects")]
+    pub(crate) keep_files: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) job: JobCommand,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Values {
+    /// Small operators are computed on the CPU beside the simulated GPU.
+    On,
+    /// Nothing is computed: what was not copied to the device reads as zero.
+    Off,
+}
+
+/// Ranks as they are typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ranks {
+    /// These.
+    These(Vec<u32>),
+    /// Those that can differ.
+    Auto,
+}
+
+/// GPUs of a machine.
+fn parse_gpus(text: &str) -> Result<u8, String> {
+    match text.parse::<u8>() {
+        Ok(gpus @ 1..=16) => Ok(gpus),
+        _ => Err(
+            "a machine has 1 to 16 GPUs; --world-size runs ranks of a job on several machines"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Reads `0,7` or `0-3,511` or `auto`.
+fn parse_ranks(text: &str) -> Result<Ranks, String> {
+    const MOST: usize = 4096;
+    if text == "auto" {
+        return Ok(Ranks::Auto);
+    }
+    let mut ranks = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>();
+        match (number(first), number(last)) {
+            (Ok(first), Ok(last)) if first <= last && (last - first) < MOST as u32 => {
+                ranks.extend(first..=last);
+            }
+            _ => return Err("write ranks with commas, for example 0,7 or 0-3, or auto".to_owned()),
+        }
+        if ranks.len() > MOST {
+            return Err(format!("at most {MOST} ranks can be named"));
+        }
+    }
+    Ok(Ranks::These(ranks))
+}
+
+/// The value that a dry run assumes where it cannot know one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Assumption {
+    /// The part of an unknown mask, in percent, that is true.
+    Mask(u8),
+    /// How many launches a stream is behind the host.
+    Lag(u64),
+}
+
+/// Reads `mask=30%` or `lag=1024`.
+fn parse_assumption(text: &str) -> Result<Assumption, String> {
+    let mask = |part: &str| {
+        let percent = part.strip_suffix('%')?.trim().parse().ok()?;
+        (percent <= 100).then_some(Assumption::Mask(percent))
+    };
+    let assumed = match text.split_once('=') {
+        Some(("mask", part)) => mask(part),
+        Some(("lag", launches)) => launches.trim().parse().ok().map(Assumption::Lag),
+        _ => None,
+    };
+    assumed.ok_or_else(|| {
+        "write mask= and a percentage from 0 to 100, for example mask=30%, or lag= and a number of launches, for \
+         example lag=1024"
+            .to_owned()
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AddressOrder {
+    /// Downwards in chunks of 32 MiB, as seen on an H100 under Linux.
+    Descending,
+    /// Upwards and packed, as seen under WSL.
+    Ascending,
+}
 
 /// GPUs of a machine of a large job, unless something else is said.
 const USUAL_GPUS: u8 = 8;
@@ -353,7 +542,15 @@ fn next_free(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: RunOptions,
+    }
 
     #[test]
     fn a_world_that_the_launcher_excludes_is_refused() {
@@ -383,12 +580,8 @@ mod tests {
     fn several_machines_of_a_launcher_are_the_world() {
         let size = |words: &str, nodes, ranks_per_node| {
             let words = words.split(' ').filter(|word| !word.is_empty());
-            let line = ["tonnage", "run"].into_iter().chain(words);
-            let line = line.chain(["--", "train.py"]);
-            let arguments = <crate::arguments::Arguments as clap::Parser>::parse_from(line);
-            let crate::arguments::Command::Run(options) = arguments.command else {
-                unreachable!("a run was parsed");
-            };
+            let line = ["run"].into_iter().chain(words);
+            let options = Line::parse_from(line.chain(["--", "train.py"])).options;
             let launched = Launched {
                 nodes,
                 ranks_per_node,
@@ -408,11 +601,7 @@ mod tests {
     #[test]
     fn the_recording_is_named_after_the_script() {
         let name = |words: &[&str]| {
-            let line = ["tonnage", "run", "--"].iter().chain(words);
-            let arguments = <crate::arguments::Arguments as clap::Parser>::parse_from(line);
-            let crate::arguments::Command::Run(options) = arguments.command else {
-                unreachable!("a run was parsed");
-            };
+            let options = Line::parse_from(["run", "--"].iter().chain(words)).options;
             output_file(
                 options.file.output.as_deref(),
                 options.file.force,

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Options that several commands share.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use tonnage_run::StopAfter;
+
+// The groups below have no documentation comment: clap would take it for the text of the command.
+#[derive(Args, Debug)]
+pub(crate) struct RecordingFile {
+    /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite FILE.
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Where the files of the job are while it runs, for `tonnage fleet watch` [default: the temporary folder].
+    #[arg(long, value_name = "DIR", env = "TONNAGE_LIVE")]
+    pub(crate) live: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct JobCommand {
+    /// The command to run, with its arguments: all words from the first that is no option, or after `--`. A Python
+    /// script may stand for itself.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Side effects that a dry run may have.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct SideEffects {
+    /// Let the job change files and upload data as a real run does. By default, a dry run does neither.
+    #[arg(long)]
+    pub(crate) side_effects: bool,
+    /// Let the job change PATH and all below it; its other writes are discarded. May be repeated.
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "TONNAGE_PASS_THROUGH",
+        value_delimiter = ':'
+    )]
+    pub(crate) pass_through: Vec<PathBuf>,
+}
+
+impl SideEffects {
+    /// Puts them into the options of a dry run.
+    pub(crate) fn apply(&self, options: &mut tonnage_run::Options) {
+        options.side_effects = self.side_effects;
+        options.pass_through.clone_from(&self.pass_through);
+    }
+}
+
+/// On which device a recording is replayed.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Target {
+    /// Replay on this GPU; `tonnage gpus` lists them [default: the recorded one].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+    /// Memory of the GPU, instead of the recorded or the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Memory that the context takes, instead of the recorded or the catalogue's.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    pub(crate) context: Option<u64>,
+    /// The release of PyTorch whose rules apply, e.g. 2.11 [default: the recorded one].
+    #[arg(long, value_name = "VERSION", value_parser = parse_torch)]
+    pub(crate) torch: Option<u16>,
+}
+
+/// Reads `2.11` or `2.11.0` as 11.
+fn parse_torch(text: &str) -> Result<u16, String> {
+    let minor = text
+        .strip_prefix("2.")
+        .and_then(|rest| rest.split('.').next());
+    let minor = minor.and_then(|minor| minor.parse().ok());
+    minor
+        .filter(|minor| *minor >= 1)
+        .ok_or_else(|| "expected a release such as 2.11".to_owned())
+}
+
+/// `3steps`, `90s`, `5min`.
+pub(crate) fn parse_stop_after(text: &str) -> Result<StopAfter, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number = number.parse::<u64>().ok().filter(|number| *number > 0);
+    match (number, unit.trim()) {
+        (Some(steps), "step" | "steps") => Ok(StopAfter::Steps(steps)),
+        (Some(seconds), "s" | "sec" | "seconds") => Ok(StopAfter::Seconds(seconds)),
+        (Some(minutes), "min" | "minutes") => Ok(StopAfter::Seconds(minutes.saturating_mul(60))),
+        _ => Err("write a number of steps or a time: 3steps, 90s, 5min".to_owned()),
+    }
+}
