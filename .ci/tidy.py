@@ -40,7 +40,7 @@ HOOK = "crates/tonnage-run/src/hook/tonnage_hook/torch/"
 PLACES = {
     "a finding": (
         r"\bLAST_RESULT\b|\bmod last_result\b",
-        (f"{EXPLAIN}codes.rs", f"{EXPLAIN}last_result.rs", f"{EXPLAIN}mod.rs"),
+        (f"{EXPLAIN}last_result.rs", f"{EXPLAIN}mod.rs"),
     ),
     "a command": (
         r"\bDoctorOptions\b|\bcommands::doctor\b|\bmod doctor\b",

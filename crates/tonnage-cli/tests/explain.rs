@@ -144,7 +144,7 @@ fn as_json() {
 fn the_pages_of_the_findings() {
     let folder = folder();
     let mut text = String::new();
-    for code in tonnage_analysis::explain::codes::ALL {
+    for code in tonnage_analysis::explain::codes::ALL.iter() {
         text += &tonnage(folder.path(), &format!("explain {}", code.code));
         text.push('\n');
     }

@@ -12,7 +12,7 @@ pub(crate) fn page() -> String {
          never changes its\nmeaning and is never used again. 1xx says why a request failed, 2xx what makes a peak.\n\n",
         crate::MADE
     );
-    for code in codes::ALL {
+    for code in codes::ALL.iter() {
         let _ = writeln!(
             text,
             "- [{0}](#{1}): {2}",
@@ -21,7 +21,7 @@ pub(crate) fn page() -> String {
             code.title
         );
     }
-    for code in codes::ALL {
+    for code in codes::ALL.iter() {
         let page = ["Recognised by:", "What helps:"]
             .into_iter()
             .fold(code.page.to_owned(), |page, part| {

@@ -9,8 +9,8 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, LARGE_SHARE, Live, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, unchanged, until};
-use super::{Finding, Found, graphs, repeats};
-use crate::holdings::{Category, HeldBy, Known, Phase, Place, Sort};
+use super::{Found, graphs, repeats};
+use crate::holdings::{Category, HeldBy, Phase, Place, Sort};
 
 /// So many families of modules are named.
 const NAMES: usize = 4;
@@ -82,25 +82,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         );
     }
     fixes.extend(checkpoint);
-    let finding = Finding {
-        code: ACTIVATIONS,
-        headline: Some(headline),
-        sentence,
-        bytes: sum,
-        place,
-        known: if case.track.phases_told {
-            Known::Exact
-        } else {
-            Known::Inferred
-        },
-        held_by: waiting.and_then(|(_, held)| held.cloned()),
-    };
-    Some(Found {
-        finding,
-        fixes,
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: false,
-    })
+    let found = Found::exact(ACTIVATIONS, sum, headline, sentence)
+        .inferred_unless(case.track.phases_told)
+        .with_place(place)
+        .with_holder(waiting.and_then(|(_, held)| held));
+    Some(found.with_fixes(fixes).with_claims_of(&blocks))
 }
 
 /// Whether the program made it after a pass and has it in a container, as batches that are loaded ahead: no backward pass

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, LARGE_SHARE, Live, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
 use crate::holdings::{Category, Holding, Known, Phase};
 
 /// Attention scores.
@@ -69,21 +69,10 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     });
-    let finding = Finding {
-        code: ATTENTION,
-        headline: Some(headline),
-        sentence,
-        bytes: sum,
-        place,
-        known,
-        held_by: None,
-    };
-    Some(Found {
-        finding,
-        fixes: fix.into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: false,
-    })
+    let found = Found::exact(ATTENTION, sum, headline, sentence)
+        .inferred_unless(known == Known::Exact)
+        .with_place(place);
+    Some(found.with_fixes(fix).with_claims_of(&blocks))
 }
 
 /// Scores in either precision, and the masks of dropout.

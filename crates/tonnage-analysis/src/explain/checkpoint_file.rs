@@ -3,11 +3,11 @@
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
-use crate::holdings::{Known, Phase};
+use crate::holdings::Phase;
 
 /// Saving or loading.
 pub const CHECKPOINT_FILE: Code = code(
@@ -47,18 +47,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     });
-    Some(Found {
-        claims: blocks.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: CHECKPOINT_FILE,
-            headline: Some(format!("{} of a checkpoint at {line}", bytes(sum))),
-            sentence,
-            bytes: sum,
-            place,
-            known: Known::Exact,
-            held_by: None,
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: false,
-    })
+    let headline = format!("{} of a checkpoint at {line}", bytes(sum));
+    Some(
+        Found::exact(CHECKPOINT_FILE, sum, headline, sentence)
+            .with_place(place)
+            .with_fixes(fix)
+            .with_claims_of(&blocks),
+    )
 }

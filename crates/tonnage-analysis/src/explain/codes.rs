@@ -2,31 +2,16 @@
 //! The findings by their codes, each with the page that `tonnage explain CODE` shows.
 //!
 //! A code never changes its meaning and is never used again. 1xx says why a
-//! request failed, and who else is there; 2xx what makes a peak. Each stands beside the code that looks
-//! for it; here is only the list.
+//! request failed, and who else is there; 2xx what makes a peak. Each stands beside the code that looks for it;
+//! `findings!` lists them.
+
+use std::sync::LazyLock;
 
 use serde::Serialize;
 
-pub use super::activations::ACTIVATIONS;
-pub use super::attention::ATTENTION;
-pub use super::checkpoint_file::CHECKPOINT_FILE;
-pub use super::class::{FRAGMENTED, LIMIT, SHORT, STRANDED};
-pub use super::graphs::GRAPHS;
-pub use super::growth::{EVALUATION, LEAK};
-pub use super::imbalance::IMBALANCE;
-pub use super::kv_cache::KV_CACHE;
-pub use super::last_result::LAST_RESULT;
-pub use super::logits::LOSS_SPIKE;
-pub use super::long_sample::LONG_SAMPLE;
-pub use super::models::{SECOND_MODEL, TWO_COPIES, WEIGHTS};
-pub use super::no_grad::NO_GRAD;
-pub use super::optimizer::{CHECKPOINTING, OPTIMIZER_STEP};
-pub use super::outside::OUTSIDE;
-pub use super::pipeline::OUTPUTS;
-pub use super::recomputed::RECOMPUTED;
-pub use super::spike::SPIKE;
-pub use super::state_copy::STATE_COPY;
-pub use super::untrained::UNTRAINED;
+use super::listed;
+
+pub use super::listed::*;
 
 /// One kind of finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -47,35 +32,11 @@ pub(super) const fn code(code: &'static str, title: &'static str, page: &'static
 }
 
 /// Every code, in order.
-pub const ALL: &[Code] = &[
-    SHORT,
-    FRAGMENTED,
-    STRANDED,
-    LIMIT,
-    OUTSIDE,
-    IMBALANCE,
-    LEAK,
-    LONG_SAMPLE,
-    LOSS_SPIKE,
-    OPTIMIZER_STEP,
-    EVALUATION,
-    CHECKPOINT_FILE,
-    KV_CACHE,
-    SPIKE,
-    TWO_COPIES,
-    CHECKPOINTING,
-    GRAPHS,
-    NO_GRAD,
-    ACTIVATIONS,
-    ATTENTION,
-    SECOND_MODEL,
-    STATE_COPY,
-    WEIGHTS,
-    OUTPUTS,
-    UNTRAINED,
-    RECOMPUTED,
-    LAST_RESULT,
-];
+pub static ALL: LazyLock<Vec<Code>> = LazyLock::new(|| {
+    let mut codes = listed::CODES.to_vec();
+    codes.sort_by_key(|code| code.code);
+    codes
+});
 
 /// The code with this name.
 ///

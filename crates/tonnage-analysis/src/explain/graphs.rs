@@ -13,8 +13,8 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
-use super::{Finding, Found, failed_otherwise, pipeline};
-use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place, Sort};
+use super::{Found, failed_otherwise, pipeline};
+use crate::holdings::{Category, HeldBy, Holding, Phase, Place, Sort};
 
 /// Graphs that are kept.
 pub const GRAPHS: Code = code(
@@ -165,27 +165,14 @@ fn found(
     if unsure {
         sentence += "; no backward pass was seen yet that might use them";
     }
-    let finding = Finding {
-        code: GRAPHS,
-        headline: Some(headline),
-        sentence,
-        bytes: sum,
-        place: place.clone(),
-        known: if held.is_some() {
-            Known::Exact
-        } else {
-            Known::Inferred
-        },
-        held_by: held.cloned(),
-    };
-    Found {
-        fixes: fix(case, kept, held, place.as_ref(), unsure)
-            .into_iter()
-            .collect(),
-        finding,
-        claims: kept.iter().map(|live| live.index).collect(),
-        mistake: true,
-    }
+    let found = Found::exact(GRAPHS, sum, headline, sentence)
+        .inferred_unless(held.is_some())
+        .with_place(place.clone())
+        .with_holder(held);
+    found
+        .with_fixes(fix(case, kept, held, place.as_ref(), unsure))
+        .with_claims_of(kept)
+        .into_mistake()
 }
 
 fn fix(

@@ -17,7 +17,7 @@ use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
 use super::{Finding, Found};
-use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Sort, changes};
+use crate::holdings::{Category, HeldBy, Holding, Phase, Sort, changes};
 
 /// Memory that grows.
 pub const LEAK: Code = code(
@@ -282,29 +282,15 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
     } else if let Some(rate) = bytes_per_pass(growing) {
         let _ = write!(sentence, ", {} with every pass", bytes(rate));
     }
-    let finding = Finding {
-        code,
-        headline: Some(headline),
-        sentence,
-        bytes: sum,
-        place,
-        known: if largest.held.is_some() {
-            Known::Exact
-        } else {
-            Known::Inferred
-        },
-        held_by: largest.held.cloned(),
-    };
-    let fixes = fix(case, growing, &finding, replaced).into_iter().collect();
-    Found {
-        finding,
-        fixes,
-        claims: growing
-            .iter()
-            .flat_map(|pile| pile.blocks.clone())
-            .collect(),
-        mistake: true,
-    }
+    let found = Found::exact(code, sum, headline, sentence)
+        .inferred_unless(largest.held.is_some())
+        .with_place(place)
+        .with_holder(largest.held);
+    let fix = fix(case, growing, &found.finding, replaced);
+    found
+        .with_fixes(fix)
+        .with_claims(growing.iter().flat_map(|pile| pile.blocks.clone()))
+        .into_mistake()
 }
 
 /// The sizes of what `torch.stack` or `torch.cat` make of all that a line has piled up.

@@ -3,11 +3,11 @@
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, LARGE_SHARE, Live, at, counted, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
-use crate::holdings::{Category, Holding, Known};
+use crate::holdings::{Category, Holding};
 
 /// The KV cache.
 pub const KV_CACHE: Code = code(
@@ -50,18 +50,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     });
-    Some(Found {
-        claims: blocks.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: KV_CACHE,
-            headline: Some(format!("{} of keys and values{by}", bytes(sum))),
-            sentence,
-            bytes: sum,
-            place,
-            known: Known::Inferred,
-            held_by: held.cloned(),
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: false,
-    })
+    let headline = format!("{} of keys and values{by}", bytes(sum));
+    Some(
+        Found::inferred(KV_CACHE, sum, headline, sentence)
+            .with_place(place)
+            .with_holder(held)
+            .with_fixes(fix)
+            .with_claims_of(&blocks),
+    )
 }

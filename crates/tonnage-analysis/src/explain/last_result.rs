@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, HashSet};
 use tonnage_recording::{StackId, TextId};
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Bound, Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, unchanged, until};
 use super::graphs::is_used_later;
-use super::{Finding, Found};
-use crate::holdings::{HeldBy, Holding, Known, LastResult, Phase};
+use crate::holdings::{HeldBy, Holding, LastResult, Phase};
 
 /// What the round before left.
 pub const LAST_RESULT: Code = code(
@@ -54,20 +54,14 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     );
     let read = at(Some(&result.read_at));
     let sentence = format!("{headline} (assigned at {line}); nothing reads it after {read}");
-    Some(Found {
-        fixes: deleted(case, &blocks, result).into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: LAST_RESULT,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place: held.place.clone(),
-            known: Known::Exact,
-            held_by: Some(held.clone()),
-        },
-        mistake: true,
-    })
+    Some(
+        Found::exact(LAST_RESULT, sum, headline, sentence)
+            .with_place(held.place.clone())
+            .with_holder(Some(held))
+            .with_fixes(deleted(case, &blocks, result))
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
 }
 
 /// The variable that keeps a block which was made in a round before.

@@ -3,10 +3,10 @@
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, Live, SHARE, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
 use crate::holdings::{Category, Holding, Known, Phase};
 
 /// Logits and loss.
@@ -87,15 +87,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         at(place.as_ref()),
         bytes(largest),
     );
-    let finding = Finding {
-        code: LOSS_SPIKE,
-        headline: Some(headline),
-        sentence,
-        bytes: sum,
-        place: place.clone(),
-        known: Known::Inferred,
-        held_by: None,
-    };
+    let found = Found::inferred(LOSS_SPIKE, sum, headline, sentence).with_place(place.clone());
     // It is done already.
     let chunked = blocks
         .iter()
@@ -121,10 +113,5 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             }
         })
     });
-    Some(Found {
-        finding,
-        fixes: fix.flatten().into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: false,
-    })
+    Some(found.with_fixes(fix.flatten()).with_claims_of(&blocks))
 }

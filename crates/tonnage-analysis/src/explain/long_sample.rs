@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, PASSES, SHARE, at, is_kept, pass_of};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, peak_before, promise};
-use super::{Finding, Found};
-use crate::holdings::{Category, Holding, Holdings, Known, Phase};
+use crate::holdings::{Category, Holding, Holdings, Phase};
 
 /// One large sample or batch.
 pub const LONG_SAMPLE: Code = code(
@@ -124,15 +124,8 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         others.len(),
         at(Some(&place)),
     );
-    let finding = Finding {
-        code: LONG_SAMPLE,
-        headline: Some(headline),
-        sentence,
-        bytes: more,
-        place: Some(place.clone()),
-        known: Known::Inferred,
-        held_by: None,
-    };
+    let found =
+        Found::inferred(LONG_SAMPLE, more, headline, sentence).with_place(Some(place.clone()));
     let most_of_others = |passes: Vec<(u64, u64)>| {
         let others = passes.into_iter().enumerate();
         let others = others.filter(|(index, _)| *index != here);
@@ -157,10 +150,5 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         // No replay of the other passes alone: only a sum that is too large is certain.
         fix.leave_open();
     }
-    Some(Found {
-        finding,
-        fixes: fix.into_iter().collect(),
-        claims: Vec::new(),
-        mistake: true,
-    })
+    Some(found.with_fixes(fix).into_mistake())
 }

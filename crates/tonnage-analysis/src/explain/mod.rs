@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Why does it need what it needs, and what would help?
 //!
-//! * `codes` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
-//!   would help: `growth`, `trainer`, `graphs`, `no_grad`, `activations`, `attention`, `logits`, `long_sample`,
-//!   `optimizer`, `untrained`, `models`, `state_copy`, `kv_cache`, `checkpoint_file`, `last_result`,
-//!   `recomputed`, `spike`;
+//! * `findings!` lists the findings; each has a file of its own with its code, its page, how it is recognised and what
+//!   would help;
 //! * `class` says why a request failed, with `outside` for what others hold; `imbalance` compares the ranks of a job;
 //! * `case` is what they look at: one process on one device, at one moment;
 //! * `need` is what the whole job needs, where it was run on a device without a limit;
@@ -64,6 +62,47 @@ use crate::holdings::{
 };
 use crate::replay::Job;
 use crate::unknown;
+
+/// A search for one cause of a moment.
+type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
+
+/// Lists each finding once: its file, its codes and its searches for causes.
+macro_rules! findings {
+    ($($file:ident { $($code:ident),* $(; $($search:ident),+)? })+) => {
+        mod listed {
+            $($(pub use super::$file::$code;)*)+
+
+            pub(super) const CODES: &[super::Code] = &[$($($code,)*)+];
+        }
+
+        const SEARCHES: &[Search] = &[$($($($file::$search,)+)?)+];
+    };
+}
+
+// In the order of the searches: a search does not look at blocks that one before it has explained.
+findings! {
+    class { FRAGMENTED, LIMIT, SHORT, STRANDED }
+    outside { OUTSIDE }
+    imbalance { IMBALANCE }
+    untrained { UNTRAINED; find }
+    no_grad { NO_GRAD; find }
+    pipeline { OUTPUTS; find }
+    graphs { GRAPHS; find }
+    checkpoint_file { CHECKPOINT_FILE; find }
+    state_copy { STATE_COPY; gathered, find }
+    trainer { ; find }
+    growth { EVALUATION, LEAK; find }
+    last_result { LAST_RESULT; find }
+    models { SECOND_MODEL, TWO_COPIES, WEIGHTS; two_copies, second_model }
+    kv_cache { KV_CACHE; find }
+    long_sample { LONG_SAMPLE; find }
+    logits { LOSS_SPIKE; find }
+    attention { ATTENTION; find }
+    optimizer { CHECKPOINTING, OPTIMIZER_STEP; find, checkpointing }
+    activations { ACTIVATIONS; find }
+    recomputed { RECOMPUTED; find }
+    spike { SPIKE; find }
+}
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
 pub const SCHEMA_VERSION: u32 = 3;
@@ -229,6 +268,65 @@ struct Found {
     claims: Vec<u32>,
     /// Whether it is something that the program need not do, which ranks before what it must.
     mistake: bool,
+}
+
+impl Found {
+    /// A finding that rests on what torch and Python recorded.
+    fn exact(code: Code, bytes: u64, headline: String, sentence: String) -> Self {
+        Self {
+            finding: Finding {
+                code,
+                headline: Some(headline),
+                sentence,
+                bytes,
+                place: None,
+                known: Known::Exact,
+                held_by: None,
+            },
+            fixes: Vec::new(),
+            claims: Vec::new(),
+            mistake: false,
+        }
+    }
+
+    /// A finding that rests on patterns of lifetimes.
+    fn inferred(code: Code, bytes: u64, headline: String, sentence: String) -> Self {
+        Self::exact(code, bytes, headline, sentence).inferred_unless(false)
+    }
+
+    fn inferred_unless(mut self, exact: bool) -> Self {
+        self.finding.known = if exact { Known::Exact } else { Known::Inferred };
+        self
+    }
+
+    fn with_place(mut self, place: Option<Place>) -> Self {
+        self.finding.place = place;
+        self
+    }
+
+    fn with_holder(mut self, holder: Option<&HeldBy>) -> Self {
+        self.finding.held_by = holder.cloned();
+        self
+    }
+
+    fn with_fixes(mut self, fixes: impl IntoIterator<Item = Fix>) -> Self {
+        self.fixes = fixes.into_iter().collect();
+        self
+    }
+
+    fn with_claims(mut self, blocks: impl IntoIterator<Item = u32>) -> Self {
+        self.claims = blocks.into_iter().collect();
+        self
+    }
+
+    fn with_claims_of(self, blocks: &[case::Live<'_>]) -> Self {
+        self.with_claims(blocks.iter().map(|live| live.index))
+    }
+
+    fn into_mistake(mut self) -> Self {
+        self.mistake = true;
+        self
+    }
 }
 
 /// The largest sum of blocks in another phase than that of the peak.
@@ -572,33 +670,8 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 
 /// Everything that makes the moment, the cause first.
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
-    type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
-    // What a search explains, those behind it do not look at again.
-    let searches: [Search; 21] = [
-        untrained::find,
-        no_grad::find,
-        pipeline::find,
-        graphs::find,
-        checkpoint_file::find,
-        state_copy::gathered,
-        state_copy::find,
-        trainer::find,
-        growth::find,
-        last_result::find,
-        models::two_copies,
-        models::second_model,
-        kv_cache::find,
-        long_sample::find,
-        logits::find,
-        attention::find,
-        optimizer::find,
-        optimizer::checkpointing,
-        activations::find,
-        recomputed::find,
-        spike::find,
-    ];
     let mut causes: Vec<Found> = Vec::new();
-    for search in searches {
+    for search in SEARCHES {
         if let Some(found) = search(case) {
             case.claim(found.claims.iter().copied());
             causes.push(found);

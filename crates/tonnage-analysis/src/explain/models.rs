@@ -14,7 +14,7 @@ use tonnage_text::bytes;
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged, without};
-use super::{Finding, Found, case};
+use super::{Found, case};
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Sort};
 
 /// An old copy.
@@ -110,24 +110,15 @@ pub(super) fn two_copies(case: &Case<'_>) -> Option<Found> {
     );
     let proposal = Proposal::new(TWO_COPIES.code, advice, "of the old copy");
     let fix = without(case, proposal, &gone);
-    Some(Found {
-        finding: Finding {
-            code: TWO_COPIES,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place,
-            known: if case.asked() {
-                Known::Exact
-            } else {
-                Known::Inferred
-            },
-            held_by: held.cloned(),
-        },
-        fixes: fix.into_iter().collect(),
-        claims: gone.into_iter().collect(),
-        mistake: true,
-    })
+    Some(
+        Found::exact(TWO_COPIES, sum, headline, sentence)
+            .inferred_unless(case.asked())
+            .with_place(place)
+            .with_holder(held)
+            .with_fixes(fix)
+            .with_claims(gone)
+            .into_mistake(),
+    )
 }
 
 /// A model that nothing trains, beside one that is trained.
@@ -183,20 +174,13 @@ pub(super) fn second_model(case: &Case<'_>) -> Option<Found> {
     } else {
         None
     };
-    Some(Found {
-        finding: Finding {
-            code: SECOND_MODEL,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place: held.place.clone(),
-            known: Known::Exact,
-            held_by: Some(held.clone()),
-        },
-        fixes: fix.into_iter().collect(),
-        claims: gone.into_iter().collect(),
-        mistake: false,
-    })
+    Some(
+        Found::exact(SECOND_MODEL, sum, headline, sentence)
+            .with_place(held.place.clone())
+            .with_holder(Some(held))
+            .with_fixes(fix)
+            .with_claims(gone),
+    )
 }
 
 pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
@@ -245,18 +229,12 @@ pub(super) fn weights(case: &Case<'_>) -> Option<Found> {
         None
     };
     let exact = blocks.iter().all(|live| live.block.known == Known::Exact);
-    Some(Found {
-        finding: Finding {
-            code: WEIGHTS,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place,
-            known: if exact { Known::Exact } else { Known::Inferred },
-            held_by: held.cloned(),
-        },
-        fixes: fix.into_iter().collect(),
-        claims: of.into_iter().collect(),
-        mistake: false,
-    })
+    Some(
+        Found::exact(WEIGHTS, sum, headline, sentence)
+            .inferred_unless(exact)
+            .with_place(place)
+            .with_holder(held)
+            .with_fixes(fix)
+            .with_claims(of),
+    )
 }

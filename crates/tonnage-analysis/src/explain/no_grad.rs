@@ -6,8 +6,8 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, Live, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, unchanged, until};
-use super::{Finding, Found, graphs, repeats};
-use crate::holdings::{HeldBy, Holding, Known, Phase, Sort};
+use super::{Found, graphs, repeats};
+use crate::holdings::{HeldBy, Holding, Phase, Sort};
 
 /// Evaluation with graphs.
 pub const NO_GRAD: Code = code(
@@ -42,19 +42,14 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "the call at {line} keeps {} for a backward pass that never comes",
         bytes(sum)
     );
-    let finding = Finding {
-        code: NO_GRAD,
-        sentence: if told {
-            format!("{headline}: the model is in evaluation mode, with gradients on")
-        } else {
-            headline.clone()
-        },
-        headline: Some(headline),
-        bytes: sum,
-        place,
-        known: if told { Known::Exact } else { Known::Inferred },
-        held_by: None,
+    let sentence = if told {
+        format!("{headline}: the model is in evaluation mode, with gradients on")
+    } else {
+        headline.clone()
     };
+    let found = Found::exact(NO_GRAD, sum, headline, sentence)
+        .inferred_unless(told)
+        .with_place(place);
     // With no backward pass after it, what a pass keeps need not look like activations.
     let units = repeats::find_among(case, |block| is_kept_in_evaluation(case, block));
     let advice = format!("evaluate under `with torch.no_grad():` at {line}");
@@ -72,12 +67,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         let lifetimes = units.and_then(|units| units.without_graph(index, block));
         lifetimes.unwrap_or_else(|| until(block, case.next_pass(block.born)))
     });
-    Some(Found {
-        finding,
-        fixes: fix.into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: true,
-    })
+    Some(found.with_fixes(fix).with_claims_of(&blocks).into_mistake())
 }
 
 /// Whether the program keeps a result itself, in a container, or the traceback of an exception does: without gradients

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use tonnage_recording::StackId;
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, SHARE, at, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
-use super::{Finding, Found};
-use crate::holdings::{Category, Holding, Known, Phase};
+use crate::holdings::{Category, Holding, Phase};
 
 /// The optimizer.
 pub const OPTIMIZER_STEP: Code = code(
@@ -78,15 +78,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     } else {
         format!("{} of state", bytes(state))
     };
-    let finding = Finding {
-        code: OPTIMIZER_STEP,
-        headline: Some(headline),
-        sentence,
-        bytes: bytes_here,
-        place,
-        known: Known::Exact,
-        held_by: None,
-    };
+    let found = Found::exact(OPTIMIZER_STEP, bytes_here, headline, sentence).with_place(place);
     let advice = format!("make the optimizer with `fused=True` (its step is at {line})");
     let proposal = Proposal::new(
         OPTIMIZER_STEP.code,
@@ -101,12 +93,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         }
     });
     let claims = case.alive().filter(|live| of(&live.block));
-    Some(Found {
-        claims: claims.map(|live| live.index).collect(),
-        finding,
-        fixes: fix.into_iter().collect(),
-        mistake: false,
-    })
+    Some(
+        found
+            .with_fixes(fix)
+            .with_claims(claims.map(|live| live.index)),
+    )
 }
 
 /// Whether an implementation of torch's own optimizers made the block that its fused one does not make.
@@ -144,19 +135,8 @@ pub(super) fn checkpointing(case: &Case<'_>) -> Option<Found> {
         "activations are recomputed (from {}) and {alive} alive here: the peak is the optimizer's step",
         at(place.as_ref()),
     );
-    Some(Found {
-        finding: Finding {
-            code: CHECKPOINTING,
-            headline: None,
-            sentence,
-            // Ranked just behind the step itself, which is the cause.
-            bytes: temporary / 2,
-            place,
-            known: Known::Exact,
-            held_by: None,
-        },
-        fixes: Vec::new(),
-        claims: Vec::new(),
-        mistake: false,
-    })
+    // Ranked just behind the step itself, which is the cause.
+    let mut found = Found::exact(CHECKPOINTING, temporary / 2, String::new(), sentence);
+    found.finding.headline = None;
+    Some(found.with_place(place))
 }

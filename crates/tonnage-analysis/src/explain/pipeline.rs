@@ -10,11 +10,11 @@ use std::fmt::Write as _;
 use tonnage_recording::StackId;
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, Live, SHARE, at, counted};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged, until};
-use super::{Finding, Found};
-use crate::holdings::{Holding, Known};
+use crate::holdings::Holding;
 
 /// Outputs of a pipeline.
 pub const OUTPUTS: Code = code(
@@ -139,22 +139,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         let end = over.get(&case.pass_of(block.born)).copied();
         until(block, end.unwrap_or_else(|| case.pass_end(block.born)))
     });
-    Some(Found {
-        claims: outputs
-            .iter()
-            .chain(&parts)
-            .map(|live| live.index)
-            .collect(),
-        finding: Finding {
-            code: OUTPUTS,
-            headline: Some(format!("{} of outputs of all micro-batches", bytes(both))),
-            sentence,
-            bytes: both,
-            place,
-            known: Known::Exact,
-            held_by: outputs.first().and_then(|live| live.held.cloned()),
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: true,
-    })
+    let headline = format!("{} of outputs of all micro-batches", bytes(both));
+    Some(
+        Found::exact(OUTPUTS, both, headline, sentence)
+            .with_place(place)
+            .with_holder(outputs.first().and_then(|live| live.held))
+            .with_fixes(fix)
+            .with_claims(outputs.iter().chain(&parts).map(|live| live.index))
+            .into_mistake(),
+    )
 }

@@ -7,8 +7,8 @@ use super::activations::names;
 use super::case::{Bound, Case, LARGE_SHARE, Live, at, counted, is_kept};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded};
-use super::{Finding, Found, repeats};
-use crate::holdings::{Holding, Known, Phase, Place, is_users};
+use super::{Found, repeats};
+use crate::holdings::{Holding, Phase, Place, is_users};
 
 /// Layers of one checkpoint.
 pub const RECOMPUTED: Code = code(
@@ -78,20 +78,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "the `checkpoint` at {line} covers {layers} {which}: the backward pass has {} of them at once{rest}",
         bytes(sum)
     );
-    Some(Found {
-        fixes: each(case, &units, &line).into_iter().collect(),
-        finding: Finding {
-            code: RECOMPUTED,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place,
-            known: Known::Exact,
-            held_by: None,
-        },
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: false,
-    })
+    Some(
+        Found::exact(RECOMPUTED, sum, headline, sentence)
+            .with_place(place)
+            .with_fixes(each(case, &units, &line))
+            .with_claims_of(&blocks),
+    )
 }
 
 /// The user's line that calls `checkpoint`: the second call, in the backward pass, does not come from it.

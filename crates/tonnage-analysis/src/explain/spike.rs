@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use tonnage_text::bytes;
-use tonnage_text::shortened;
 
+use super::Found;
 use super::case::{Case, LARGE_SHARE, Live, at};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::logits::LOSSES;
-use super::{Finding, Found};
-use crate::holdings::{Category, Holding, Known, Phase, Place, is_users, pattern};
+use crate::holdings::{Category, Holding, Phase, Place, is_users, pattern, shortened};
 
 /// One operation.
 pub const SPIKE: Code = code(
@@ -103,18 +102,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     });
-    Some(Found {
-        claims: here.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: SPIKE,
-            headline: Some(format!("{} of temporary memory at {line}", bytes(sum))),
-            sentence,
-            bytes: sum,
-            place: Some(place.clone()),
-            known: Known::Inferred,
-            held_by: None,
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: false,
-    })
+    let headline = format!("{} of temporary memory at {line}", bytes(sum));
+    Some(
+        Found::inferred(SPIKE, sum, headline, sentence)
+            .with_place(Some(place.clone()))
+            .with_fixes(fix)
+            .with_claims_of(&here),
+    )
 }

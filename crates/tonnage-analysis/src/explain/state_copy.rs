@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Bound, Case, Live, SHARE, at, counted, is_kept, is_kept_by, listed};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, computed, sized, unchanged, until};
-use super::{Finding, Found};
 use crate::holdings::{Category, HeldBy, Holding, Known, Phase, Place};
 
 /// A copy of the state.
@@ -108,20 +108,14 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             unchanged(block)
         }
     });
-    Some(Found {
-        claims: copies.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: STATE_COPY,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place: made,
-            known: Known::Inferred,
-            held_by: held.cloned(),
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: true,
-    })
+    Some(
+        Found::inferred(STATE_COPY, sum, headline, sentence)
+            .with_place(made)
+            .with_holder(held)
+            .with_fixes(fix)
+            .with_claims_of(&copies)
+            .into_mistake(),
+    )
 }
 
 /// Files of torch that gather the state of a sharded model.
@@ -173,18 +167,11 @@ pub(super) fn gathered(case: &Case<'_>) -> Option<Found> {
             until(block, case.next_birth(index, block))
         }
     });
-    Some(Found {
-        claims: blocks.iter().map(|live| live.index).collect(),
-        finding: Finding {
-            code: STATE_COPY,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place,
-            known: Known::Inferred,
-            held_by: None,
-        },
-        fixes: fix.into_iter().collect(),
-        mistake: true,
-    })
+    Some(
+        Found::inferred(STATE_COPY, sum, headline, sentence)
+            .with_place(place)
+            .with_fixes(fix)
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
 }

@@ -5,11 +5,10 @@ use std::collections::HashSet;
 
 use tonnage_text::bytes;
 
+use super::Found;
 use super::case::{Case, Live, SHARE, at, is_kept};
 use super::fixes::{Proposal, without};
 use super::growth::EVALUATION;
-use super::{Finding, Found};
-use crate::holdings::Known;
 
 /// The file in which the predictions are joined, and the function that joins those of one batch to the others.
 const FILE: &str = "transformers/trainer_pt_utils.py";
@@ -40,20 +39,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let advice = "have them moved to the host after each batch: `TrainingArguments(eval_accumulation_steps=1)`";
     let mut proposal = Proposal::new(EVALUATION.code, advice.to_owned(), "of joined predictions");
     proposal.paste = Some("eval_accumulation_steps=1".to_owned());
-    Some(Found {
-        finding: Finding {
-            code: EVALUATION,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place,
-            known: Known::Exact,
-            held_by: None,
-        },
-        fixes: without(case, proposal, &joined).into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: true,
-    })
+    Some(
+        Found::exact(EVALUATION, sum, headline, sentence)
+            .with_place(place)
+            .with_fixes(without(case, proposal, &joined))
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
 }
 
 fn is_joined(case: &Case<'_>, stack: Option<tonnage_recording::StackId>) -> bool {

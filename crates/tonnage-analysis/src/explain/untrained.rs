@@ -10,7 +10,7 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, Live, SHARE, at, is_kept, listed, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Lifetimes, Proposal, bounded, sized, unchanged, until};
-use super::{Finding, Found, repeats};
+use super::{Found, repeats};
 use crate::holdings::{Category, HeldBy, Holding, Known, ModelState, Phase, Place, Sort};
 
 /// Graphs for gradients that no optimizer uses.
@@ -65,20 +65,13 @@ fn of_passes(case: &Case<'_>) -> Option<Found> {
         let units = units.as_ref();
         without_graph(case, units, bound, index, block)
     });
-    Some(Found {
-        finding: Finding {
-            code: UNTRAINED,
-            sentence: headline.clone(),
-            headline: Some(headline),
-            bytes: sum,
-            place,
-            known: Known::Exact,
-            held_by: None,
-        },
-        fixes: fix.into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: true,
-    })
+    Some(
+        Found::exact(UNTRAINED, sum, headline.clone(), headline)
+            .with_place(place)
+            .with_fixes(fix)
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
 }
 
 /// Gradients of parameters that no optimizer has, of a model that gradients have to go through.
@@ -131,20 +124,14 @@ fn of_parameters(case: &Case<'_>) -> Option<Found> {
         );
         fix
     });
-    Some(Found {
-        finding: Finding {
-            code: UNTRAINED,
-            headline: Some(headline),
-            sentence,
-            bytes: sum,
-            place: held.place.clone(),
-            known: Known::Exact,
-            held_by: Some(held.clone()),
-        },
-        fixes: fix.into_iter().collect(),
-        claims: blocks.iter().map(|live| live.index).collect(),
-        mistake: true,
-    })
+    Some(
+        Found::exact(UNTRAINED, sum, headline, sentence)
+            .with_place(held.place.clone())
+            .with_holder(Some(held))
+            .with_fixes(fix)
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
 }
 
 /// A model, and the user's line that calls it.
