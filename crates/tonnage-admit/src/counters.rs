@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tonnage_forecast::metrics::{Exposition, Kind};
+use tonnage_http::metrics::{Exposition, Kind};
 
 use crate::answer::Answer;
 

@@ -6,8 +6,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use tonnage_forecast::metrics::{self, Exposition};
+use tonnage_forecast::metrics;
 use tonnage_forecast::{Forecast, JobKey, Store, StoreError};
+use tonnage_http::metrics::Exposition;
 
 use crate::job::Job;
 

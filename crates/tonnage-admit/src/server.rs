@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tonnage_forecast::admit::Asked;
-use tonnage_forecast::metrics::{Exposition, Kind};
 use tonnage_forecast::{Forecast, Store, StoreError};
-use tonnage_http::{Limits, METRICS_TYPE};
+use tonnage_http::Limits;
+use tonnage_http::metrics::{Exposition, Kind, METRICS_TYPE};
 
 use crate::answer::{Answer, Known, Settings, answer};
 use crate::claim;

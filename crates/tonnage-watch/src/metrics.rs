@@ -7,7 +7,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tonnage_forecast::Forecast;
-use tonnage_forecast::metrics::{Exposition, Kind, Number};
+use tonnage_http::metrics::{Exposition, Kind, Number};
 
 use crate::seen::{Device, Job, Process, Seen};
 

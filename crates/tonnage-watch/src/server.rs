@@ -16,8 +16,8 @@ use axum::http::header;
 use axum::routing::get;
 use axum_server::Handle;
 use tonnage_forecast::Forecast;
-use tonnage_forecast::metrics::Exposition;
-use tonnage_http::{Limits, METRICS_TYPE};
+use tonnage_http::Limits;
+use tonnage_http::metrics::{Exposition, METRICS_TYPE};
 
 use crate::metrics::of_jobs;
 use crate::otlp::{Otlp, OtlpError, Pushes};

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonnage_capture::ledger::{self, DeviceWord, ProcessWord, SharedWord};
 use tonnage_capture::log::{Record, Start, encode};
-use tonnage_forecast::metrics::Exposition;
+use tonnage_http::metrics::Exposition;
 use tonnage_watch::metrics::of_jobs;
 use tonnage_watch::seen::{Job, Source};
 use tonnage_watch::{Folder, Seen};

@@ -5,7 +5,7 @@
 //! takes it. By hand: a dozen fields of eight messages need no generated code. Names are those of Prometheus, units are said
 //! beside them.
 
-use tonnage_forecast::metrics::{Exposition, Kind, Labels, Metric, Number, Sample, Value};
+use tonnage_http::metrics::{Exposition, Kind, Labels, Metric, Number, Sample, Value};
 
 /// Who sends.
 const SCOPE: &str = "tonnage";

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use hyper::Uri;
 use thiserror::Error;
-use tonnage_forecast::metrics::{Exposition, Kind};
+use tonnage_http::metrics::{Exposition, Kind};
 
 pub use encode::request;
 

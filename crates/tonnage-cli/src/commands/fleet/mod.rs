@@ -16,8 +16,9 @@ use tonnage_forecast::Store;
 use tonnage_forecast::admit::Action;
 use tonnage_forecast::fleet::{Report, report};
 use tonnage_forecast::kubernetes::Account;
-use tonnage_forecast::metrics::{self, Exposition, Kind};
+use tonnage_forecast::metrics;
 use tonnage_forecast::slurm::{Settings, Submission, allocator_settings, submission};
+use tonnage_http::metrics::{Exposition, Kind};
 
 use self::watch::FleetWatch;
 use super::forecast::ForecastStore;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tonnage_forecast::Forecast;
-use tonnage_forecast::metrics::Exposition;
+use tonnage_http::metrics::Exposition;
 use tonnage_watch::otlp::Otlp;
 use tonnage_watch::server::{Event, Settings, serve};
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! Limits of a server.
+//!
+//! Requests are few and small; a connection that does not go on can hurt such a server. So a connection has a limit on
+//! the time until its headers are there and one on the time in which nothing moves in either direction, and the number
+//! of connections has a limit.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum_server::Server;
+use axum_server::accept::Accept;
+use hyper_util::rt::TokioTimer;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+
+/// What a connection is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Until the headers of a request are there, also of the next one on the same connection.
+    pub headers: Duration,
+    /// In which nothing is read or written.
+    pub silence: Duration,
+    /// Connections at a time; who comes then is turned away.
+    pub connections: usize,
+}
+
+/// Holds a server to limits.
+pub fn limited<A>(
+    server: Server<SocketAddr, A>,
+    limits: Limits,
+) -> Server<SocketAddr, LimitedAcceptor<A>> {
+    let connections = Arc::new(Semaphore::new(limits.connections));
+    let mut server = server
+        .map(|inner| LimitedAcceptor {
+            inner,
+            connections,
+            silence: limits.silence,
+        })
+        // One version: which of two is spoken would be waited for without a limit.
+        .http1_only();
+    // Who opens a connection and says nothing is not waited for.
+    server
+        .http_builder()
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.headers);
+    server
+}
+
+/// Accepts so many connections, each of which ends when nothing moves.
+#[derive(Clone, Debug)]
+pub struct LimitedAcceptor<A> {
+    inner: A,
+    connections: Arc<Semaphore>,
+    silence: Duration,
+}
+
+impl<I, S, A> Accept<I, S> for LimitedAcceptor<A>
+where
+    A: Accept<I, S> + Clone + Send + 'static,
+    A::Future: Send,
+    I: Send + 'static,
+    S: Send + 'static,
+{
+    type Stream = LimitedStream<A::Stream>;
+    type Service = A::Service;
+    type Future =
+        Pin<Box<dyn Future<Output = io::Result<(Self::Stream, Self::Service)>> + Send + 'static>>;
+
+    fn accept(&self, stream: I, service: S) -> Self::Future {
+        let Self {
+            inner,
+            connections,
+            silence,
+        } = self.clone();
+        Box::pin(async move {
+            let permit = Arc::clone(&connections)
+                .try_acquire_owned()
+                .map_err(io::Error::other)?;
+            // A TLS connection may be silent before it is one.
+            let accepted = tokio::time::timeout(silence, inner.accept(stream, service)).await;
+            let (inner, service) = accepted.map_err(io::Error::other)??;
+            let stream = LimitedStream {
+                inner,
+                silence,
+                until: Box::pin(tokio::time::sleep(silence)),
+                _permit: permit,
+            };
+            Ok((stream, service))
+        })
+    }
+}
+
+/// A connection that fails after some time in which nothing was read or written.
+#[derive(Debug)]
+pub struct LimitedStream<T> {
+    inner: T,
+    silence: Duration,
+    until: Pin<Box<Sleep>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<T: Unpin> LimitedStream<T> {
+    fn limit<R>(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: impl FnOnce(Pin<&mut T>, &mut Context<'_>) -> Poll<io::Result<R>>,
+    ) -> Poll<io::Result<R>> {
+        let polled = poll(Pin::new(&mut self.inner), context);
+        if polled.is_ready() {
+            let until = Instant::now() + self.silence;
+            self.until.as_mut().reset(until);
+            return polled;
+        }
+        // The timer wakes whoever asked last; that may be the reader or the writer, which are one task.
+        match self.until.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for LimitedStream<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.limit(context, |inner, context| inner.poll_read(context, buffer))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for LimitedStream<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.limit(context, |inner, context| inner.poll_write(context, bytes))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.limit(context, AsyncWrite::poll_shutdown)
+    }
+}
