@@ -6,9 +6,8 @@
 
 use std::io;
 
+use tonnage_plan::csv::PlannerError;
 use tonnage_recording::WriteError;
-
-use crate::planner::PlannerError;
 
 /// Why an import stopped.
 #[derive(Debug, thiserror::Error)]

@@ -60,7 +60,7 @@ pub fn detect(first: &[u8]) -> Option<Format> {
     if rmm::is_header(first) {
         return Some(Format::RmmCsv);
     }
-    if planner::is_header(first) {
+    if tonnage_plan::csv::is_header(first) {
         return Some(Format::PlannerCsv);
     }
     match encoding(first)? {

@@ -36,6 +36,8 @@
 
 mod bound;
 mod check;
+#[cfg(feature = "csv")]
+pub mod csv;
 mod dive;
 mod exact;
 mod family;

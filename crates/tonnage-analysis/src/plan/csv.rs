@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Planning problems as CSV, with everything that minimalloc's format says about a buffer.
 //!
-//! The reader is that of tonnage-import. Here the buffers become a [`Problem`], with their alignments and gaps, which
+//! The reader is that of tonnage-plan. Here the buffers become a [`Problem`], with their alignments and gaps, which
 //! a recording has no place for. An offset is where someone placed a buffer; it binds only where the caller says so.
 
 use std::io::Read;
 
-use tonnage_import::planner::{PlannerError, ProblemReader, Row};
+use tonnage_plan::csv::{PlannerError, ProblemReader, Row};
 use tonnage_plan::{Buffer, Problem};
 use tonnage_recording::StackTable;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The reader of planning problems as CSV: one buffer per line, columns found by name.
+//! Planning problems as CSV: one buffer per line, columns found by name.
 //!
 //! The format is minimalloc's and that of the collections around it. Columns may come in any order: `id` (or
 //! `buffer`, `buffer_id`), `lower` (or `start`, `begin`), `upper` or `end`, `size`, and optionally `alignment`, `gaps`
@@ -95,7 +95,7 @@ impl Columns {
 /// A planning problem, row by row.
 ///
 /// ```
-/// use tonnage_import::planner::{PlannerError, ProblemReader};
+/// use tonnage_plan::csv::{PlannerError, ProblemReader};
 ///
 /// let csv = "id,lower,upper,size,gaps\nweights,0,9,4096,\nhidden,1,4,512,2-3\n";
 /// let mut reader = ProblemReader::new(csv.as_bytes())?;
@@ -238,7 +238,7 @@ impl<'a> Row<'a> {
 }
 
 /// Whether a file starts as a planning problem.
-pub(crate) fn is_header(first: &[u8]) -> bool {
+pub fn is_header(first: &[u8]) -> bool {
     let line = first.split(|byte| *byte == b'\n').next();
     let mut records = Records::new(line.unwrap_or_default());
     records

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Memory planning problems as recordings.
 //!
-//! [`ProblemReader`] is the reader of their CSV, for everyone who wants the buffers. [`import`] makes a recording of
-//! them: a buffer becomes an `alloc` at the start of its lifetime and a free at the end; frees come first among events
+//! [`import`] makes a recording of the buffers that [`ProblemReader`] reads: a buffer becomes an `alloc` at the start of its lifetime and a free at the end; frees come first among events
 //! of one moment, so that a buffer may take the place of one that ends there. Addresses are the given offsets; buffers
 //! without one lie side by side, so that an address names one buffer. A recording has no place for alignments and
 //! gaps.
 
-mod reader;
-
 use std::io::{Read, Write};
 
+use tonnage_plan::csv::ProblemReader;
 use tonnage_recording::{Event, Kind, TextId, Writer};
 
 use crate::ImportError;
-
-pub(crate) use reader::is_header;
-pub use reader::{PlannerError, ProblemReader, Row};
 
 /// Buffers of one problem; the largest published has two million.
 const MAX_BUFFERS: usize = 1 << 24;
