@@ -21,7 +21,8 @@ use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tonnage_recording::account::{self, Refusal, Rounding};
+pub use tonnage_recording::account::Breakdown;
+use tonnage_recording::account::{Refusal, Rounding};
 use tonnage_recording::{
     Account, DeviceAccount, Event, Frame, Kind, ReadError, Reader, StackId, StackTable, meta,
 };
@@ -79,40 +80,6 @@ pub struct Holder {
     pub place: Option<Place>,
     /// The innermost line, where it is another.
     pub inside: Option<Place>,
-}
-
-/// What is on a device at one moment. The parts make up `used`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Breakdown {
-    /// Bytes of blocks PyTorch handed out.
-    pub allocated: u64,
-    /// Bytes PyTorch holds from the driver without having handed them out.
-    pub cached: u64,
-    /// Bytes of the context.
-    pub context: u64,
-    /// Bytes obtained from the driver by others than PyTorch's allocator.
-    pub other: u64,
-    /// The sum: what the device charges to this process.
-    pub used: u64,
-    /// Bytes of managed memory, which moves between host and device: no part of the sum.
-    pub managed: u64,
-    /// Bytes the device charges to other processes of the run: no part of the sum.
-    pub other_processes: u64,
-}
-
-impl From<account::Breakdown> for Breakdown {
-    fn from(breakdown: account::Breakdown) -> Self {
-        Self {
-            allocated: breakdown.allocated,
-            cached: breakdown.cached,
-            context: breakdown.context,
-            other: breakdown.other,
-            used: breakdown.used,
-            managed: breakdown.managed,
-            other_processes: breakdown.other_processes,
-        }
-    }
 }
 
 /// A moment of a recording.
@@ -788,7 +755,7 @@ impl<R: Read> Rows<R> {
                 rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
                 device,
                 peak: moment(shown.row, shown.time, self.first_time),
-                at_peak: shown.breakdown.into(),
+                at_peak: shown.breakdown,
                 peak_allocated: peak_allocated.max(kept(facts::peak_allocated(device))),
                 peak_reserved: peak_reserved.max(kept(facts::peak_reserved(device))),
                 // Blocks lie in segments: less reserved than handed out means that segments were not seen.

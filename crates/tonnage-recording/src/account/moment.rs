@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What is on a device at one moment, and the moments that an account remembers.
 
+use serde::Serialize;
+
 use crate::{StackId, TextId};
 
-/// What one process has on one device at one moment.
-///
-/// `allocated`, `cached`, `context` and `other` make up `used`. Managed memory is no part of it, because it moves
-/// between host and device and no device is charged for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
+/// What is on a device at one moment. The parts make up `used`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Breakdown {
     /// Bytes of blocks PyTorch handed out.
     pub allocated: u64,
-    /// Bytes PyTorch has from the driver and has not handed out.
+    /// Bytes PyTorch holds from the driver without having handed them out.
     pub cached: u64,
     /// Bytes of the context.
     pub context: u64,
-    /// Bytes others than PyTorch's allocator have from the driver.
+    /// Bytes obtained from the driver by others than PyTorch's allocator.
     pub other: u64,
-    /// Bytes of managed memory.
-    pub managed: u64,
-    /// Bytes the device charges to this process.
+    /// The sum: what the device charges to this process.
     pub used: u64,
-    /// Bytes the device charges to other processes, as far as the recording says.
+    /// Bytes of managed memory, which moves between host and device: no part of the sum.
+    pub managed: u64,
+    /// Bytes the device charges to other processes of the run: no part of the sum.
     pub other_processes: u64,
 }
 
