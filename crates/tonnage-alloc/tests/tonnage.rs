@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use tonnage_alloc::tonnage::{
-    Allocator, Event, EventKind, Observer, Place, Plan, Range, SearchStep, Settings, Statistics,
+    Allocator, AllocatorPlan, Event, EventKind, Observer, PlannedBlock, Range, SearchStep,
+    Settings, Statistics,
 };
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{
@@ -25,7 +26,7 @@ fn allocator(settings: Settings) -> Observed {
     Allocator::observed(device, settings, None, Books::default())
 }
 
-fn planned_allocator(plan: &Plan) -> Observed {
+fn planned_allocator(plan: &AllocatorPlan) -> Observed {
     let device = SimDevice::new(SimConfig::with_total(TOTAL));
     Allocator::observed(device, Settings::default(), Some(plan), Books::default())
 }
@@ -125,7 +126,7 @@ enum Step {
 const PLANNED: [u64; 6] = [512, 40_448, MIB, 2 * MIB, 5 * MIB + 512, 18 * MIB];
 
 /// Places at random, most of which cannot be granted together.
-fn plans() -> impl Strategy<Value = Plan> {
+fn plans() -> impl Strategy<Value = AllocatorPlan> {
     let size = prop::sample::select(PLANNED.as_slice());
     let places = (
         size,
@@ -133,12 +134,12 @@ fn plans() -> impl Strategy<Value = Plan> {
         prop::option::weighted(0.9, 0..(70 * MIB / 512)),
     );
     let places = places.prop_map(|(size, lane, offset)| match offset {
-        Some(offset) => Place::new(size, lane, offset * 512),
-        None => Place::anywhere(size, lane),
+        Some(offset) => PlannedBlock::new(size, lane, offset * 512),
+        None => PlannedBlock::anywhere(size, lane),
     });
     let part = prop::collection::vec(places, 0..40);
     let steps = prop::collection::vec(part.clone(), 0..4);
-    (part, steps).prop_map(|(once, steps)| Plan::new(once, steps).unwrap())
+    (part, steps).prop_map(|(once, steps)| AllocatorPlan::new(once, steps).unwrap())
 }
 
 /// Steps whose requests may be planned ones.
@@ -567,12 +568,12 @@ fn pages_are_taken_from_below_the_window_in_the_same_block() {
 }
 
 /// A program of one weight, and steps whose output lives until the next step overwrites it.
-fn planned() -> Plan {
-    let weight = Place::new(4 * MIB, 0, 0);
-    let scratch = Place::new(6 * MIB, 0, 4 * MIB);
-    let output = |offset| Place::new(2 * MIB, 0, offset * MIB);
+fn planned() -> AllocatorPlan {
+    let weight = PlannedBlock::new(4 * MIB, 0, 0);
+    let scratch = PlannedBlock::new(6 * MIB, 0, 4 * MIB);
+    let output = |offset| PlannedBlock::new(2 * MIB, 0, offset * MIB);
     let once = vec![weight, output(12), scratch];
-    Plan::new(
+    AllocatorPlan::new(
         once,
         vec![vec![output(10), scratch], vec![output(12), scratch]],
     )
@@ -626,7 +627,7 @@ fn one_request_more_does_not_shift_the_others() {
 
 #[test]
 fn a_plan_for_another_device_is_not_followed() {
-    let plan = Plan::new(vec![Place::new(MIB, 0, 1 << 40)], Vec::new()).unwrap();
+    let plan = AllocatorPlan::new(vec![PlannedBlock::new(MIB, 0, 1 << 40)], Vec::new()).unwrap();
     let mut allocator = planned_allocator(&plan);
     assert!(allocator.alloc(ask(MIB)).is_ok());
     assert_eq!(allocator.statistics().plan.unwrap().occupied, 1);

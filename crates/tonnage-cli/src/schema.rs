@@ -58,7 +58,10 @@ pub fn schemas() -> Vec<Described> {
             "tonnage forecast learn --json --job ID FILE",
         ),
         of::<tonnage_forecast::fleet::Report>("fleet-report", "tonnage fleet report --json FILE"),
-        of::<tonnage_forecast::ledger::Ledger>("forecast-ledger", "tonnage forecast ledger --json"),
+        of::<tonnage_forecast::ledger::PastRuns>(
+            "forecast-ledger",
+            "tonnage forecast ledger --json",
+        ),
         of::<commands::report::Figures<'_>>("report", "tonnage report --json FILE"),
     ]
 }

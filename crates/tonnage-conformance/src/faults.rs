@@ -3,7 +3,7 @@
 //! turn: what was begun is undone, nothing is lost, and the same request then
 //! succeeds.
 
-use tonnage_alloc::tonnage::{Allocator, Plan, Settings, Statistics};
+use tonnage_alloc::tonnage::{Allocator, AllocatorPlan, Settings, Statistics};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{DeviceAddr, DeviceError, Policy, PolicyError, Request, StreamId, Tag};
 
@@ -33,7 +33,7 @@ struct Program<D: TestDevice> {
 }
 
 impl<D: TestDevice> Program<D> {
-    fn new(device: D, settings: Settings, plan: Option<&Plan>) -> Self {
+    fn new(device: D, settings: Settings, plan: Option<&AllocatorPlan>) -> Self {
         let device = Checked::new(device);
         Self {
             allocator: match plan {
@@ -232,7 +232,7 @@ pub fn every_call_fails<D: TestDevice>(
 pub fn every_call_fails_with<D: TestDevice>(
     make: impl Fn() -> D,
     settings: &Settings,
-    plan: Option<&Plan>,
+    plan: Option<&AllocatorPlan>,
     times: u64,
 ) -> u64 {
     in_turn(make, settings, plan, times, Program::run)
@@ -250,7 +250,7 @@ pub fn every_call_fails_while_pausing<D: TestDevice>(make: impl Fn() -> D, times
 fn in_turn<D: TestDevice>(
     make: impl Fn() -> D,
     settings: &Settings,
-    plan: Option<&Plan>,
+    plan: Option<&AllocatorPlan>,
     times: u64,
     run: impl Fn(Program<D>) -> u64,
 ) -> u64 {

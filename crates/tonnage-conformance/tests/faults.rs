@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Every single call that the tonnage allocator makes of a device fails once.
 
-use tonnage_alloc::tonnage::{Place, Plan, Settings};
+use tonnage_alloc::tonnage::{AllocatorPlan, PlannedBlock, Settings};
 use tonnage_alloc::{SimConfig, SimDevice};
 use tonnage_conformance::{
     every_call_fails, every_call_fails_while_pausing, every_call_fails_with,
@@ -44,20 +44,20 @@ fn what_fails_while_it_is_undone_is_not_lost() {
 }
 
 /// Places for what the scenario asks for, in two streams, a graph and one more, `distance` apart.
-fn plan(distance: u64) -> Plan {
+fn plan(distance: u64) -> AllocatorPlan {
     const MIB: u64 = 1 << 20;
     let mut places = Vec::new();
     for number in 0..14 {
         let lane = (number % 2) as u16;
-        places.push(Place::new(2 * MIB, lane, number * distance));
+        places.push(PlannedBlock::new(2 * MIB, lane, number * distance));
     }
-    places.push(Place::new(1024, 0, 14 * distance));
+    places.push(PlannedBlock::new(1024, 0, 14 * distance));
     // Where blocks 6, 8, 10 and 12 were; the first of them is not alone there.
-    places.push(Place::new(9 * MIB + 512, 0, 6 * distance));
-    places.push(Place::new(3 * MIB, 1, 14 * distance + 1024));
-    places.push(Place::new(MIB, 2, distance));
-    places.push(Place::new(4 * MIB, 3, 2 * distance));
-    Plan::new(places, Vec::new()).unwrap_or_else(|error| panic!("{error}"))
+    places.push(PlannedBlock::new(9 * MIB + 512, 0, 6 * distance));
+    places.push(PlannedBlock::new(3 * MIB, 1, 14 * distance + 1024));
+    places.push(PlannedBlock::new(MIB, 2, distance));
+    places.push(PlannedBlock::new(4 * MIB, 3, 2 * distance));
+    AllocatorPlan::new(places, Vec::new()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]

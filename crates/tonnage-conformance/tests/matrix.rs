@@ -60,15 +60,15 @@ fn planned<D: Device>() -> impl Fn(D) -> tonnage::Allocator<D> {
     for granules in (1..=400).chain((800..=20_000).step_by(17)) {
         for lane in 0..4 {
             let offset = random(TOTAL / 512) * 512;
-            places.push(tonnage::Place::new(granules * 512, lane, offset));
+            places.push(tonnage::PlannedBlock::new(granules * 512, lane, offset));
         }
     }
     // The suite expects that 3 MiB are found again where they were freed; a plan keeps places for others.
     for mebibytes in (1..=100).filter(|&mebibytes| mebibytes != 3) {
         let offset = random(TOTAL / 512) * 512;
-        places.push(tonnage::Place::new(mebibytes << 20, 0, offset));
+        places.push(tonnage::PlannedBlock::new(mebibytes << 20, 0, offset));
     }
-    let plan = tonnage::Plan::new(places.clone(), vec![places]).unwrap();
+    let plan = tonnage::AllocatorPlan::new(places.clone(), vec![places]).unwrap();
     move |device| {
         let settings = tonnage::Settings::default();
         tonnage::Allocator::with_plan(device, settings, &plan)

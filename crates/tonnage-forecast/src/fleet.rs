@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::kubernetes::Account;
-use crate::ledger::Ledger;
+use crate::ledger::PastRuns;
 use crate::place::{Gpu, Job, place};
 
 /// Version of the report's JSON.
@@ -114,7 +114,7 @@ pub struct Report {
 }
 
 /// Looks at an account, with what jobs were seen to use if there is a ledger.
-pub fn report(account: &Account, ledger: Option<&Ledger>) -> Report {
+pub fn report(account: &Account, ledger: Option<&PastRuns>) -> Report {
     let shares = account.shares.iter().map(|share| share.bytes);
     let wanted = account.waiting.iter().map(|waiting| waiting.job.bytes);
     let smallest = shares.chain(wanted).min().unwrap_or(0);
@@ -173,7 +173,7 @@ pub fn report(account: &Account, ledger: Option<&Ledger>) -> Report {
     }
 }
 
-fn teams(account: &Account, ledger: Option<&Ledger>) -> Vec<Tenant> {
+fn teams(account: &Account, ledger: Option<&PastRuns>) -> Vec<Tenant> {
     let names: BTreeSet<&str> = account
         .shares
         .iter()

@@ -185,7 +185,7 @@ pub struct Team {
 /// Forecasts and requests against use.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct Ledger {
+pub struct PastRuns {
     /// Version of this JSON: [`SCHEMA_VERSION`].
     #[cfg_attr(feature = "schema", schemars(extend("const" = SCHEMA_VERSION)))]
     pub schema_version: u32,
@@ -260,7 +260,7 @@ fn forecast_of<'a>(
 }
 
 /// Adds up what jobs were seen to take.
-pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
+pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> PastRuns {
     let by_name = by_name(forecasts);
     let mut errors: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
     for one in comparisons(forecasts, observed) {
@@ -318,7 +318,7 @@ pub fn ledger(forecasts: &[Forecast], observed: &[Observation]) -> Ledger {
             ooms: ooms(&jobs),
         }
     };
-    Ledger {
+    PastRuns {
         schema_version: SCHEMA_VERSION,
         families: families.into_iter().map(family).collect(),
         teams: teams.into_iter().map(team).collect(),

@@ -44,7 +44,7 @@ pub struct Job {
 }
 
 /// Where a job goes: GPUs by their number in the account; none if it has to wait.
-pub type Place = Option<Vec<usize>>;
+pub type GpuChoice = Option<Vec<usize>>;
 
 /// The machines of an account, as numbers of their GPUs, in the order in which they are named.
 fn nodes(account: &[Gpu]) -> Vec<Vec<usize>> {
@@ -68,7 +68,7 @@ fn take(account: &mut [Gpu], job: &Job, place: &[usize]) {
 
 /// Puts each job, in the order in which they came, on the first GPUs of the first machine that have room. The account is
 /// changed to what it is afterwards.
-pub fn first_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<Place> {
+pub fn first_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<GpuChoice> {
     let nodes = nodes(account);
     let mut places = Vec::new();
     for job in jobs {
@@ -94,7 +94,7 @@ type Order = fn(&Job) -> (u128, u128);
 /// Puts all jobs where the least is left of the GPUs they get, in several orders, of which the one counts that leaves the
 /// fewest jobs waiting and then the least in pieces. The account is changed to what it is afterwards; the places are in the
 /// order of the jobs.
-pub fn best_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<Place> {
+pub fn best_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<GpuChoice> {
     // Many GPUs at once are hard to find in one machine, and so is much of one GPU.
     let orders: [Order; 3] = [
         |job| (job.gpus as u128, job.bytes.into()),
@@ -120,7 +120,7 @@ pub fn best_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<Place> {
 }
 
 /// Puts jobs, in this order, where the least is left of the GPUs they get.
-fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<Place> {
+fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<GpuChoice> {
     let nodes = nodes(account);
     let mut places = vec![None; jobs.len()];
     for &at in order {
@@ -167,7 +167,7 @@ fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<Place> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// Where each job goes, in the order of the queue.
-    pub places: Vec<Place>,
+    pub places: Vec<GpuChoice>,
     /// Jobs that have to be pinned to their GPUs, by their number in the queue: first fit would put them elsewhere.
     pub pinned: Vec<usize>,
     /// Jobs that first fit leaves waiting, and that have a place here.
@@ -184,8 +184,8 @@ pub fn place(account: &[Gpu], jobs: &[Job]) -> Placement {
         };
     }
     let best = best_fit(&mut account.to_vec(), jobs);
-    let placed = |places: &[Place]| {
-        let bytes = |(job, place): (&Job, &Place)| {
+    let placed = |places: &[GpuChoice]| {
+        let bytes = |(job, place): (&Job, &GpuChoice)| {
             place
                 .as_ref()
                 .map_or(0, |_| u128::from(job.bytes) * job.gpus as u128)

@@ -14,7 +14,7 @@ use std::time::Instant;
 use tonnage_analysis::holdings::{
     Category, HeldBy, Holding, Known, Phase, PhaseSpan, SegmentSpan, Sort,
 };
-use tonnage_analysis::plan::{Arena, Packing, Place};
+use tonnage_analysis::plan::{Arena, Packing, PlacedBlock};
 use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_recording::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 use tonnage_report::{
@@ -404,7 +404,7 @@ fn pack(run: &Training) -> Packing {
             streams: 1,
         }],
         places: places
-            .map(|((number, block), offset)| Place {
+            .map(|((number, block), offset)| PlacedBlock {
                 block: Some(number),
                 from: block.born,
                 until: until(block),

@@ -67,7 +67,9 @@ pub use tenant::Tenant;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::AtomicU64;
 
-use tonnage_alloc::tonnage::{Allocator, BlockInfo, Events, Plan, Ring, Settings, Statistics};
+use tonnage_alloc::tonnage::{
+    Allocator, AllocatorPlan, BlockInfo, Events, Ring, Settings, Statistics,
+};
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag};
 
@@ -144,11 +146,11 @@ impl<D: Device> Runtime<D> {
     /// The same with a plan to follow: `tonnage plan RECORDING --for-runtime -o FILE` makes one of a dry run.
     ///
     /// ```
-    /// use tonnage_alloc::tonnage::{Place, Plan, Settings};
+    /// use tonnage_alloc::tonnage::{AllocatorPlan, PlannedBlock, Settings};
     /// use tonnage_alloc::{Request, SimConfig, SimDevice, StreamId};
     /// use tonnage_runtime::Runtime;
     ///
-    /// let plan = Plan::new(vec![], vec![vec![Place::new(1 << 20, 0, 0)]])?;
+    /// let plan = AllocatorPlan::new(vec![], vec![vec![PlannedBlock::new(1 << 20, 0, 0)]])?;
     /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
     /// let runtime = Runtime::with_plan(device, Settings::default(), &plan);
     /// for _ in 0..3 {
@@ -160,7 +162,7 @@ impl<D: Device> Runtime<D> {
     /// assert_eq!((followed.hits, followed.steps), (3, 3));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
+    pub fn with_plan(device: D, settings: Settings, plan: &AllocatorPlan) -> Self {
         Self::keeping(device, settings, Some(plan), Ring::default())
     }
 
@@ -182,7 +184,12 @@ impl<D: Device> Runtime<D> {
     /// assert!(last.first > 18, "what was before them is counted");
     /// # Ok::<(), PolicyError>(())
     /// ```
-    pub fn keeping(device: D, settings: Settings, plan: Option<&Plan>, ring: Ring) -> Self {
+    pub fn keeping(
+        device: D,
+        settings: Settings,
+        plan: Option<&AllocatorPlan>,
+        ring: Ring,
+    ) -> Self {
         static CREATED: AtomicU64 = AtomicU64::new(0);
         let allocator = Allocator::observed(device, settings, plan, ring);
         let kept = (allocator.device().total() / shelf::SHARE).min(shelf::MOST);

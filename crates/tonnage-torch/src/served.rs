@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tonnage_alloc::tonnage::{
-    Allocator, BlockState, EventKind, Plan, PlanError, Ring, SearchStep, Settings,
+    Allocator, AllocatorPlan, BlockState, EventKind, PlanError, Ring, SearchStep, Settings,
 };
 use tonnage_alloc::torch::PoolId;
 use tonnage_alloc::{Device, DeviceAddr, Policy, PolicyError, Request, StreamId, Tag, round_up};
@@ -74,7 +74,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 pub(crate) struct Locks {
     _starting: MutexGuard<'static, ()>,
     _early: MutexGuard<'static, Early>,
-    _plan: MutexGuard<'static, Option<Plan>>,
+    _plan: MutexGuard<'static, Option<AllocatorPlan>>,
     _events: MutexGuard<'static, Option<usize>>,
     _served: Option<ServedLocks>,
     _names: MutexGuard<'static, Vec<String>>,
@@ -103,7 +103,7 @@ pub(crate) fn lock_all() -> Locks {
 }
 
 /// The plan that the allocator is to follow.
-static PLAN: Mutex<Option<Plan>> = Mutex::new(None);
+static PLAN: Mutex<Option<AllocatorPlan>> = Mutex::new(None);
 
 /// How many events are kept, if the program has said so.
 static EVENTS: Mutex<Option<usize>> = Mutex::new(None);

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use super::class::GRANULE;
 use super::index::Index;
-use super::plan::{LANES, Place, Plan};
+use super::plan::{AllocatorPlan, LANES, PlannedBlock};
 use crate::torch::PoolId;
 use crate::{Request, StreamId};
 
@@ -119,7 +119,7 @@ fn code(size: u64, lane: u16) -> u64 {
 }
 
 impl Follower {
-    pub(super) fn new(plan: &Plan) -> Self {
+    pub(super) fn new(plan: &AllocatorPlan) -> Self {
         let mut follower = Self {
             kinds: plan.steps().len() as u32,
             height: plan.height(),
@@ -146,7 +146,7 @@ impl Follower {
         follower
     }
 
-    fn key(&mut self, place: &Place) -> &mut Key {
+    fn key(&mut self, place: &PlannedBlock) -> &mut Key {
         let code = code(place.size, place.lane);
         let number = self.numbers.get(code).unwrap_or_else(|| {
             let new = self.keys.len() as u32;

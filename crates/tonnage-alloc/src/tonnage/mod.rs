@@ -48,7 +48,7 @@ mod window;
 pub use event::{Event, EventKind, Observer, SearchStep};
 pub use follow::{Divergence, Followed};
 pub use pause::Range;
-pub use plan::{Place, Plan, PlanError};
+pub use plan::{AllocatorPlan, PlanError, PlannedBlock};
 pub use ring::{Events, Ring};
 pub use settings::Settings;
 pub use shortage::{Shortage, TagUse};
@@ -145,10 +145,10 @@ impl<D: Device> Allocator<D> {
     /// The same, with a plan to follow. A plan that is not the program's costs time, and nothing else.
     ///
     /// ```
-    /// use tonnage_alloc::tonnage::{Allocator, Place, Plan, Settings};
+    /// use tonnage_alloc::tonnage::{Allocator, AllocatorPlan, PlannedBlock, Settings};
     /// use tonnage_alloc::{Policy, Request, SimConfig, SimDevice, StreamId};
     ///
-    /// let plan = Plan::new(vec![Place::new(1 << 20, 0, 3 << 20)], vec![])?;
+    /// let plan = AllocatorPlan::new(vec![PlannedBlock::new(1 << 20, 0, 3 << 20)], vec![])?;
     /// let device = SimDevice::new(SimConfig::with_total(64 << 20));
     /// let mut allocator = Allocator::with_plan(device, Settings::default(), &plan);
     /// let request = Request::new(1 << 20, StreamId(0));
@@ -158,14 +158,19 @@ impl<D: Device> Allocator<D> {
     /// assert_eq!((followed.hits, followed.unknown), (1, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn with_plan(device: D, settings: Settings, plan: &Plan) -> Self {
+    pub fn with_plan(device: D, settings: Settings, plan: &AllocatorPlan) -> Self {
         Self::observed(device, settings, Some(plan), ())
     }
 }
 
 impl<D: Device, O: Observer> Allocator<D, O> {
     /// The same, with a plan to follow if there is one, and somebody who is told of every event.
-    pub fn observed(device: D, settings: Settings, plan: Option<&Plan>, observer: O) -> Self {
+    pub fn observed(
+        device: D,
+        settings: Settings,
+        plan: Option<&AllocatorPlan>,
+        observer: O,
+    ) -> Self {
         let page = device.granularity();
         Self {
             device,

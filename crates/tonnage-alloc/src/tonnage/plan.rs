@@ -26,7 +26,7 @@ const HIGHEST: u64 = 1 << 49;
 /// Where a block shall lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Place {
+pub struct PlannedBlock {
     /// Bytes of the block, a multiple of 512.
     pub size: u64,
     /// Number of its stream within its pool, by the order in which they first ask; 0 is the default stream.
@@ -36,7 +36,7 @@ pub struct Place {
     pub offset: Option<u64>,
 }
 
-impl Place {
+impl PlannedBlock {
     /// A place.
     pub fn new(size: u64, lane: u16, offset: u64) -> Self {
         Self {
@@ -59,19 +59,19 @@ impl Place {
 /// Where the blocks of a program shall lie.
 ///
 /// ```
-/// use tonnage_alloc::tonnage::{Place, Plan, PlanError};
+/// use tonnage_alloc::tonnage::{AllocatorPlan, PlanError, PlannedBlock};
 ///
-/// let weight = Place::new(4096, 0, 0);
-/// let activation = Place::new(1024, 0, 4096);
-/// let plan = Plan::new(vec![weight], vec![vec![activation]])?;
+/// let weight = PlannedBlock::new(4096, 0, 0);
+/// let activation = PlannedBlock::new(1024, 0, 4096);
+/// let plan = AllocatorPlan::new(vec![weight], vec![vec![activation]])?;
 /// assert_eq!(plan.height(), 5120);
-/// assert_eq!(plan.to_string().parse::<Plan>()?, plan);
+/// assert_eq!(plan.to_string().parse::<AllocatorPlan>()?, plan);
 /// # Ok::<(), PlanError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    once: Vec<Place>,
-    steps: Vec<Vec<Place>>,
+pub struct AllocatorPlan {
+    once: Vec<PlannedBlock>,
+    steps: Vec<Vec<PlannedBlock>>,
     height: u64,
     live: u64,
 }
@@ -87,12 +87,12 @@ pub struct PlanError {
     pub reason: &'static str,
 }
 
-impl Plan {
+impl AllocatorPlan {
     /// A plan of places: those before the first step, and those of each kind of step, in the order of their requests.
     ///
     /// # Errors
     /// If a place is not made of whole granules, or too large.
-    pub fn new(once: Vec<Place>, steps: Vec<Vec<Place>>) -> Result<Self, PlanError> {
+    pub fn new(once: Vec<PlannedBlock>, steps: Vec<Vec<PlannedBlock>>) -> Result<Self, PlanError> {
         let mut height = 0;
         for (number, place) in once.iter().chain(steps.iter().flatten()).enumerate() {
             let line = number + 1;
@@ -122,12 +122,12 @@ impl Plan {
     }
 
     /// The places before the first step.
-    pub fn once(&self) -> &[Place] {
+    pub fn once(&self) -> &[PlannedBlock] {
         &self.once
     }
 
     /// The places of each kind of step.
-    pub fn steps(&self) -> &[Vec<Place>] {
+    pub fn steps(&self) -> &[Vec<PlannedBlock>] {
         &self.steps
     }
 
@@ -143,7 +143,7 @@ impl Plan {
 }
 
 /// One past the last byte of a place, if it is one.
-fn end_of(place: &Place) -> Result<u64, &'static str> {
+fn end_of(place: &PlannedBlock) -> Result<u64, &'static str> {
     if place.size == 0 || !place.size.is_multiple_of(GRANULE) {
         return Err("the size is no positive multiple of 512");
     }
@@ -164,7 +164,7 @@ fn end_of(place: &Place) -> Result<u64, &'static str> {
         .ok_or("the place ends beyond any device")
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for AllocatorPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADING}")?;
         writeln!(f, "live {}", self.live)?;
@@ -172,10 +172,10 @@ impl fmt::Display for Plan {
             f,
             "# size, stream, offset (- for anywhere); in the order of the requests"
         )?;
-        let mut write = |title: &str, places: &[Place]| {
+        let mut write = |title: &str, places: &[PlannedBlock]| {
             writeln!(f, "{title}")?;
             places.iter().try_for_each(|place| {
-                let Place { size, lane, .. } = place;
+                let PlannedBlock { size, lane, .. } = place;
                 match place.offset {
                     Some(offset) => writeln!(f, "{size} {lane} {offset}"),
                     None => writeln!(f, "{size} {lane} -"),
@@ -190,7 +190,7 @@ impl fmt::Display for Plan {
     }
 }
 
-impl FromStr for Plan {
+impl FromStr for AllocatorPlan {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
@@ -200,7 +200,7 @@ impl FromStr for Plan {
             return wrong(1, "not a plan of this version of tonnage");
         }
         let mut once = Vec::new();
-        let mut steps: Vec<Vec<Place>> = Vec::new();
+        let mut steps: Vec<Vec<PlannedBlock>> = Vec::new();
         let mut height = 0;
         let mut live = u64::MAX;
         let mut begun = false;
@@ -251,9 +251,9 @@ impl FromStr for Plan {
     }
 }
 
-fn place(line: &str) -> Option<Place> {
+fn place(line: &str) -> Option<PlannedBlock> {
     let mut fields = line.split(' ');
-    let place = Place {
+    let place = PlannedBlock {
         size: fields.next()?.parse().ok()?,
         lane: fields.next()?.parse().ok()?,
         offset: match fields.next()? {
@@ -271,7 +271,10 @@ mod tests {
     #[test]
     fn what_is_no_plan_is_refused_with_its_line() {
         let refused = |text: &str| {
-            let error = text.parse::<Plan>().err().map(|error| error.to_string());
+            let error = text
+                .parse::<AllocatorPlan>()
+                .err()
+                .map(|error| error.to_string());
             error.unwrap_or_default()
         };
         let whole = "tonnage plan 1\nonce\n512 0 0\nstep\n1024 1 512\nend 2\n";

@@ -29,7 +29,7 @@ mod step;
 
 pub(crate) use step::repeated;
 
-pub use packing::{Arena, Packing, PackingError, Place, packing};
+pub use packing::{Arena, Packing, PackingError, PlacedBlock, packing};
 pub use problems::{GraphFacts, Group, Name, Problems, Step, Wanted};
 pub use recording::problems;
 pub use report::{Conflict, GroupReport, Placement, PlanError, Report, SCHEMA_VERSION, plan};

@@ -41,7 +41,7 @@ pub struct Arena {
 
 /// A block and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PlacedBlock {
     /// Its number among the holdings; `None` if it is not among them.
     pub block: Option<u32>,
     /// The row it is there from.
@@ -60,7 +60,7 @@ pub struct Packing {
     /// By pool.
     pub arenas: Vec<Arena>,
     /// Every block that was planned.
-    pub places: Vec<Place>,
+    pub places: Vec<PlacedBlock>,
 }
 
 impl Packing {
@@ -125,7 +125,7 @@ pub fn packing<R: Read>(
         let base = packing.peak();
         for (id, name) in group.problem.ids().zip(&group.names) {
             let buffer = group.problem.buffer(id);
-            packing.places.push(Place {
+            packing.places.push(PlacedBlock {
                 block: numbers.find(*name),
                 from: row(buffer.start),
                 until: row(buffer.end),

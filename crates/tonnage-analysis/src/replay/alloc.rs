@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use thiserror::Error;
-use tonnage_alloc::tonnage::Plan;
+use tonnage_alloc::tonnage::AllocatorPlan;
 use tonnage_alloc::torch::{Settings, SettingsError, Version};
 
 /// An allocator to replay.
@@ -36,7 +36,7 @@ pub enum Alloc {
     /// tonnage's own.
     Tonnage,
     /// tonnage's own, following a plan.
-    Planned(Arc<Plan>),
+    Planned(Arc<AllocatorPlan>),
     /// No allocator: an offline placement that knows every lifetime in advance.
     Plan,
 }

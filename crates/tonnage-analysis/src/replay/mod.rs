@@ -52,4 +52,4 @@ pub use runtime_plan::{PLAN_SCHEMA_VERSION, RuntimePlan, RuntimePlanError};
 pub(crate) use track::Track;
 
 /// A plan that tonnage's allocator can follow, and why a file is none.
-pub use tonnage_alloc::tonnage::{Plan as AllocatorPlan, PlanError as AllocatorPlanError};
+pub use tonnage_alloc::tonnage::{AllocatorPlan, PlanError as AllocatorPlanError};

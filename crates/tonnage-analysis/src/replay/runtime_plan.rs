@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use thiserror::Error;
 use tonnage_alloc::GRANULARITY;
-use tonnage_alloc::tonnage::{Place, Plan, PlanError};
+use tonnage_alloc::tonnage::{AllocatorPlan, PlanError, PlannedBlock};
 use tonnage_alloc::torch::PoolId;
 use tonnage_plan::{Buffer, BufferId, Options, Problem, Status};
 
@@ -58,7 +58,7 @@ pub struct RuntimePlan {
     pub optimal: bool,
     /// The plan.
     #[serde(skip)]
-    pub plan: Plan,
+    pub plan: AllocatorPlan,
 }
 
 /// The part of what is alive that a plan may leave without a place: one in this many.
@@ -143,31 +143,31 @@ impl Track {
                 (timeline, arenas)
             }
         };
-        let places = |part: &Part| -> Vec<Place> {
+        let places = |part: &Part| -> Vec<PlannedBlock> {
             let requests = part.requests.iter();
             let places = requests.filter_map(|&(request, block)| {
                 let asked = &timeline.asked[request];
                 asked.is_told_apart().then(|| match block {
-                    Some(block) => Place::new(asked.size, asked.lane, arenas.offsets[block]),
-                    None => Place::anywhere(asked.size, asked.lane),
+                    Some(block) => PlannedBlock::new(asked.size, asked.lane, arenas.offsets[block]),
+                    None => PlannedBlock::anywhere(asked.size, asked.lane),
                 })
             });
             places.collect()
         };
         let once = places(&timeline.once);
-        let mut steps: Vec<Vec<Place>> = timeline.steps.iter().map(places).collect();
+        let mut steps: Vec<Vec<PlannedBlock>> = timeline.steps.iter().map(places).collect();
         let kinds = steps.len() as u64;
         if !timeline.marked && steps.len() > 1 {
             // Who only counts requests takes two steps in turn for one.
             steps = vec![steps.concat()];
         }
-        let placed = |places: &[Place]| {
+        let placed = |places: &[PlannedBlock]| {
             let placed = places.iter().filter(|place| place.offset.is_some());
             placed.count() as u64
         };
         let repeated: u64 = steps.iter().map(|step| placed(step)).sum();
         let once_placed = placed(&once);
-        let plan = Plan::new(once, steps)?.with_live(self.requests.peak_live);
+        let plan = AllocatorPlan::new(once, steps)?.with_live(self.requests.peak_live);
         Ok(RuntimePlan {
             schema_version: PLAN_SCHEMA_VERSION,
             process: self.requests.process,

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tonnage_analysis::verdict::{Outcome, Verdict};
 use tonnage_forecast::emit::{Dialect, EmitError, Emitted, Options, emit};
-use tonnage_forecast::ledger::{self, Ended, Ledger, Observation, ledger};
+use tonnage_forecast::ledger::{self, Ended, Observation, PastRuns, ledger};
 use tonnage_forecast::message::Message;
 use tonnage_forecast::slurm::allocator_settings;
 use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Store, StoreError};
@@ -809,7 +809,7 @@ fn tell_ledger(options: &LedgerOptions, form: Form) -> Result<Reply> {
 }
 
 /// What a store says of forecasts and of what jobs took; files that cannot be read are named.
-pub(super) fn ledger_of(store: &Store) -> Result<Ledger> {
+pub(super) fn ledger_of(store: &Store) -> Result<PastRuns> {
     let (forecasts, observed) = contents_of(store)?;
     let mut sums = ledger(&forecasts.found, &observed.found);
     sums.damaged = (forecasts.damaged.len() + observed.damaged.len()) as u64;
@@ -831,7 +831,7 @@ pub(super) fn contents_of(store: &Store) -> Result<(Listed<Forecast>, Listed<Obs
     Ok((forecasts, observed))
 }
 
-fn ledger_text(sums: &Ledger) -> String {
+fn ledger_text(sums: &PastRuns) -> String {
     if sums.families.is_empty() {
         return "nothing was observed yet: `tonnage forecast learn` takes what jobs used"
             .to_owned();

@@ -6,7 +6,7 @@ use std::io;
 
 use serde::Serialize;
 use tonnage_analysis::holdings::{Category, HeldBy, Holding, Known, Phase, SegmentSpan};
-use tonnage_analysis::plan::{Packing, Place};
+use tonnage_analysis::plan::{Packing, PlacedBlock};
 
 use super::texts::{Stacks, Texts};
 use super::{Options, Picture, WriteError};
@@ -390,9 +390,9 @@ impl Picture<'_> {
         columns: &mut Columns,
     ) -> Rest {
         let subject = &self.subject;
-        let mut places: HashMap<u32, &Place> = HashMap::with_capacity(chosen.kept.len());
+        let mut places: HashMap<u32, &PlacedBlock> = HashMap::with_capacity(chosen.kept.len());
         places.extend(chosen.kept.iter().map(|block| (*block, UNPLANNED)));
-        let mut others: Vec<&Place> = Vec::new();
+        let mut others: Vec<&PlacedBlock> = Vec::new();
         for place in &packing.places {
             let mine = place.block.and_then(|block| places.get_mut(&block));
             match mine.filter(|mine| mine.bytes == 0) {
@@ -434,7 +434,7 @@ impl Picture<'_> {
 }
 
 /// The place of a block that was not planned.
-const UNPLANNED: &Place = &Place {
+const UNPLANNED: &PlacedBlock = &PlacedBlock {
     block: None,
     from: 0,
     until: 0,

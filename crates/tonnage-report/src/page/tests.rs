@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Read as _;
 
 use tonnage_analysis::holdings::{Category, HeldBy, Holding, Phase, PhaseSpan, Sort};
-use tonnage_analysis::plan::{Packing, Place};
+use tonnage_analysis::plan::{Packing, PlacedBlock};
 use tonnage_recording::StackTable;
 
 use super::*;
@@ -169,7 +169,7 @@ fn the_data_stays_within_what_is_allowed() {
 fn a_packing_is_drawn_as_far_as_its_blocks_are_and_the_rest_is_counted() {
     let mut stacks = StackTable::new();
     let blocks = blocks(&mut stacks, 8_000);
-    let place = |number: u32| Place {
+    let place = |number: u32| PlacedBlock {
         block: Some(number),
         from: number,
         until: number + 10,
