@@ -7,13 +7,76 @@ use std::path::PathBuf;
 use clap::Args;
 use tonnage_run::StopAfter;
 
-// The groups below have no documentation comment: clap would take it for the text of the command.
+// The groups have no documentation comment: clap would take it for the text of the command.
+#[derive(Args, Debug)]
+pub(crate) struct GpuName {
+    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
+    /// tool.tonnage].
+    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    pub(crate) gpu: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GpuOptions {
+    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
+    pub(crate) capacity: Option<u64>,
+    /// Run even where a real NVIDIA device is present.
+    #[arg(long, alias = "even-with-gpu")]
+    pub(crate) allow_real_gpu: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RunLimits {
+    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
+    pub(crate) margin: Option<u64>,
+    /// End a run early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
+    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
+    pub(crate) stop_after: Option<StopAfter>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ScreenOptions {
+    /// Show no progress.
+    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
+          action = clap::ArgAction::SetTrue)]
+    pub(crate) no_progress: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplyOptions {
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OutputFile {
+    /// Where to write; `-` is stdout [default: the file's name, with the ending of the new format].
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite the output if it is there.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PageFile {
+    /// Write the result as an HTML page, too; `-` is stdout.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Overwrite the page if it is there.
+    #[arg(long, requires = "html")]
+    pub(crate) force: bool,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct RecordingFile {
     /// Where to write the recording [default: the script's name with .tonnage, and a number if that is taken].
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite FILE.
+    /// Overwrite the output if it is there.
     #[arg(long)]
     pub(crate) force: bool,
     /// Where the files of the job are while it runs, for `tonnage fleet watch` [default: the temporary folder].
@@ -81,8 +144,8 @@ fn parse_torch(text: &str) -> Result<u16, String> {
         .ok_or_else(|| "expected a release such as 2.11".to_owned())
 }
 
-/// `3steps`, `90s`, `5min`.
-pub(crate) fn parse_stop_after(text: &str) -> Result<StopAfter, String> {
+/// Reads `3steps`, `90s` or `5min`.
+fn parse_stop_after(text: &str) -> Result<StopAfter, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());

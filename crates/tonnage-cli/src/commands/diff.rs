@@ -21,6 +21,7 @@ use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
 use super::report::{put, tell_written};
 use crate::PRODUCER;
+use crate::options::{PageFile, ReplyOptions};
 use crate::output::{Answer, BAD, Form, GOOD, Reply};
 
 /// Compare two recordings by category, phase and line
@@ -42,24 +43,19 @@ pub(crate) struct DiffOptions {
     /// Compare this rank of both, instead of the process with the largest peak.
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
-    /// Write a page with both recordings side by side; `-` is stdout.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Overwrite the page if it is there.
-    #[arg(long, requires = "html")]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) page: PageFile,
     /// Keep the folders of files in the page, which may name people and machines.
     #[arg(long, requires = "html")]
     pub(crate) full_paths: bool,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
-    let target = options.html.as_deref();
+    let target = options.page.html.as_deref();
     let output = target
-        .map(|target| Output::create(target, options.force))
+        .map(|target| Output::create(target, options.page.force))
         .transpose()?;
     let before = Side::read(&options.before, options.rank)?;
     let after = Side::read(&options.after, options.rank)?;

@@ -12,6 +12,7 @@ use tonnage_analysis::verdict::{HookFailure, Limitation, Outcome, Unmodelled, Ve
 use tonnage_run::{Job, JobOutput, Options, Quiet, RunError, dry_run, private_folder, real_gpu};
 
 use crate::Surroundings;
+use crate::options::ReplyOptions;
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, count, plural};
 
 /// Check that dry runs work here, with a remedy for each problem
@@ -29,9 +30,8 @@ pub(crate) struct DoctorOptions {
     /// Check this Python instead of the one on the path.
     #[arg(long, value_name = "FILE")]
     pub(crate) python: Option<PathBuf>,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Version of the JSON of this command.

@@ -25,6 +25,7 @@ use tonnage_run::changes::{self, Change};
 use super::recording::{Recording, explained, plain, unreadable_trace, without};
 use super::run::job_folder;
 use crate::Surroundings;
+use crate::options::ReplyOptions;
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, ranks_named, without_colour,
 };
@@ -52,9 +53,8 @@ pub(crate) struct ExplainOptions {
     /// Which rank of a job of several to explain [default: the one that failed, or with the largest peak].
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 pub(crate) fn run(

@@ -12,6 +12,7 @@ use tonnage_export::{DEFAULT_MIN_BLOCK, ExportError, Level, PerfettoOptions, per
 use crate::commands::recording::{
     Output, Recording, derived, explained, tell_notes, unreadable_trace,
 };
+use crate::options::OutputFile;
 use crate::output::{Answer, HINT, Reply, bytes, hinted, plural, print_err};
 
 /// Write a recording in the format of another tool
@@ -30,12 +31,8 @@ pub(crate) struct ExportOptions {
     /// The format to write.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) format: ExportFormat,
-    /// Where to write; `-` is stdout [default: the file's name, with .pickle or .perfetto.json].
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite the output if it is there.
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) target: OutputFile,
     /// The process to write, where a snapshot has room for one only.
     #[arg(long, value_name = "N")]
     pub(crate) process: Option<u32>,
@@ -59,9 +56,9 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
         ExportFormat::Perfetto => (".perfetto.json", "https://ui.perfetto.dev"),
     };
     misplaced(options)?;
-    let target = options.output.clone();
+    let target = options.target.output.clone();
     let target = target.unwrap_or_else(|| derived(path, extension));
-    let output = Output::create(&target, options.force)?;
+    let output = Output::create(&target, options.target.force)?;
     let recording = Recording::open(path)?;
     let destination = output.writer()?;
     let open = || recording.trace();

@@ -20,7 +20,7 @@ use tonnage_run::private_folder;
 use super::recording::{Recording, explained, plain};
 use super::run::{RunOptions, answer, job_of, judge};
 use crate::Surroundings;
-use crate::options::JobCommand;
+use crate::options::{JobCommand, ReplyOptions};
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, bytes, hinted, plural, print_err,
 };
@@ -55,14 +55,14 @@ pub(crate) enum ForecastCommand {
 impl ForecastCommand {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
-            Self::Make(options) => options.run.json,
-            Self::From(options) => options.json,
-            Self::Show(options) => options.json,
-            Self::Compare(options) => options.json,
-            Self::Emit(options) => options.json,
-            Self::Find(options) => options.json,
-            Self::Learn(options) => options.json,
-            Self::Ledger(options) => options.json,
+            Self::Make(options) => options.run.reply.json,
+            Self::From(options) => options.reply.json,
+            Self::Show(options) => options.reply.json,
+            Self::Compare(options) => options.reply.json,
+            Self::Emit(options) => options.reply.json,
+            Self::Find(options) => options.reply.json,
+            Self::Learn(options) => options.reply.json,
+            Self::Ledger(options) => options.reply.json,
         }
     }
 }
@@ -124,9 +124,8 @@ pub(crate) struct ForecastFrom {
     pub(crate) store: ForecastStore,
     #[command(flatten)]
     pub(crate) names: JobNames,
-    /// Print the forecast as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 #[derive(Args, Debug)]
@@ -143,9 +142,8 @@ pub(crate) struct ChosenForecast {
 pub(crate) struct ShowForecast {
     #[command(flatten)]
     pub(crate) chosen: ChosenForecast,
-    /// Print it as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Show what differs between two forecasts
@@ -161,9 +159,8 @@ pub(crate) struct CompareForecasts {
     pub(crate) after: String,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
-    /// Print the comparison as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Write a forecast as a scheduler takes it
@@ -187,9 +184,8 @@ pub(crate) struct EmitForecast {
     pub(crate) device_class: String,
     #[command(flatten)]
     pub(crate) chosen: ChosenForecast,
-    /// Print it as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -221,9 +217,8 @@ pub(crate) struct FindForecast {
     /// How many ranks the job has, where its words do not say so.
     #[arg(long, value_name = "N")]
     pub(crate) world_size: Option<u32>,
-    /// Print what was found as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
     #[command(flatten)]
     pub(crate) job: JobCommand,
 }
@@ -269,9 +264,8 @@ pub(crate) struct LearnOptions {
     /// The container image that the job ran in.
     #[arg(long, value_name = "IMAGE")]
     pub(crate) image: Option<String>,
-    /// Print what was kept as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -292,9 +286,8 @@ pub(crate) enum Ending {
 pub(crate) struct LedgerOptions {
     #[command(flatten)]
     pub(crate) store: ForecastStore,
-    /// Print it as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Where lines of the text are broken.

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::Serialize;
 use tonnage_gpus::{Catalogue, Figure, Gpu, Peak};
 
+use crate::options::ReplyOptions;
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, hinted};
 
 /// List the GPUs that can be simulated, with the source of each figure
@@ -22,9 +23,8 @@ pub(crate) struct GpusOptions {
     /// Show one GPU, with the source of each figure.
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Print the catalogue as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Version of the JSON of this command.

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::commands::recording::{Input, Output, derived, import_to, named, tell_notes, words};
+use crate::options::OutputFile;
 use crate::output::{Answer, Reply, bytes, count, hinted, print_err};
 
 /// Turn a recording of another tool into one of tonnage
@@ -24,12 +25,8 @@ pub(crate) struct ImportOptions {
     /// The recording to read; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Where to write; `-` is stdout [default: the file's name, with .tonnage].
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite the output if it is there.
-    #[arg(long)]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) target: OutputFile,
 }
 
 pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
@@ -41,9 +38,9 @@ pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
             format!("`tonnage info {}` says what is in it", path.display()),
         ));
     };
-    let target = options.output.clone();
+    let target = options.target.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".tonnage"));
-    let output = Output::create(&target, options.force)?;
+    let output = Output::create(&target, options.target.force)?;
     let imported = if let Some(file) = output.file() {
         import_to(&input, file)?.1
     } else {

@@ -13,6 +13,7 @@ use tonnage_analysis::info::{DeviceInfo, Figure, Info, Known, SCHEMA_VERSION, in
 use tonnage_recording::facts;
 
 use crate::commands::recording::{Recording, plain, unreadable_trace, words};
+use crate::options::ReplyOptions;
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural, ranks_named};
 
 /// Show what is in a recording, and how reliable its figures are
@@ -28,9 +29,8 @@ pub(crate) struct InfoOptions {
     /// The recordings; `-` is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Print everything as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Devices whose peaks the text lists; the JSON has all.

@@ -12,7 +12,7 @@ use super::run::{Judged, Screen, finished, job_folder, job_of, output_file, rend
 use crate::Surroundings;
 use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;
-use crate::options::{JobCommand, RecordingFile};
+use crate::options::{JobCommand, RecordingFile, ReplyOptions};
 use crate::output::{Answer, Form, Reply, hinted, print_err};
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -76,7 +76,7 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
             let what = ExplainOptions {
                 what: path.clone(),
                 rank: None,
-                json: false,
+                reply: ReplyOptions { json: false },
             };
             let explained = super::explain::run(&what, Form::Text, surroundings);
             let explained = explained.ok().and_then(|reply| reply.text);

@@ -19,7 +19,7 @@ use tonnage_gpus::Catalogue;
 use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
-use crate::options::Target;
+use crate::options::{ReplyOptions, Target};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
 
@@ -54,9 +54,8 @@ pub(crate) struct ReplayOptions {
     /// Do not look for the smallest device.
     #[arg(long)]
     pub(crate) no_smallest: bool,
-    /// Print the results as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Bytes of a plan that are read; one of a million requests has a tenth of that.

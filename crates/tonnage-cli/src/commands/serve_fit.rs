@@ -12,7 +12,7 @@ use tonnage_run::Options;
 use super::fit::Screen;
 use super::run::job_of;
 use crate::Surroundings;
-use crate::options::{JobCommand, SideEffects};
+use crate::options::{GpuName, GpuOptions, JobCommand, ReplyOptions, ScreenOptions, SideEffects};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted};
 
 /// How many requests of which length a vLLM server holds at once, with the flags to paste
@@ -32,35 +32,22 @@ use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hin
 Examples:
   tonnage serve-fit --gpu l4 -- vllm serve ./model --load-format dummy
   tonnage serve-fit --gpu h100 --gpus 2 -- vllm serve ./model --load-format dummy --tensor-parallel-size 2")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of the command line"
-)]
 pub(crate) struct ServeFitOptions {
-    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
-    /// tool.tonnage].
-    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
-    pub(crate) gpu: Option<String>,
+    #[command(flatten)]
+    pub(crate) named: GpuName,
     /// How many of them the machine has.
     #[arg(long, value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) gpus: u8,
-    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
-    pub(crate) capacity: Option<u64>,
+    #[command(flatten)]
+    pub(crate) gpu: GpuOptions,
     /// Do not run two of the answers again with their flags.
     #[arg(long)]
     pub(crate) no_check: bool,
-    /// Run even where a real NVIDIA device is present.
-    #[arg(long)]
-    pub(crate) allow_real_gpu: bool,
-    /// Do not show what is being tried.
-    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
-          action = clap::ArgAction::SetTrue)]
-    pub(crate) no_progress: bool,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
     #[command(flatten)]
     pub(crate) effects: SideEffects,
     #[command(flatten)]
@@ -74,19 +61,19 @@ pub(crate) fn run(
 ) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
     let folder = super::run::job_folder(surroundings);
-    let name = super::gpus::name_of(options.gpu.as_deref(), &folder)?;
+    let name = super::gpus::name_of(options.named.gpu.as_deref(), &folder)?;
     let gpu = super::gpus::find(&catalogue, &name)?;
     let mut machine = Options::new(gpu.clone());
     machine.gpus = options.gpus;
-    machine.capacity = options.capacity;
-    machine.allow_real_gpu = options.allow_real_gpu;
+    machine.capacity = options.gpu.capacity;
+    machine.allow_real_gpu = options.gpu.allow_real_gpu;
     options.effects.apply(&mut machine);
     let request = ServeRequest {
         job: job_of(&options.job.command, true, surroundings),
         options: machine,
         check: !options.no_check,
     };
-    let screen = Screen::new(options.no_progress, surroundings);
+    let screen = Screen::new(options.screen.no_progress, surroundings);
     let serving = serve_fit(&request, &screen);
     screen.finish();
     let serving = serving.map_err(|error| match error {

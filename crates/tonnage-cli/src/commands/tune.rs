@@ -9,7 +9,7 @@ use clap::Args;
 use tonnage_analysis::tune::{Advice, OtherAllocator, Trial, Tuned};
 
 use crate::commands::replay::{load, track_remarks};
-use crate::options::Target;
+use crate::options::{ReplyOptions, ScreenOptions, Target};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, HINT, Reply, bytes, count, plural};
 use crate::progress;
 
@@ -35,13 +35,10 @@ pub(crate) struct TuneOptions {
     /// Replays at the same time [default: one for each core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) threads: Option<u8>,
-    /// Show no progress.
-    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
-          action = clap::ArgAction::SetTrue)]
-    pub(crate) no_progress: bool,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// What is shown meanwhile.
@@ -53,7 +50,7 @@ pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
         || std::thread::available_parallelism().map_or(1, usize::from),
         usize::from,
     );
-    let progress = progress::line(options.no_progress, PROGRESS);
+    let progress = progress::line(options.screen.no_progress, PROGRESS);
     let tuned = job.tune(threads, &|done, total| {
         progress.set_length(total as u64);
         progress.set_position(done as u64);

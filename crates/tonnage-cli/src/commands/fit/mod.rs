@@ -22,12 +22,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_run::changes::Maths;
-use tonnage_run::{Constant, Job, Options, StopAfter};
+use tonnage_run::{Constant, Job, Options};
 
 use crate::Surroundings;
 use crate::commands::recording::Output;
 use crate::commands::run::{job_folder, job_of};
-use crate::options::{JobCommand, SideEffects, parse_stop_after};
+use crate::options::{GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects};
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
 use crate::progress;
 
@@ -59,10 +59,6 @@ Examples:
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
   tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
   tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of the command line"
-)]
 pub(crate) struct FitOptions {
     /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
     /// them [default: `gpu` in tonnage.toml, or in pyproject.toml under tool.tonnage].
@@ -84,12 +80,10 @@ pub(crate) struct FitOptions {
     /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs.
     #[arg(long)]
     pub(crate) shard: bool,
-    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
-    pub(crate) capacity: Option<u64>,
-    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
-    pub(crate) margin: Option<u64>,
+    #[command(flatten)]
+    pub(crate) device: GpuOptions,
+    #[command(flatten)]
+    pub(crate) limits: RunLimits,
     /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
     #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
     pub(crate) env: Vec<(String, String)>,
@@ -104,9 +98,6 @@ pub(crate) struct FitOptions {
     /// Print what a proposal changes in the script, as a patch where that is certain; the number is that of the list.
     #[arg(long, value_name = "N")]
     pub(crate) show: Option<std::num::NonZeroUsize>,
-    /// End each run early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
-    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
-    pub(crate) stop_after: Option<StopAfter>,
     /// Keep the recording of the largest that fits in FILE, for `tonnage explain` and `tonnage report`.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -119,16 +110,10 @@ pub(crate) struct FitOptions {
     /// How many variants to run at a time [default: one for each processor].
     #[arg(long, value_name = "N")]
     pub(crate) jobs: Option<std::num::NonZeroU16>,
-    /// Run even where a real NVIDIA device is present.
-    #[arg(long)]
-    pub(crate) allow_real_gpu: bool,
-    /// Do not show what is being tried.
-    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
-          action = clap::ArgAction::SetTrue)]
-    pub(crate) no_progress: bool,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
     #[command(flatten)]
     pub(crate) effects: SideEffects,
     #[command(flatten)]
@@ -184,11 +169,11 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     };
     let mut machine = Options::new(gpu.clone());
     machine.gpus = options.gpus;
-    machine.capacity = options.capacity;
-    machine.stop_after = options.stop_after;
-    machine.allow_real_gpu = options.allow_real_gpu;
+    machine.capacity = options.device.capacity;
+    machine.stop_after = options.limits.stop_after;
+    machine.allow_real_gpu = options.device.allow_real_gpu;
     options.effects.apply(&mut machine);
-    let job = job_of(&options.job.command, options.json, surroundings);
+    let job = job_of(&options.job.command, options.reply.json, surroundings);
     let mut request = Request::new(job, machine);
     request.variables.clone_from(&options.env);
     for (place, text) in &options.constants {
@@ -200,7 +185,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => BTreeMap::new(),
     };
     if gpus.len() > 1 {
-        if options.capacity.is_some() {
+        if options.device.capacity.is_some() {
             return Err(hinted(
                 "--capacity is the size of one GPU",
                 "name one GPU, or leave the size to the catalogue",
@@ -215,7 +200,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         ));
     }
     request.shard = options.shard;
-    request.margin = options.margin;
+    request.margin = options.limits.margin;
     request.changes = match options.allow {
         Allow::None => None,
         Allow::Nothing => Some(Maths::Nothing),
@@ -228,7 +213,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     if let Some(jobs) = options.jobs {
         request.width = usize::from(jobs.get());
     }
-    let screen = Screen::new(options.no_progress, surroundings);
+    let screen = Screen::new(options.screen.no_progress, surroundings);
     let fit = tonnage_fit::fit(&request, &screen);
     screen.finish();
     let fit = fit.map_err(|error| match &error {

@@ -23,6 +23,7 @@ use tonnage_http::metrics::{Exposition, Kind};
 use self::watch::FleetWatch;
 use super::forecast::ForecastStore;
 use super::recording::{Input, Output, named, plain};
+use crate::options::{PageFile, ReplyOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
 
 /// Forecasts in a cluster
@@ -43,7 +44,7 @@ pub(crate) enum FleetCommand {
 impl FleetCommand {
     pub(crate) fn wants_json(&self) -> bool {
         match self {
-            Self::Report(options) => options.json,
+            Self::Report(options) => options.reply.json,
             Self::Metrics(_) | Self::Watch(_) | Self::Slurm(_) => false,
         }
     }
@@ -66,15 +67,10 @@ pub(crate) struct FleetReport {
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) store: ForecastStore,
-    /// Write it as a page, too; `-` is stdout.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Overwrite the page if it is there.
-    #[arg(long, requires = "html")]
-    pub(crate) force: bool,
-    /// Print the report as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) page: PageFile,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Print forecasts, what jobs used and a cluster's account for Prometheus
@@ -146,9 +142,9 @@ pub(crate) fn run(options: &FleetOptions, form: Form) -> Result<Reply> {
 }
 
 fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
-    let target = options.html.as_deref();
+    let target = options.page.html.as_deref();
     let output = target
-        .map(|target| Output::create(target, options.force))
+        .map(|target| Output::create(target, options.page.force))
         .transpose()?;
     let account = account_of(&options.files)?;
     let sums = match &options.store.store {

@@ -24,6 +24,7 @@ use tonnage_plan::{Options, Progress, Switches};
 use crate::commands::recording::{
     Input, Output, Recording, explained, named, plain, tell_of_the_whole, unreadable_trace,
 };
+use crate::options::{ReplyOptions, ScreenOptions};
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural, print_err,
 };
@@ -87,13 +88,10 @@ pub(crate) struct PlanOptions {
     /// Overwrite outputs that are there.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Show no progress.
-    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
-          action = clap::ArgAction::SetTrue)]
-    pub(crate) no_progress: bool,
-    /// Print the plan as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
 }
 
 /// Reads a dimension with its value.
@@ -125,7 +123,7 @@ pub(crate) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
     let create = |path: &Path| Output::create(path, options.force);
     let output = options.output.as_deref().map(create).transpose()?;
     let svg = options.svg.as_deref().map(create).transpose()?;
-    if options.json && matches!(output, Some(Output::Stdout)) {
+    if options.reply.json && matches!(output, Some(Output::Stdout)) {
         return Err(hinted(
             "both JSON and CSV would go to stdout",
             "name a file with -o, or leave out --json",
@@ -191,7 +189,7 @@ fn watched<T>(options: &PlanOptions, form: Form, plan: impl FnOnce(&Options<'_>)
         // Without the handler Ctrl-C ends the process as ever.
         let _ = signal_hook::flag::register(SIGINT, Arc::clone(&cancel));
     }
-    let line = progress::line(options.no_progress, "{msg}");
+    let line = progress::line(options.screen.no_progress, "{msg}");
     let begun = Instant::now();
     let planned = plan(&Options {
         seed: options.seed,

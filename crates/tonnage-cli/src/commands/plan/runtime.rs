@@ -20,7 +20,7 @@ pub(super) fn run(options: &PlanOptions, form: Form) -> Result<Reply> {
             "name it: -o train.plan",
         ));
     };
-    if options.json && path == Path::new("-") {
+    if options.reply.json && path == Path::new("-") {
         return Err(hinted(
             "both JSON and the plan would go to stdout",
             "name a file with -o, or leave out --json",

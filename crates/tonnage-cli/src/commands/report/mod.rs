@@ -31,6 +31,7 @@ use crate::commands::recording::{
     Output, Recording, derived, explained, unreadable_trace, without,
 };
 use crate::commands::replay::more_tracks;
+use crate::options::OutputFile;
 use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, print_err};
 
 /// Write a report of a recording: one HTML page that needs no network
@@ -45,22 +46,14 @@ Examples:
   tonnage report train.tonnage
   tonnage report snapshot.pickle -o oom.html --force
   tonnage report train.tonnage --text")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "switches that do not depend on each other"
-)]
 pub(crate) struct ReportOptions {
     /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Where to write; `-` is stdout [default: the file's name, with .html].
-    #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
-    pub(crate) output: Option<PathBuf>,
-    /// Overwrite the output if it is there.
-    #[arg(long, conflicts_with = "text")]
-    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) target: OutputFile,
     /// Draw in the terminal instead, as far as text can.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["output", "force"])]
     pub(crate) text: bool,
     /// The process to show, by its number in the recording [default: the one that failed or used most].
     #[arg(long, value_name = "N")]
@@ -114,12 +107,12 @@ const SCHEMA_VERSION: u32 = 1;
 
 pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     let path = &options.file;
-    let target = options.output.clone();
+    let target = options.target.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".html"));
     let output = if options.text {
         None
     } else {
-        Some(Output::create(&target, options.force)?)
+        Some(Output::create(&target, options.target.force)?)
     };
     let recording = Recording::open(path)?;
     let held = holdings::read(recording.trace()?).map_err(|error| match error {

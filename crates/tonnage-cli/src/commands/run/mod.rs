@@ -28,7 +28,10 @@ use tonnage_run::{
 use crate::Surroundings;
 use crate::commands::explain::Cause;
 use crate::commands::recording::Output;
-use crate::options::{JobCommand, RecordingFile, SideEffects, parse_stop_after};
+use crate::options::{
+    GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits, ScreenOptions,
+    SideEffects,
+};
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
 
 pub(crate) use self::screen::Screen;
@@ -58,15 +61,9 @@ Examples:
   tonnage run --gpu h100 --gpus 2 torchrun --nproc-per-node 2 train.py
   tonnage run --gpu h100 --world-size 512 --ranks 0,511 torchrun --nproc-per-node 8 train.py
   tonnage run --gpu rtx4090 --capacity 20GiB --json -- python -m my.training > verdict.json")]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a switch of the command line"
-)]
 pub(crate) struct RunOptions {
-    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
-    /// tool.tonnage].
-    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
-    pub(crate) gpu: Option<String>,
+    #[command(flatten)]
+    pub(crate) named: GpuName,
     /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
     #[arg(long, value_name = "N", value_parser = parse_gpus)]
     pub(crate) gpus: Option<u8>,
@@ -83,15 +80,13 @@ pub(crate) struct RunOptions {
     /// a pipeline the first and the last [default: 0].
     #[arg(long, value_name = "LIST", value_parser = parse_ranks)]
     pub(crate) ranks: Option<Ranks>,
-    /// Memory of the GPU, instead of the catalogue's, e.g. 24GiB.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_capacity)]
-    pub(crate) capacity: Option<u64>,
+    #[command(flatten)]
+    pub(crate) gpu: GpuOptions,
     /// Memory that the context of a process takes, instead of the catalogue's.
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) context: Option<u64>,
-    /// Memory that must stay free for the answer to be "fits" [default: the most CUDA overhead seen on real GPUs].
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_margin)]
-    pub(crate) margin: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limits: RunLimits,
     /// In which order the driver hands out addresses: it decides ties between free blocks.
     #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
     pub(crate) address_order: AddressOrder,
@@ -113,19 +108,10 @@ pub(crate) struct RunOptions {
     /// says what a change does.
     #[arg(long = "change", value_name = "NAME")]
     pub(crate) changes: Vec<String>,
-    /// End the job early, e.g. after 3steps of an optimizer or 90s, and judge it as far as it ran.
-    #[arg(long, value_name = "WHEN", value_parser = parse_stop_after)]
-    pub(crate) stop_after: Option<StopAfter>,
-    /// Print the verdict as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Show no live figures.
-    #[arg(long, env = "TONNAGE_NO_PROGRESS", value_parser = clap::builder::FalseyValueParser::new(),
-          action = clap::ArgAction::SetTrue)]
-    pub(crate) no_progress: bool,
-    /// Run even where a real NVIDIA device is present.
-    #[arg(long, alias = "even-with-gpu")]
-    pub(crate) allow_real_gpu: bool,
+    #[command(flatten)]
+    pub(crate) reply: ReplyOptions,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
     #[command(flatten)]
     pub(crate) effects: SideEffects,
     /// Copy the files that the job writes to DIR, a new directory. Without it they are discarded.
@@ -271,7 +257,7 @@ pub(crate) fn judge(
         ));
     };
     let (job, machine) = described(options, surroundings)?;
-    let mut screen = Screen::new(!options.no_progress, surroundings);
+    let mut screen = Screen::new(!options.screen.no_progress, surroundings);
     let several = options.world_size > Some(1);
     let run = if options.ranks == Some(Ranks::Auto) && several {
         run_differing(&job, &machine, written, &mut screen)?
@@ -407,9 +393,9 @@ fn kept_files(folder: Option<&Path>) -> Result<Option<PathBuf>> {
 
 /// What was typed, as the library takes it.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
-    let mut job = job_of(&typed.job.command, typed.json, surroundings);
+    let mut job = job_of(&typed.job.command, typed.reply.json, surroundings);
     let catalogue = Catalogue::embedded();
-    let name = super::gpus::name_of(typed.gpu.as_deref(), &job_folder(surroundings))?;
+    let name = super::gpus::name_of(typed.named.gpu.as_deref(), &job_folder(surroundings))?;
     let gpu = super::gpus::find(&catalogue, &name)?;
     let mut options = Options::new(gpu.clone());
     options.gpus = typed.gpus.unwrap_or(1);
@@ -431,9 +417,9 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
             job.command = launched.command;
         }
     }
-    options.capacity = typed.capacity;
+    options.capacity = typed.gpu.capacity;
     options.context = typed.context;
-    options.margin = typed.margin;
+    options.margin = typed.limits.margin;
     options.address_order = match typed.address_order {
         AddressOrder::Descending => Order::Descending,
         AddressOrder::Ascending => Order::Ascending,
@@ -447,8 +433,8 @@ fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Op
         }
     }
     options.changes.clone_from(&typed.changes);
-    options.stop_after = typed.stop_after;
-    options.allow_real_gpu = typed.allow_real_gpu;
+    options.stop_after = typed.limits.stop_after;
+    options.allow_real_gpu = typed.gpu.allow_real_gpu;
     typed.effects.apply(&mut options);
     options.keep_files = kept_files(typed.keep_files.as_deref())?;
     options.forward_signals = surroundings.forward_signals;
