@@ -45,7 +45,7 @@ def test_the_rank_that_raises_is_named(tonnage, tmp_path):
     script.write_text(SETUP + "if rank == 1:\n    raise ValueError('no data')\n")
     run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
     (raised,) = run.verdict["exceptions"]
-    assert (raised["rank"], raised["message"]) == ("1", "no data")
+    assert (raised["rank"], raised["message"]) == (1, "no data")
 
 
 def hang(tonnage, tmp_path, body, ranks=2):
@@ -301,7 +301,7 @@ def test_ranks_that_the_script_starts_itself(tonnage, tmp_path, method):
     for rank in (0, 1):
         assert f"rank {rank}: 3.0 [{{'rank': 0}}, {{'rank': 1}}]" in run.err
     devices = {one["rank"]: one for one in run.verdict["devices"]}
-    assert {rank: one["device"] for rank, one in devices.items()} == {"0": 0, "1": 1}
+    assert {rank: one["device"] for rank, one in devices.items()} == {0: 0, 1: 1}
     for one in devices.values():
         assert one["reserved_known"]
         lines = [holder["place"]["line"] for holder in one["holders"] if holder["place"]]
@@ -381,7 +381,7 @@ def test_the_rank_that_raises_before_it_uses_its_gpu_is_named(tonnage, tmp_path)
     script.write_text("\n".join(lines))
     run = tonnage(None, options=["--gpus", "2"], command=[*LAUNCH, "2", str(script)])
     (raised,) = run.verdict["exceptions"]
-    assert (raised["rank"], raised["message"]) == ("1", "no data")
+    assert (raised["rank"], raised["message"]) == (1, "no data")
     explained = subprocess.run([TONNAGE, "explain", str(run.recording)], capture_output=True, text=True)
     assert explained.returncode == 2
     assert "the job failed before it allocated any: ValueError on rank 1 at" in explained.stderr
@@ -502,7 +502,7 @@ def test_outputs_that_a_pipeline_keeps_are_found_and_can_be_left_out(tonnage, tm
     script.write_text(SETUP + PIPELINE + call.format(", return_outputs=False"))
     without = tonnage(None, options=["--gpus", "2"], command=command)
     assert without.code == 0, without.err
-    (last,) = (device for device in without.verdict["devices"] if device["rank"] == "1")
+    (last,) = (device for device in without.verdict["devices"] if device["rank"] == 1)
     assert last["peak_allocated"] == pytest.approx(fix["peak_after"], rel=0.01)
 
 

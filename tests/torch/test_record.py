@@ -178,7 +178,7 @@ def test_each_rank_has_its_rows(on_gpu):
     launcher = (str(Path(PYTHON).parent / "torchrun"), "--nproc-per-node", "2")
     done = on_gpu("record", RANKS, gpu=gpus, launcher=launcher)
     assert done.code == 0, done.err
-    assert {(use["rank"], use["device"]) for use in done.verdict["devices"]} == {("0", 0), ("1", 1)}
+    assert {(use["rank"], use["device"]) for use in done.verdict["devices"]} == {(0, 0), (1, 1)}
 
 
 def test_without_a_gpu_the_next_step_is_a_dry_run(tmp_path):

@@ -127,7 +127,7 @@ def test_two_processes_on_two_devices(tonnage):
     used = {device["device"]: device for device in run.verdict["devices"]}
     assert used[0]["peak_allocated"] == 1 << 30
     assert used[1]["peak_allocated"] == 2 << 30
-    assert {device["rank"] for device in used.values()} == {"0", "1"}
+    assert {device["rank"] for device in used.values()} == {0, 1}
 
 
 def test_two_processes_share_the_memory_of_one_device(tonnage, tmp_path):

@@ -34,7 +34,7 @@ def test_two_ranks_of_512(tonnage):
     verdict = run.verdict
     assert verdict["ranks_run"] == {"world_size": 512, "ranks": [0, 511], "differing": []}
     # Rank 511 is the eighth of the 64th machine, which is the second here.
-    assert {device["rank"]: device["device"] for device in verdict["devices"]} == {"0": 0, "511": 15}
+    assert {device["rank"]: device["device"] for device in verdict["devices"]} == {0: 0, 511: 15}
     # The script reads nothing that the other ranks send.
     assert not any("ranks that were not run" in sentence for sentence in verdict["unknown"])
 
@@ -62,7 +62,7 @@ def test_a_rank_alone_does_what_it_does_among_others(tonnage):
 
     def rows(run):
         table = run.table()
-        process = next(one["process"] for one in run.verdict["devices"] if one["rank"] == "2")
+        process = next(one["process"] for one in run.verdict["devices"] if one["rank"] == 2)
         columns = ("process", "kind", "device", "address", "size", "stream")
         kinds = {"alloc", "free_requested", "free_completed", "segment_alloc", "driver_malloc", "driver_context"}
         every = zip(*(table.column(name).to_pylist() for name in columns), strict=True)
@@ -184,7 +184,7 @@ def test_one_rank_of_each_stage_of_a_pipeline_is_run(tonnage):
     assert run.code == 0, run.err
     verdict = run.verdict
     assert verdict["ranks_run"] == {"world_size": 16, "ranks": [0, 4, 8, 12], "differing": []}
-    first, second, third, last = sorted(verdict["devices"], key=lambda device: int(device["rank"]))
+    first, second, third, last = sorted(verdict["devices"], key=lambda device: device["rank"])
     # The last stage has the logits, the first the embedding and the most micro-batches.
     assert last["peak_allocated"] > first["peak_allocated"] > second["peak_allocated"] > third["peak_allocated"]
 

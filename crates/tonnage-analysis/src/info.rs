@@ -20,7 +20,7 @@ use crate::unmodelled::UnmodelledCalls;
 use crate::verdict::KnownBytes;
 
 /// Version of the JSON that [`Info`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Pairs of process and device that are told apart, and streams of one of them; no machine has so many.
 const MOST: usize = 1 << 16;
@@ -79,7 +79,7 @@ pub struct ProcessInfo {
     /// The operating system's number of it.
     pub id: Option<String>,
     /// Its rank in a distributed run.
-    pub rank: Option<String>,
+    pub rank: Option<u32>,
     /// Its arguments.
     pub command: Option<String>,
 }
@@ -442,7 +442,9 @@ impl Facts<'_> {
         ProcessInfo {
             process,
             id: self.of(process, meta::PROCESS_ID),
-            rank: self.of(process, meta::PROCESS_RANK),
+            rank: self
+                .of(process, meta::PROCESS_RANK)
+                .and_then(|rank| rank.parse().ok()),
             command: self.of(process, facts::PROCESS_COMMAND),
         }
     }

@@ -505,9 +505,7 @@ fn name(verdict: &Verdict, devices: &[i32]) -> String {
         .devices
         .iter()
         .filter(|one| devices.contains(&one.device));
-    let mut ranks: Vec<u32> = uses
-        .filter_map(|one| one.rank.as_ref()?.parse().ok())
-        .collect();
+    let mut ranks: Vec<u32> = uses.filter_map(|one| one.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
     match (ranks.is_empty(), devices) {
@@ -576,7 +574,7 @@ pub(crate) mod tests {
                 processes: 1,
             });
             verdict.devices.push(DeviceUse {
-                rank: (most.len() > 1).then(|| device.to_string()),
+                rank: (most.len() > 1).then(|| u32::try_from(device).unwrap()),
                 device,
                 ..DeviceUse::default()
             });

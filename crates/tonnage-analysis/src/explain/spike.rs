@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use tonnage_text::bytes;
+use tonnage_text::{bytes, shortened};
 
 use super::Found;
 use super::case::{Case, LARGE_SHARE, Live, at};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use super::logits::LOSSES;
-use crate::holdings::{Category, Holding, Phase, Place, is_users, pattern, shortened};
+use crate::holdings::{Category, Holding, Phase, Place, is_users, pattern};
 
 /// One operation.
 pub const SPIKE: Code = code(

@@ -7,7 +7,7 @@ use super::alloc::Fidelity;
 use super::requests::Gaps;
 
 /// Version of the JSON that [`Report`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Calls of the driver that move memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -309,7 +309,7 @@ pub struct TrackReport {
     /// Number of the process.
     pub process: u32,
     /// Its rank, where it has one.
-    pub rank: Option<String>,
+    pub rank: Option<u32>,
     /// Number of the device.
     pub device: i32,
     /// Requests.

@@ -54,7 +54,7 @@ impl Track {
         let requests = &self.requests;
         TrackReport {
             process: requests.process,
-            rank: self.rank.clone(),
+            rank: self.rank,
             device: requests.device,
             requests: requests.allocs,
             events: requests.events,

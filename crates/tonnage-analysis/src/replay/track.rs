@@ -26,7 +26,7 @@ pub(super) const LARGEST: u64 = 1 << 42;
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
     pub(super) requests: Requests,
-    pub(super) rank: Option<String>,
+    pub(super) rank: Option<u32>,
     pub(super) recorded: RecordedAs,
     pub(crate) version: Option<Version>,
     pub(super) rules: Rules,
@@ -77,7 +77,7 @@ impl Track {
         let given = options.torch_minor.map(|minor| Version(2, minor));
         let versions = given.map_or_else(|| recorded.versions(), |version| vec![version]);
         let mut track = Self {
-            rank: meta::find(facts, process, meta::PROCESS_RANK).map(str::to_owned),
+            rank: meta::find(facts, process, meta::PROCESS_RANK).and_then(|rank| rank.parse().ok()),
             version: None,
             rules: Rules::of(versions[0]),
             order: recorded.orders(&requests)[0],

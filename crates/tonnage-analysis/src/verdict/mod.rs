@@ -44,7 +44,7 @@ use tonnage_recording::facts;
 use tonnage_text::{count, plural, ranks_named};
 
 /// Version of the JSON that [`Verdict`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 3;
+pub const SCHEMA_VERSION: u32 = 4;
 
 /// How a run went, as far as memory is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -117,7 +117,7 @@ pub struct DeviceUse {
     /// Number of the process.
     pub process: u32,
     /// Its rank, where it has one.
-    pub rank: Option<String>,
+    pub rank: Option<u32>,
     /// Number of the device on the machine.
     pub device: i32,
     /// The moment of `at_peak`.
@@ -197,7 +197,7 @@ pub struct Exception {
     /// Where it was raised, by the user's line.
     pub place: Option<Place>,
     /// The rank of the process, where it has one.
-    pub rank: Option<String>,
+    pub rank: Option<u32>,
 }
 
 impl Exception {
@@ -348,11 +348,7 @@ impl Verdict {
         let in_use = |device: i32| self.total(device).map_or(0, |total| total.most_in_use);
         // Of equals one whose lines are known, and the first of these, so that rank 0 speaks for all.
         let worst = |device: &&DeviceUse| {
-            let rank = device
-                .rank
-                .as_ref()
-                .and_then(|rank| rank.parse::<u32>().ok());
-            let first = Reverse(rank.unwrap_or(u32::MAX));
+            let first = Reverse(device.rank.unwrap_or(u32::MAX));
             let failed = device.out_of_memory.is_some();
             (
                 failed,
@@ -752,7 +748,7 @@ impl<R: Read> Rows<R> {
             };
             DeviceUse {
                 process,
-                rank: facts.fact(process, meta::PROCESS_RANK).map(str::to_owned),
+                rank: facts.rank(process),
                 device,
                 peak: moment(shown.row, shown.time, self.first_time),
                 at_peak: shown.breakdown,
@@ -959,6 +955,10 @@ impl<'a> Facts<'a> {
         meta::find(self.all, process, name)
     }
 
+    fn rank(&self, process: u32) -> Option<u32> {
+        self.fact(process, meta::PROCESS_RANK)?.parse().ok()
+    }
+
     /// The fact of the first process that has it.
     fn any(&self, name: &str) -> Option<&str> {
         let found = self.all.iter().find(|fact| fact.name == name);
@@ -998,10 +998,10 @@ impl<'a> Facts<'a> {
                     kind: json["type"].as_str()?.to_owned(),
                     message: json["message"].as_str().unwrap_or_default().to_owned(),
                     place: frames.find(|place| is_users(&place.file)),
-                    rank: json["rank"].as_str().map(str::to_owned).or_else(|| {
-                        self.fact(fact.process, meta::PROCESS_RANK)
-                            .map(str::to_owned)
-                    }),
+                    rank: json["rank"]
+                        .as_str()
+                        .and_then(|rank| rank.parse().ok())
+                        .or_else(|| self.rank(fact.process)),
                 };
                 Some((fact.process, exception))
             })

@@ -21,7 +21,7 @@ pub use crate::holdings::Place;
 use side::{Side, Track};
 
 /// Version of the JSON that [`Verification`] serialises to; raised when a field changes its meaning.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// How many partings of a process are told one by one.
 const MAX_PARTINGS: usize = 50;
@@ -81,7 +81,7 @@ pub struct Setting {
 #[non_exhaustive]
 pub struct Comparison {
     /// Its rank, where it has one.
-    pub rank: Option<String>,
+    pub rank: Option<u32>,
     /// Number of the device on the machine.
     pub device: i32,
     /// Events on the GPU that were compared.
@@ -247,7 +247,7 @@ fn compare(
         dry,
     };
     Comparison {
-        rank: track.rank.clone(),
+        rank: track.rank,
         device: track.device,
         real_events: track.events.len() as u64,
         dry_events: other.events.len() as u64,

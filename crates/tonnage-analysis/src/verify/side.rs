@@ -35,7 +35,7 @@ impl Step {
 #[derive(Debug, Default)]
 pub(super) struct Track {
     pub(super) process: u32,
-    pub(super) rank: Option<String>,
+    pub(super) rank: Option<u32>,
     pub(super) device: i32,
     /// Its place among the processes of the device.
     order: usize,
@@ -52,7 +52,7 @@ pub(super) struct Track {
 
 impl Track {
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        match (&self.rank, &other.rank) {
+        match (self.rank, other.rank) {
             (Some(one), Some(two)) => one == two && self.device == other.device,
             (None, None) => self.device == other.device && self.order == other.order,
             _ => false,
@@ -60,7 +60,7 @@ impl Track {
     }
 
     pub(super) fn name(&self) -> String {
-        self.rank.as_ref().map_or_else(
+        self.rank.map_or_else(
             || format!("process {} on GPU {}", self.process, self.device),
             |rank| format!("rank {rank} on GPU {}", self.device),
         )
@@ -202,7 +202,8 @@ impl Side {
             }
             track.process = process;
             track.device = device;
-            track.rank = side.fact(process, meta::PROCESS_RANK).map(str::to_owned);
+            let rank = side.fact(process, meta::PROCESS_RANK);
+            track.rank = rank.and_then(|rank| rank.parse().ok());
             track.peak_allocated = account.at_peak_allocated().breakdown.allocated;
             track.peak_reserved = account.at_peak_reserved().reserved;
             track.context = account.context();

@@ -171,7 +171,7 @@ fn text(report: &Report, options: &ReplayOptions) -> String {
 /// Which process and device, and what of.
 fn headline(text: &mut String, track: &TrackReport, tracks: usize) {
     if tracks > 1 {
-        let rank = track.rank.as_ref().map(|rank| format!(", rank {rank}"));
+        let rank = track.rank.map(|rank| format!(", rank {rank}"));
         let _ = write!(
             text,
             "GPU {} of process {}{}: ",

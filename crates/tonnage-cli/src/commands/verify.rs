@@ -217,7 +217,7 @@ fn said(setting: &Setting) -> String {
 
 fn compared(text: &mut String, process: &Comparison, several: bool) {
     if several {
-        let who = process.rank.as_ref().map_or_else(
+        let who = process.rank.map_or_else(
             || format!("GPU {}", process.device),
             |rank| format!("rank {rank}"),
         );

@@ -165,7 +165,6 @@ fn before_gpu(verdict: &Verdict, exception: &Exception, here: &Path) -> String {
     let kind = kind(exception);
     let rank = exception
         .rank
-        .as_ref()
         .map_or_else(String::new, |rank| format!(" on rank {rank}"));
     let mut text =
         format!("{BAD}the script failed{BAD:#} before using the GPU: {kind}{rank}{place}{message}");
@@ -782,7 +781,7 @@ fn raised(text: &mut String, verdict: &Verdict, here: &Path) {
         } else {
             format!(": {message}")
         };
-        let rank = exception.rank.as_ref();
+        let rank = exception.rank;
         let rank = rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
         let kind = kind(exception);
         row(text, "raised", &format!("{kind}{rank}{place}{message}"));
@@ -814,7 +813,7 @@ fn breakdown(text: &mut String, verdict: &Verdict, device: &DeviceUse) {
     } else {
         "peak"
     };
-    let whose = match (&device.rank, verdict.devices.len()) {
+    let whose = match (device.rank, verdict.devices.len()) {
         (_, 1) => String::new(),
         (Some(rank), _) if verdict.ranks_run.is_some() => format!(" of rank {rank}"),
         (Some(rank), _) => format!(" on GPU {} (rank {rank})", device.device),
@@ -1017,9 +1016,7 @@ fn processes_named(processes: &[u32]) -> String {
 }
 
 fn ranks_of(devices: &[&DeviceUse]) -> Option<Vec<u32>> {
-    let ranks = devices
-        .iter()
-        .map(|device| device.rank.as_ref()?.parse().ok());
+    let ranks = devices.iter().map(|device| device.rank);
     let mut ranks: Vec<u32> = ranks.collect::<Option<_>>()?;
     ranks.sort_unstable();
     ranks.dedup();
@@ -1405,7 +1402,7 @@ mod tests {
     #[test]
     fn ranks_with_the_same_figures_are_one_line() {
         let device = |rank: u32, used: u64| DeviceUse {
-            rank: Some(rank.to_string()),
+            rank: Some(rank),
             device: i32::try_from(rank).unwrap(),
             peak_used: used,
             ..DeviceUse::default()
@@ -1578,7 +1575,7 @@ mod tests {
             kind: "builtins.ValueError".to_owned(),
             message: "first line\nsecond".to_owned(),
             place: Some(place("train.py", 3, "main")),
-            rank: Some("1".to_owned()),
+            rank: Some(1),
         }];
         verdict.unknown = vec!["the stacks of 2 allocations and frees".to_owned()];
         insta::assert_snapshot!(shown(&verdict));
@@ -1671,9 +1668,9 @@ mod tests {
     fn several_processes_and_devices() {
         let mut verdict = verdict();
         verdict.gpu_count = 2;
-        verdict.devices[0].rank = Some("0".to_owned());
+        verdict.devices[0].rank = Some(0);
         let mut other = device();
-        (other.process, other.device, other.rank) = (1, 1, Some("1".to_owned()));
+        (other.process, other.device, other.rank) = (1, 1, Some(1));
         other.ooms = 2;
         verdict.devices.push(other);
         insta::assert_snapshot!(shown(&verdict));
