@@ -155,7 +155,8 @@ fn hint(stacks: &StackTable, stack: StackId) -> Hint {
             Some(Phase::Save)
         } else if python && !torch && is_users(file) {
             match function {
-                "step" | "optimizer_step" => Some(Phase::Step),
+                // A function `step` is often a whole training step or a move in an environment.
+                "optimizer_step" => Some(Phase::Step),
                 "evaluate" | "eval" | "validate" | "validation" | "generate" | "inference" => {
                     Some(Phase::Eval)
                 }
@@ -195,6 +196,28 @@ fn hint(stacks: &StackTable, stack: StackId) -> Hint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_function_step_is_an_optimizers_step_inside_torchs_wrapper_only() {
+        let mut stacks = StackTable::new();
+        let mut phase = |innermost_first: &[(&str, &str)]| {
+            let frames: Vec<_> = innermost_first
+                .iter()
+                .map(|(function, file)| {
+                    let (function, file) = (stacks.intern(function), stacks.intern(file));
+                    stacks.frame(function, file, 1)
+                })
+                .collect();
+            let stack = stacks.push_stack(&frames).expect("a stack");
+            hint(&stacks, stack).phase
+        };
+        let wrapper = ("wrapper", "/x/site-packages/torch/optim/optimizer.py");
+        assert_eq!(phase(&[("step", "train.py"), ("<module>", "train.py")]), None);
+        assert_eq!(
+            phase(&[("step", "lion.py"), wrapper, ("step", "train.py")]),
+            Some(Phase::Step)
+        );
+    }
 
     #[test]
     fn files_of_a_compiler_are_told_from_files_of_the_user() {
