@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tonnage_analysis::verdict::{Need, Outcome, Verdict};
+use tonnage_analysis::verdict::{Need, Outcome, Verdict, ended};
 use tonnage_gpus::Catalogue;
 use tonnage_text::{bytes, plural, ranks_named};
 
@@ -208,7 +208,7 @@ impl Forecast {
             Outcome::Failed => {
                 let reason = match verdict.exceptions.first() {
                     Some(exception) => format!("it failed with {}", exception.kind),
-                    None => format!("it ended with {}", verdict.ending),
+                    None => format!("it {}", ended(&verdict.ending)),
                 };
                 return Err(ForecastError::NoAnswer(reason));
             }

@@ -62,6 +62,7 @@ use crate::holdings::{
 };
 use crate::replay::Job;
 use crate::unknown;
+use crate::verdict::ended;
 
 /// A search for one cause of a moment.
 type Search = for<'a, 'b> fn(&'a Case<'b>) -> Option<Found>;
@@ -853,7 +854,7 @@ pub fn failed_otherwise(recording: &Recording) -> Option<String> {
         Some((fact.process, kind))
     });
     let Some((process, kind)) = raised else {
-        return Some(format!("it ended with {ending}"));
+        return Some(format!("it {}", ended(ending)));
     };
     let rank = recording.rank(process);
     let rank = rank.map_or_else(String::new, |rank| format!(" on rank {rank}"));

@@ -311,6 +311,23 @@ fn tn105_other_processes_without_a_line() {
     assert!(advice.ends_with("before its first CUDA call"), "{advice}");
 }
 
+#[test]
+fn a_job_that_failed_is_named_with_its_exit_code() {
+    let mut script = Script::new(1000);
+    script.trace.meta.push(tonnage_recording::Meta {
+        process: facts::RUN,
+        name: facts::ENDING.to_owned(),
+        text: "exit 3".to_owned(),
+    });
+    script.alloc(20, &[line(1)]);
+    let unknown = script.explain().unknown;
+    let failure = unknown.iter().find(|gap| gap.contains("failure"));
+    assert!(
+        failure.is_some_and(|gap| gap.ends_with(": it ended with exit code 3")),
+        "{unknown:?}"
+    );
+}
+
 /// Steps of a training loop; `made` gets the number of each.
 fn train(script: &mut Script, steps: u64, made: impl Fn(&mut Script, u64)) {
     for step in 0..steps {

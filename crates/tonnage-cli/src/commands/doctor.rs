@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use tonnage_analysis::verdict::{HookFailure, Limitation, Outcome, Unmodelled, Verdict};
+use tonnage_analysis::verdict::{HookFailure, Limitation, Outcome, Unmodelled, Verdict, ended};
 use tonnage_run::{Job, JobOutput, Options, Quiet, RunError, dry_run, private_folder, real_gpu};
 
 use crate::Surroundings;
@@ -206,7 +206,7 @@ fn problems_of(verdict: &Verdict, found: Option<&Found>) -> Vec<Problem> {
     let mut problems: Vec<Problem> = Vec::new();
     if verdict.outcome != Outcome::Fits || found.is_none() {
         let raised = verdict.exceptions.first().map_or_else(
-            || format!("it ended with {}", verdict.ending),
+            || format!("it {}", ended(&verdict.ending)),
             |one| {
                 let kind = one.kind.strip_prefix("builtins.").unwrap_or(&one.kind);
                 format!("{kind}: {}", one.message)
