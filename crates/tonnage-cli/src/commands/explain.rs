@@ -438,7 +438,7 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         let times = plural(handled.times, "time");
         screen.line(
             "handled",
-            &format!("ran out of memory {times}, which the script or PyTorch handled, and then had at most {after} allocated{which}"),
+            &format!("ran out of memory {times}, went on, and then had at most {after} allocated{which}"),
         );
     }
     let most_allocated = match &explanation.fullest {

@@ -316,7 +316,7 @@ fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
     } else if verdict.handled_ooms() > 0 {
         let times = plural(verdict.handled_ooms(), "time");
         let sentence = format!(
-            "Runs to its end; it ran out of memory {times}, which the script or PyTorch handled: {peak}."
+            "Runs to its end; it ran out of memory {times} and went on: {peak}."
         );
         (sentence, Tone::Plain)
     } else {

@@ -500,7 +500,7 @@ fn fits(verdict: &Verdict) -> String {
     if caught > 0 && verdict.stopped.is_none() && verdict.incomplete.is_none() {
         let times = plural(caught, "time");
         return format!(
-            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times}, which the script or PyTorch handled",
+            "{WARN}runs to its end{WARN:#} on {} ({}); it ran out of memory {times} and went on",
             where_run(verdict),
             size(verdict)
         );
