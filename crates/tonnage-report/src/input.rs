@@ -127,7 +127,7 @@ pub struct Answer {
     pub figures: Vec<Figure>,
     /// More about it: name and text each. A text without a name belongs to the one before.
     pub lines: Vec<Fact>,
-    /// What would help, the cheapest first.
+    /// What would help, the largest saving first.
     pub fixes: Vec<Proposal>,
 }
 

@@ -26,8 +26,9 @@ Recognised by: blocks made in the forward pass and kept for the backward pass ho
 What helps: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
 backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
 blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
-call it for each of them instead: the gradients are the same. That is proposed only if every pass leaves a number behind,
-as a loss is: two encoders whose outputs meet in one loss leave none.",
+call it for each of them instead: the gradients are the same. That is proposed only if every pass runs the same model on
+inputs of its own and leaves a number behind, as a loss is. Two encoders whose outputs meet in one loss leave none, and
+a layer that is given the result of another is a part of the same pass.",
 );
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -97,7 +98,8 @@ fn is_collected(case: &Case<'_>, live: &Live<'_>) -> bool {
         && !graphs::is_used_later(case, live.block)
 }
 
-/// The passes of which results are kept for a backward pass, if several are, and what holds them together.
+/// The passes of one model on different inputs of which results are kept for a backward pass, if several are, and what
+/// holds them together.
 fn waiting<'a>(
     case: &Case<'_>,
     blocks: &[Live<'a>],
@@ -108,7 +110,8 @@ fn waiting<'a>(
         .filter(used)
         .map(|live| case.pass_of(live.block.born))
         .collect();
-    if passes.len() < 2 {
+    let models: BTreeSet<_> = passes.iter().map(|&pass| case.own_model(pass)).collect();
+    if passes.len() < 2 || models.len() != 1 || models.contains(&None) {
         return None;
     }
     let bytes_of = |pass: usize| -> u64 {

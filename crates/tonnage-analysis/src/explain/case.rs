@@ -90,6 +90,10 @@ pub(super) struct Case<'a> {
     /// Blocks that a finding has explained already.
     claimed: HashSet<u32>,
     passes: Vec<Pass>,
+    /// What backward passes take back of forward passes: the row, and the index of the block, by row.
+    taken_back: Vec<(u32, u32)>,
+    /// The models of passes, from 1, that began with gradients on and with inputs of their own.
+    own_models: HashMap<usize, TextId>,
     /// Passes, from 1, whose gradients would end in a model that no optimizer trains, with that model.
     untrained: HashMap<usize, TextId>,
 }
@@ -125,6 +129,8 @@ impl<'a> Case<'a> {
             staying: staying(track, row),
             claimed: HashSet::new(),
             passes: passes(recording, track),
+            taken_back: taken_back(track),
+            own_models: own_models(track),
             untrained: untrained(track),
         }
     }
@@ -194,6 +200,27 @@ impl<'a> Case<'a> {
 
     pub(super) fn site(&self, block: &Holding) -> Option<Place> {
         site(self.stacks(), block.stack)
+    }
+
+    /// The block of a forward pass for which a backward pass made a block that has no line of its own, by what it takes
+    /// back next: a node of autograd frees what it has saved when it is done.
+    pub(super) fn backward_of(&self, block: &Holding) -> Option<&'a Holding> {
+        if block.phase != Phase::Backward || is_kept(block) || self.site(block).is_some() {
+            return None;
+        }
+        let span = self.track.phase_at(block.born)?;
+        let after = self
+            .taken_back
+            .partition_point(|&(row, _)| row <= block.born);
+        let (before, after) = self.taken_back.split_at(after);
+        let after = after.iter().take_while(|(row, _)| *row < span.to);
+        let before = before.iter().rev().take_while(|(row, _)| *row >= span.from);
+        // Of what a variable keeps nothing goes: then the node before it is the nearest.
+        let mut nearest = after.chain(before);
+        nearest.find_map(|&(_, index)| {
+            let block = &self.track.blocks[index as usize];
+            self.site(block).is_some().then_some(block)
+        })
     }
 
     /// The line with the most bytes among some blocks.
@@ -293,6 +320,30 @@ impl<'a> Case<'a> {
         let candidates = &self.track.blocks[returned.saturating_sub(1).max(first)..last];
         let is_number = |block: &Holding| block.requested <= NUMBER && block.died > to;
         candidates.iter().any(is_number)
+    }
+
+    /// The model that a pass runs on inputs of its own: no graph leads from them to another pass.
+    pub(super) fn own_model(&self, pass: usize) -> Option<TextId> {
+        self.own_models.get(&pass).copied()
+    }
+
+    /// Whether a backward pass goes through the result of a line that calls modules or runs inside one. Without its
+    /// graph there, the parameters before it would get no gradients.
+    pub(super) fn is_trained_through(&self, place: &Place) -> bool {
+        let mut lines: HashMap<StackId, bool> = HashMap::new();
+        let mut is_there = |stack: StackId| {
+            *lines.entry(stack).or_insert_with(|| {
+                let frames = || self.stacks().frames(stack);
+                frames().any(|frame| frame.line == place.line && frame.file == place.file)
+                    && frames().any(|frame| frame.file.ends_with(MODULE_FILE))
+            })
+        };
+        self.track.blocks.iter().any(|block| {
+            block.phase == Phase::Forward
+                && !is_kept(block)
+                && block.stack.is_some_and(&mut is_there)
+                && self.goes_back(block.born)
+        })
     }
 
     /// The row at which the model of the pass of `row` returned.
@@ -488,9 +539,10 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
         most.map(|(held, _)| held.clone())
     };
     for (index, block) in (0..).zip(&track.blocks) {
+        // Weights that nothing refers to are not those of the model that the same line made last.
         let asked = holders
             .get(&index)
-            .is_some_and(|held| held.sort != Sort::Nothing);
+            .is_some_and(|held| held.sort != Sort::Nothing || is_kept(block));
         if !asked
             && block.alive_at(row)
             && let Some(stack) = block.stack
@@ -513,12 +565,32 @@ fn marked(track: &Holdings, row: u32) -> usize {
     pass_of(track, row.saturating_add(2))
 }
 
-fn untrained(track: &Holdings) -> HashMap<usize, TextId> {
-    let of = |(_, model): &&(u32, TextId)| track.untrained.contains(model);
-    let passes = track.own_graphs.iter().filter(of);
+fn taken_back(track: &Holdings) -> Vec<(u32, u32)> {
+    // Without a module no forward pass is told.
+    let of_forward = |(_, block): &(u32, &Holding)| {
+        matches!(block.phase, Phase::Forward | Phase::Load | Phase::Other)
+            && !is_kept(block)
+            && track
+                .phase_at(block.died)
+                .is_some_and(|span| span.phase == Phase::Backward)
+    };
+    let blocks = (0..).zip(&track.blocks).filter(of_forward);
+    let mut rows: Vec<(u32, u32)> = blocks.map(|(index, block)| (block.died, index)).collect();
+    rows.sort_unstable();
+    rows
+}
+
+fn own_models(track: &Holdings) -> HashMap<usize, TextId> {
+    let passes = track.own_graphs.iter();
     passes
         .map(|&(row, model)| (marked(track, row), model))
         .collect()
+}
+
+fn untrained(track: &Holdings) -> HashMap<usize, TextId> {
+    let mut passes = own_models(track);
+    passes.retain(|_, model| track.untrained.contains(model));
+    passes
 }
 
 fn passes(recording: &Recording, track: &Holdings) -> Vec<Pass> {

@@ -4,7 +4,7 @@
 use tonnage_text::bytes;
 
 use super::Found;
-use super::case::{Case, Live, SHARE, at, is_kept};
+use super::case::{Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, computed, sized, unchanged};
 use crate::holdings::Phase;
@@ -29,10 +29,19 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let place = case.largest_place(blocks.iter().map(|live| live.block));
     let line = at(place.as_ref());
-    let sentence = format!(
-        "{} were made while a checkpoint was read or written at {line}, beside the model's own tensors",
-        bytes(sum),
-    );
+    let held = most_named(&blocks).filter(|held| held.is_named());
+    let sentence = match held {
+        Some(held) => format!(
+            "{} ({}) still holds {} of a checkpoint that was read at {line}, beside the model's own tensors",
+            held.said(),
+            at(held.place.as_ref()),
+            bytes(sum),
+        ),
+        None => format!(
+            "{} were made while a checkpoint was read or written at {line}, beside the model's own tensors",
+            bytes(sum),
+        ),
+    };
     let advice = format!("read the checkpoint at {line} with `map_location=\"cpu\"`");
     let proposal = Proposal::new(
         CHECKPOINT_FILE.code,
@@ -51,6 +60,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     Some(
         Found::exact(CHECKPOINT_FILE, sum, headline, sentence)
             .with_place(place)
+            .with_holder(held)
             .with_fixes(fix)
             .with_claims_of(&blocks),
     )

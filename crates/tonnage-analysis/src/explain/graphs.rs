@@ -28,8 +28,10 @@ Recognised by: Python was asked, and blocks of earlier passes are kept by nothin
 container; no later backward pass uses them. In recordings without those answers: many lines of a forward pass leave
 blocks behind, pass after pass, and the finding is marked as inferred.
 What helps: for statistics, add numbers: `total += loss.detach()` or `.item()`. For a state that is carried on,
-`h = h.detach()` between steps; that truncates backpropagation, so the gradients change. The peak without the kept
-graphs is computed from the recording.",
+`h = h.detach()` between steps; that truncates backpropagation, so the gradients change. Where a backward pass goes
+through a result, only a copy may lose its graph. Where no variable refers to a graph, a reference cycle or C++ keeps
+it: a `torch.autograd.Function` that stores its own output as an attribute of `ctx`, for example, instead of
+`ctx.save_for_backward`. The peak without the kept graphs is computed from the recording.",
 );
 
 /// So many other containers are named.
@@ -60,10 +62,14 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     for live in &kept {
         *names.entry(live.held).or_default() += live.block.bytes;
     }
-    let named = |held: Option<&HeldBy>| held.is_some_and(|held| !held.name.is_empty());
+    // Python was not asked about some: they count for the name that keeps the others.
+    let not_asked = names.get(&None).copied().unwrap_or(0);
+    let named = |held: Option<&HeldBy>, of_it: u64| {
+        held.is_some_and(HeldBy::is_named) && (of_it + not_asked) * 2 >= sum
+    };
     let held = names
         .into_iter()
-        .max_by_key(|(held, bytes)| (named(*held), *bytes))?
+        .max_by_key(|(held, bytes)| (named(*held, *bytes), held.is_some(), *bytes))?
         .0;
     let passes: BTreeSet<usize> = kept
         .iter()
@@ -148,11 +154,21 @@ fn found(
             let (said, sum) = (held.said(), bytes(sum));
             format!("the traceback of the exception{of} keeps {said}, {sum}")
         }
+        Some(held) if held.name.is_empty() => format!(
+            "{} of {of} are still alive, and no variable refers to them",
+            bytes(sum)
+        ),
         Some(held) => format!("{} keeps the graphs of {of}, {}", held.said(), bytes(sum)),
         None => format!("the graphs of {of} are alive, {}", bytes(sum)),
     };
     let mut sentence = headline.clone();
-    if held.is_some() {
+    if held.is_some_and(|held| held.name.is_empty()) {
+        let _ = write!(
+            sentence,
+            ": a reference cycle, or C++; most were made at {}",
+            at(made.as_ref())
+        );
+    } else if held.is_some_and(|held| held.place.is_some()) {
         let _ = write!(
             sentence,
             " (at {}; computed at {})",
@@ -189,6 +205,7 @@ fn fix(
         Some(held) if held.sort == Sort::Traceback => {
             format!("keep the message and not the exception at {line}: `str(error)`")
         }
+        Some(held) if !held.is_named() => unnamed(held),
         Some(held) if is_state(case, held) => {
             changes_result = true;
             let name = &held.name;
@@ -202,21 +219,26 @@ fn fix(
                 "call `backward()` without `retain_graph=True`, or `del {name}` after the step ({line})"
             )
         }
-        _ if unsure => {
+        Some(_) if unsure => {
             changes_result = true;
             format!(
                 "at {line}: call `backward()` for each part if it is trained on, else keep `.detach()` or `.item()` of it"
             )
         }
+        Some(held) if place.is_some_and(|place| case.is_trained_through(place)) => format!(
+            "let {} keep a copy without its graph, and go on with the result of {line} itself: a backward pass goes \
+             through it",
+            held.said()
+        ),
         Some(_) => format!("keep the number without its graph at {line}: `.detach()` or `.item()`"),
-        None => {
-            format!(
-                "keep results without their graphs (computed at {line}): `.detach()` or `.item()`"
-            )
-        }
+        None => format!(
+            "drop what refers to results of {line} after each step: a list, a sum, an attribute or a reference cycle"
+        ),
     };
     let mut proposal = Proposal::new(GRAPHS.code, advice, "of graphs of earlier passes");
     proposal.changes_result = changes_result;
+    // Of what has no name it is not known how much one change frees.
+    proposal.estimate = held.is_none_or(|held| !held.is_named());
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
     let fix = bounded(case, proposal, |bound, index, block| {
         let forward = block.phase == Phase::Forward && !is_kept(block);
@@ -243,6 +265,19 @@ fn fix(
         }
         fix
     })
+}
+
+/// How to find and free what no variable leads to.
+pub(super) fn unnamed(held: &HeldBy) -> String {
+    match held.cycle() {
+        Some(members) if members.starts_with("ctx.") => format!(
+            "keep tensors by `ctx.save_for_backward`, and not as attributes of `ctx`: {members} is part of a cycle"
+        ),
+        Some(members) => format!("break the reference cycle: {members}"),
+        None => "call `gc.collect()` after a step, as a test: what it frees is kept by a reference cycle, such as an \
+                 output stored on `ctx` in a `torch.autograd.Function`"
+            .to_owned(),
+    }
 }
 
 /// Whether it is the graph of one step that lasts into the next, because its backward pass was told to keep it.

@@ -269,7 +269,7 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
         ),
     };
     let mut sentence = headline.clone();
-    if largest.held.is_some() {
+    if largest.held.is_some_and(HeldBy::is_named) {
         let line = at(place.as_ref());
         let from = at(made.as_ref());
         let _ = write!(sentence, ", filled at {line}");
@@ -374,9 +374,30 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     } else {
         ".cpu()"
     };
-    let mut advice =
-        format!("keep it on the host instead at {place}: `{copied}`, or reduce it first");
-    if let Some(graph) = kept_by {
+    let through = finding
+        .place
+        .as_ref()
+        .is_some_and(|place| case.is_trained_through(place));
+    let mut advice = match &finding.held_by {
+        Some(held) if !held.is_named() => graphs::unnamed(held),
+        None => format!(
+            "drop what refers to the tensors made at {place}: a list, an attribute or a reference cycle; or keep \
+             copies on the host"
+        ),
+        Some(held) if through => format!(
+            "let {} keep a copy on the host, and go on with the result of {place} itself: a backward pass goes \
+             through it",
+            held.said()
+        ),
+        Some(_) => {
+            format!("keep it on the host instead at {place}: `{copied}`, or reduce it first")
+        }
+    };
+    let can_go = |graph: &&HeldBy| {
+        let place = graph.place.as_ref();
+        graph.is_named() && !place.is_some_and(|place| case.is_trained_through(place))
+    };
+    if let Some(graph) = kept_by.filter(can_go) {
         let line = at(graph.place.as_ref());
         let _ = write!(
             advice,

@@ -18,9 +18,41 @@ copies of it: log-probabilities and their gradients, often in float32.
 
 Recognised by: blocks made inside the loss functions of torch, and blocks of the same size made around them, hold at
 least a tenth of the peak.
-What helps: compute the loss in chunks of the tokens, each under checkpointing, or use a fused loss that never makes
-the logits. The peak with chunks of an eighth is computed from the recording.",
+What helps: compute the loss in chunks of its rows, each under checkpointing, or use a fused loss that never makes
+the logits. The peak with chunks of an eighth is computed from the recording, with the gradients that the chunks add up:
+of the last layer's weight, or of both factors where the logits are a product of two results.",
 );
+
+/// Bytes of the gradients that each chunk makes beside the sum of those before: that of the last layer's weight; or,
+/// where what is made of the gradient of the logits is of no parameter, those of both factors of the logits.
+fn added(case: &Case<'_>, logits: u64) -> u64 {
+    let blocks = &case.track.blocks;
+    let is_backward = |block: &Holding| block.phase == Phase::Backward;
+    let last = blocks.iter().rposition(|block| {
+        is_backward(block) && block.requested >= logits / 2 && block.requested <= logits * 2
+    });
+    let after = last.map_or(&[][..], |last| &blocks[last + 1..]);
+    let factors: Vec<&Holding> = after
+        .iter()
+        .take_while(|block| is_backward(block))
+        .filter(|block| block.category != Category::Workspaces)
+        .take(2)
+        .collect();
+    let gradients = blocks.iter();
+    let gradients = gradients.filter(|block| block.category == Category::Gradients);
+    if factors
+        .iter()
+        .any(|block| block.category == Category::Gradients)
+    {
+        return gradients.map(|block| block.bytes).max().unwrap_or(0);
+    }
+    let both = factors.iter().map(|block| block.bytes).sum();
+    gradients
+        .map(|block| block.bytes)
+        .max()
+        .unwrap_or(0)
+        .max(both)
+}
 
 /// Functions of torch that compute a loss, or a part of one.
 pub(super) const LOSSES: [&str; 6] = [
@@ -94,16 +126,12 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         .any(|live| case.is_recomputed(live.block.stack));
     let fix = (!chunked).then(|| {
         let advice = format!(
-            "compute the loss at {} in 8 chunks of the tokens, each checkpointed, or use a fused loss",
+            "compute the loss at {} in 8 chunks of its rows, each checkpointed, or use a fused loss",
             at(place.as_ref())
         );
         let mut proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
-        // Each chunk makes a gradient of the last layer's weight, beside the sum of those before.
-        let gradients = case.track.blocks.iter();
-        let gradients = gradients.filter(|block| block.category == Category::Gradients);
-        let gradient = gradients.map(|block| block.bytes).max();
-        proposal.adds = Some((gradient.unwrap_or(0), "for a gradient of each chunk"));
         let most = blocks.iter().map(|live| live.block.requested).max().unwrap_or(0);
+        proposal.adds = Some((added(case, most), "for a gradient of each chunk"));
         computed(case, proposal, |_, block| {
             let is_loss = block.requested >= most / 2 && block.requested <= most * 2 && !is_kept(block);
             if is_loss && block.known != Known::Exact {

@@ -19,7 +19,8 @@ pub const LONG_SAMPLE: Code = code(
 first such sample.
 
 Recognised by: what one pass makes and holds at its own peak is at least 1.3 times the most that any other pass makes
-which runs the same line.
+which runs the same line, and so is what its forward pass alone makes: what only its backward pass makes more of is no
+larger batch.
 What helps: cap or bucket lengths, batch by tokens, split the large batch. The peak of the other passes is in the
 recording.",
 );
@@ -96,19 +97,25 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             && (!back || case.goes_back(from))
             && track.phase_at(from).is_some_and(|span| span.phase == phase)
     };
-    let others: Vec<u64> = (0..all.len())
-        .filter(|index| *index != here)
+    let others: Vec<usize> = (0..all.len())
+        .filter(|index| *index != here && all[*index].0 > 0)
         .filter(same)
-        .map(|index| all[index].0)
-        .filter(|&own| own > 0)
         .collect();
-    let largest = others.iter().copied().max()?;
     if others.len() + 1 < PASSES {
         return None;
     }
-    let own = all[here].0;
+    let largest_of = |passes: &[(u64, u64)]| others.iter().map(|&index| passes[index].0).max();
+    let is_long = |own: u64, largest: u64| own as f64 >= LONG * largest as f64;
+    let (own, largest) = (all[here].0, largest_of(&all)?);
     let more = own.saturating_sub(largest);
-    if (own as f64) < LONG * largest as f64 || !case.is_large(more, SHARE) {
+    if !is_long(own, largest) || !case.is_large(more, SHARE) {
+        return None;
+    }
+    // A gradient that is added to another one, for example, is made by the backward pass of a batch like all others.
+    let forward = passes(track, until, |block| {
+        matches!(block.phase, Phase::Forward | Phase::Eval)
+    });
+    if !is_long(forward[here].0, largest_of(&forward)?) {
         return None;
     }
     let times = own as f64 / largest.max(1) as f64;

@@ -33,6 +33,7 @@ mod models;
 mod no_grad;
 mod optimizer;
 mod outside;
+mod own_tensors;
 mod pipeline;
 mod recomputed;
 mod repeats;
@@ -103,6 +104,7 @@ findings! {
     activations { ACTIVATIONS; find }
     recomputed { RECOMPUTED; find }
     spike { SPIKE; find }
+    own_tensors { OWN_TENSORS; find }
 }
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
@@ -217,6 +219,10 @@ pub struct Holder {
     pub known: Known,
     /// The user's line, or the innermost of Python.
     pub place: Option<Place>,
+    /// The forward line of whose backward pass it is, where it has no line of its own: inferred from what that pass
+    /// frees next.
+    #[serde(skip)]
+    pub backward_of: Option<Place>,
     /// The modules, with `*` for numbers: `layers.*.mlp`.
     pub module: Option<String>,
     /// A tensor of it, where torch named one.
@@ -426,7 +432,7 @@ pub struct Explanation {
     /// What was found, the cause first. The class of a failure is among them: first if it is the cause itself
     /// (fragmentation, other streams, other processes), else last.
     pub findings: Vec<Finding>,
-    /// What would help, the cheapest first.
+    /// What would help, the largest saving first.
     pub fixes: Vec<Fix>,
     /// The blocks that findings are about, for pictures.
     #[serde(skip)]
@@ -624,14 +630,29 @@ fn conclude<'a>(
     match class {
         Some(mut class) if short => {
             if findings.is_empty() {
-                fixes.splice(0..0, name_holder(judged, &mut class));
+                fixes.extend(name_holder(judged, &mut class));
             }
             findings.push(class);
         }
         Some(class) => findings.insert(0, class),
         None => {}
     }
+    fixes.sort_by_key(|fix| order(fix, judged.ran_out));
     (findings, fixes, claims)
+}
+
+/// The place of a proposal among others: the largest saving comes first. A setting of the allocator comes before it only
+/// where the job fits with it alone, and a larger GPU comes last.
+fn order(fix: &Fix, ran_out: bool) -> (bool, bool, std::cmp::Reverse<u64>) {
+    let is_larger_device = fix.code == codes::SHORT.code && fix.measure == Measure::Device;
+    let is_enough = matches!(fix.outcome, FixOutcome::Fits | FixOutcome::FitsOnlyIf);
+    let is_enough_of_itself = ran_out && is_enough && fix.measure == Measure::Reserved;
+    let saved = fix.peak_before.saturating_sub(fix.peak_after);
+    (
+        is_larger_device,
+        !is_enough_of_itself,
+        std::cmp::Reverse(saved),
+    )
 }
 
 /// Tensors from which on a container could hold fewer of them.
@@ -769,42 +790,58 @@ fn categories(case: &Case<'_>) -> Vec<CategoryBytes> {
 }
 
 fn holders(case: &Case<'_>) -> Vec<Holder> {
-    type Key = (Category, Option<String>, Option<Place>, Option<HeldBy>);
-    let mut groups: BTreeMap<Key, Holder> = BTreeMap::new();
+    type Key = (
+        Category,
+        Option<String>,
+        Option<Place>,
+        Option<Place>,
+        Option<HeldBy>,
+    );
+    // With the bytes of the tensor that is named as an example: the largest.
+    let mut groups: BTreeMap<Key, (Holder, u64)> = BTreeMap::new();
     let stacks = case.stacks();
     for live in case.alive() {
         let block = live.block;
-        let module = block.module.map(|id| pattern(stacks.text(id)));
+        let forward = case.backward_of(block);
+        let module = forward.unwrap_or(block).module;
+        let module = module.map(|id| pattern(stacks.text(id)));
         let place = site(stacks, block.stack);
+        let backward_of = forward.and_then(|forward| case.site(forward));
         let held_by = live.held.cloned();
-        let holder = groups
+        let (holder, largest) = groups
             .entry((
                 block.category,
                 module.clone(),
                 place.clone(),
+                backward_of.clone(),
                 held_by.clone(),
             ))
-            .or_insert_with(|| Holder {
-                bytes: 0,
-                blocks: 0,
-                category: block.category,
-                known: Known::Exact,
-                place,
-                module,
-                tensor: None,
-                shape: None,
-                held_by,
+            .or_insert_with(|| {
+                let holder = Holder {
+                    bytes: 0,
+                    blocks: 0,
+                    category: block.category,
+                    known: Known::Exact,
+                    place,
+                    backward_of,
+                    module,
+                    tensor: None,
+                    shape: None,
+                    held_by,
+                };
+                (holder, 0)
             });
         holder.bytes += block.bytes;
         holder.blocks += 1;
         holder.known = holder.known.max(block.known);
-        if holder.tensor.is_none() {
+        if block.name.is_some() && block.bytes > *largest {
+            *largest = block.bytes;
             holder.tensor = block.name.map(|id| stacks.text(id).to_owned());
             let shape = block.shape.map(|id| stacks.text(id));
             holder.shape = shape.and_then(|text| Some(text.split_once(' ')?.1.to_owned()));
         }
     }
-    let mut holders: Vec<Holder> = groups.into_values().collect();
+    let mut holders: Vec<Holder> = groups.into_values().map(|(holder, _)| holder).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     holders.truncate(HOLDERS);
     holders

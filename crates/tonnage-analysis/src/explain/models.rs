@@ -2,10 +2,11 @@
 //! TN209, TN215 and TN217: weights that are there twice, on purpose or not, and weights alone.
 //!
 //! Two blocks of one parameter name are two models, or one that was replaced and is
-//! still referenced. Which of them it is, Python said: a model that a variable or an
+//! still referenced. Python says which of the two it is: a model that a variable or an
 //! attribute holds is in use, one that only a closure, a cache or a traceback holds
-//! is not. Where nobody was asked, two of everything is a guess at an old copy, and
-//! more than three of one name are separate layers.
+//! is not. Where Python was not asked, two of everything is a guess at an old copy, and
+//! more than three of one name are separate layers. Where it was, any number of models
+//! may have been left behind.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,12 +23,14 @@ pub const TWO_COPIES: Code = code(
     "TN209",
     "an old copy is still referenced",
     "Tensors of the same name and shape are alive twice: the model that was deleted is still referenced somewhere, by a
-cache, a closure, a list, an exception's traceback.
+cache, a closure, a list, an exception's traceback. Where nothing of Python refers to it, a reference cycle or C++ keeps
+it: after `backward(create_graph=True)`, for example, each parameter and its gradient keep each other.
 
-Recognised by: torch named two live blocks with the same parameter, and Python says that no variable and no attribute
-holds the older one. Where Python was not asked this is a guess, and not made of layers that belong to no common model.
-What helps: drop the last reference before loading anew. The peak without the older copy is computed from the
-recording.",
+Recognised by: torch named two live blocks or more with the same parameter, and Python says that no variable and no
+attribute holds the older ones. Where Python was not asked this is a guess, and not made of layers that belong to no
+common model.
+What helps: drop the last reference before loading anew; set gradients to None after a double backward pass. The peak
+without the older copies and their gradients is computed from the recording.",
 );
 
 /// A second model.
@@ -58,25 +61,30 @@ const MOST: f64 = 0.6;
 /// More blocks of one name are layers without a model around them.
 const COPIES: usize = 3;
 
-/// The older of blocks that torch gave the same name: all but the youngest.
-fn old_copies<'a>(case: &'a Case<'_>) -> Vec<Live<'a>> {
+/// The older of blocks that torch gave the same name, all but the youngest, and how many models they are.
+fn old_copies<'a>(case: &'a Case<'_>, of: Category) -> (Vec<Live<'a>>, usize) {
     let mut named: BTreeMap<_, Vec<Live<'a>>> = BTreeMap::new();
     for live in case.unexplained() {
         let block = live.block;
-        if let (Category::Weights, Known::Exact, Some(name)) =
-            (block.category, block.known, block.name)
+        if let (category, Known::Exact, Some(name)) = (block.category, block.known, block.name)
+            && category == of
         {
             named.entry((name, block.shape)).or_default().push(live);
         }
     }
-    let mut old = Vec::new();
-    for blocks in named.into_values().filter(|blocks| blocks.len() <= COPIES) {
+    let (mut old, mut models) = (Vec::new(), 0);
+    for blocks in named.into_values() {
         let Some((_, older)) = blocks.split_last() else {
             continue;
         };
-        old.extend(older.iter().copied().filter(|live| !is_in_use(live.held)));
+        // Many may be layers without a model around them, unless Python was asked about each.
+        let asked = |live: &Live<'_>| blocks.len() <= COPIES || live.held.is_some();
+        let before = old.len();
+        let left = |live: &&Live<'_>| asked(live) && !is_in_use(live.held);
+        old.extend(older.iter().filter(left).copied());
+        models = models.max(old.len() - before);
     }
-    old
+    (old, models)
 }
 
 /// Whether a name that a program can still use leads to the block.
@@ -92,22 +100,45 @@ fn is_in_use(held: Option<&HeldBy>) -> bool {
 }
 
 pub(super) fn two_copies(case: &Case<'_>) -> Option<Found> {
-    let old = old_copies(case);
+    let (mut old, models) = old_copies(case, Category::Weights);
+    let largest = *old.iter().max_by_key(|live| live.block.bytes)?;
+    let (gradients, _) = old_copies(case, Category::Gradients);
+    let what = if gradients.is_empty() {
+        "weights"
+    } else {
+        "weights and gradients"
+    };
+    old.extend(gradients);
     let sum: u64 = old.iter().map(|live| live.block.bytes).sum();
     if !case.is_large(sum, SHARE) {
         return None;
     }
-    let largest = old.iter().max_by_key(|live| live.block.bytes)?;
     let place = case.site(largest.block);
     let held = largest.held.filter(|held| !held.name.is_empty());
     let by = held.map_or_else(String::new, |held| format!(", held by {}", held.said()));
-    let headline = format!("{} of an older copy of the same weights{by}", bytes(sum));
-    let sentence = format!("{headline}; they were made at {}", at(place.as_ref()));
+    let headline = if models > 1 {
+        format!(
+            "{} of {what} of {models} earlier models with the same parameters{by}",
+            bytes(sum)
+        )
+    } else {
+        format!("{} of an older copy of the same {what}{by}", bytes(sum))
+    };
+    let mut sentence = format!("{headline}; they were made at {}", at(place.as_ref()));
+    // Python looked for it and found nothing.
+    let is_left = largest.held.is_some_and(|held| !held.is_named());
+    if is_left && held.is_none() {
+        sentence += ", and no variable refers to them: a reference cycle, or C++";
+    }
     let gone: HashSet<u32> = old.iter().map(|live| live.index).collect();
-    let advice = format!(
+    let mut advice = format!(
         "drop every reference to the model made at {} before the new one is loaded{by}",
         at(place.as_ref())
     );
+    if is_left {
+        advice +=
+            "; after `backward(create_graph=True)` call `model.zero_grad()` before the model goes";
+    }
     let proposal = Proposal::new(TWO_COPIES.code, advice, "of the old copy");
     let fix = without(case, proposal, &gone);
     Some(

@@ -52,20 +52,27 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     }
     let of =
         |block: &&Holding| is_step_temporary(block) || block.category == Category::OptimizerState;
-    let place = case.largest_place(case.alive().map(|live| live.block).filter(of));
-    let line = at(place.as_ref());
+    // State that was loaded was made elsewhere.
+    let of_step = |block: &&Holding| block.phase == Phase::Step;
+    let alive = case.alive().map(|live| live.block);
+    let place = case
+        .largest_place(alive.filter(of).filter(of_step))
+        .or_else(|| case.largest_place(case.track.blocks.iter().filter(of_step)));
+    let at_line = place
+        .as_ref()
+        .map_or_else(String::new, |place| format!(" at {}", at(Some(place))));
     let sentence = if in_step {
         let copies = match temporary {
             0 => String::new(),
             copies => format!(" and {} of temporary copies", bytes(copies)),
         };
         format!(
-            "the optimizer's step at {line} holds {} of state{copies}",
+            "the optimizer's step{at_line} holds {} of state{copies}",
             bytes(state)
         )
     } else {
         format!(
-            "the first step left {} of optimizer state (made at {line}); the second starts that much higher",
+            "the first step{at_line} left {} of optimizer state; the second starts that much higher",
             bytes(state),
         )
     };
@@ -78,8 +85,11 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     } else {
         format!("{} of state", bytes(state))
     };
+    let its_step = place.as_ref().map_or_else(String::new, |place| {
+        format!(" (its step is at {})", at(Some(place)))
+    });
     let found = Found::exact(OPTIMIZER_STEP, bytes_here, headline, sentence).with_place(place);
-    let advice = format!("make the optimizer with `fused=True` (its step is at {line})");
+    let advice = format!("make the optimizer with `fused=True`{its_step}");
     let proposal = Proposal::new(
         OPTIMIZER_STEP.code,
         advice,

@@ -78,13 +78,6 @@ fn family_of(unit: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Whether stacks have to tell where one unit ends: no block has a module, or all are in one.
-fn is_one_module(case: &Case<'_>, kept: &[u32]) -> bool {
-    let mut modules = kept.iter().map(|&index| block(case, index).module);
-    let first = modules.next();
-    modules.all(|module| Some(module) == first)
-}
-
 /// Finds the units; none if the model has no repeated blocks.
 pub(super) fn find(case: &Case<'_>) -> Option<Repeats> {
     find_among(case, is_kept_for_backward)
@@ -126,7 +119,8 @@ pub(super) fn find_among(case: &Case<'_>, of: impl Fn(&Holding) -> bool) -> Opti
             Reverse((inner - most).saturating_sub(added))
         })
         .or_else(|| {
-            let units = is_one_module(case, &kept).then(|| by_stack(case, &kept))??;
+            // Layers that a script calls itself have no common path.
+            let units = by_stack(case, &kept)?;
             Some(settled((Vec::new(), units)))
         })
 }

@@ -20,9 +20,10 @@ pub const SPIKE: Code = code(
     "A single line makes temporary memory far above everything around it: a decoder at full resolution, a convolution's
 workspace, a large intermediate product.
 
-Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak.
-What helps: work in tiles or on fewer samples at a time. The peak with this line at half size is computed from the
-recording.",
+Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak. What a backward pass makes
+belongs to the line of the forward pass whose results it frees next, which is inferred.
+What helps: work in tiles or on fewer samples at a time; of a backward pass, in parts that are checkpointed. The peak
+with this line at half size is computed from the recording.",
 );
 
 /// Whether a block is scratch memory, or exists only within its pass without gradients. What goes when a pass is given
@@ -41,13 +42,19 @@ fn is_of_cublas(case: &Case<'_>, block: &Holding) -> bool {
     block.category == Category::Workspaces && name.is_some_and(|name| name.starts_with("cuBLAS"))
 }
 
+/// The line of a block, or that of the forward pass whose backward pass made it.
+fn line(case: &Case<'_>, block: &Holding) -> Option<Place> {
+    case.site(block)
+        .or_else(|| case.site(case.backward_of(block)?))
+}
+
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     // By line and not by module: whoever calls it on half of the samples halves all that it
     // makes, in whatever modules.
     let mut sums: BTreeMap<Place, u64> = BTreeMap::new();
     let passing = |live: &Live<'_>| is_passing(case, live.block);
     for live in case.unexplained().filter(passing) {
-        if let Some(place) = case.site(live.block) {
+        if let Some(place) = line(case, live.block) {
             *sums.entry(place).or_default() += live.block.bytes;
         }
     }
@@ -55,21 +62,26 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let here: Vec<Live<'_>> = case
         .unexplained()
         .filter(passing)
-        .filter(|live| case.site(live.block).as_ref() == Some(&place))
+        .filter(|live| line(case, live.block).as_ref() == Some(&place))
         .collect();
+    let of_backward = here.iter().filter(|live| case.site(live.block).is_none());
+    let is_backward = of_backward.map(|live| live.block.bytes).sum::<u64>() * 2 > sum;
     let in_loss = here
         .iter()
         .any(|live| case.has_function(live.block.stack, &LOSSES));
     if in_loss || !case.is_large(sum, LARGE_SHARE) {
         return None;
     }
-    let largest = here.iter().max_by_key(|live| live.block.bytes);
-    let module = largest.and_then(|live| live.block.module);
+    let largest = here
+        .iter()
+        .max_by_key(|live| live.block.bytes)
+        .map(|live| case.backward_of(live.block).unwrap_or(live.block));
+    let module = largest.and_then(|block| block.module);
     let mut inside = module.map_or_else(String::new, |id| {
         format!(", the largest of it in {}", pattern(case.stacks().text(id)))
     });
     // A line that calls a whole training says little; the library's line that asked for it says what it was.
-    let innermost = largest.and_then(|live| case.stacks().frames(live.block.stack?).next());
+    let innermost = largest.and_then(|block| case.stacks().frames(block.stack?).next());
     if let Some(frame) = innermost.filter(|frame| !is_users(frame.file) && frame.line > 0) {
         let joint = if inside.is_empty() {
             ", the largest of it"
@@ -83,26 +95,45 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             frame.line
         );
     }
-    let line = at(Some(&place));
+    let at_line = at(Some(&place));
+    let of = if is_backward {
+        "the backward pass of one line"
+    } else {
+        "one line"
+    };
     let sentence = format!(
-        "{} are temporary memory of one line, {line}{inside}",
+        "{} are temporary memory of {of}, {at_line}{inside}",
         bytes(sum)
     );
-    let advice = format!("call {line} on half of the samples, or in two tiles");
-    let proposal = Proposal::new(
+    let advice = if is_backward {
+        format!(
+            "compute {at_line} in two parts, each checkpointed: `torch.utils.checkpoint.checkpoint(part, x, \
+             use_reentrant=False)`"
+        )
+    } else {
+        format!("call {at_line} on half of the samples, or in two tiles")
+    };
+    let mut proposal = Proposal::new(
         SPIKE.code,
         advice,
         "of temporary memory there, a half of it",
     );
+    // What the parts keep and compute again is not known.
+    proposal.estimate = is_backward;
     let fix = computed(case, proposal, |_, block| {
-        let there = || case.site(block).as_ref() == Some(&place);
+        let there = || line(case, block).as_ref() == Some(&place);
         if is_passing(case, block) && there() {
             sized(block, block.bytes / 2)
         } else {
             unchanged(block)
         }
     });
-    let headline = format!("{} of temporary memory at {line}", bytes(sum));
+    let relation = if is_backward {
+        "of the backward pass of"
+    } else {
+        "at"
+    };
+    let headline = format!("{} of temporary memory {relation} {at_line}", bytes(sum));
     Some(
         Found::inferred(SPIKE, sum, headline, sentence)
             .with_place(Some(place.clone()))

@@ -867,12 +867,15 @@ fn tn211_graphs_that_a_variable_keeps_and_no_backward_pass_uses() {
 
 #[test]
 fn tn213_losses_that_one_backward_pass_uses_are_no_leak() {
-    let waiting = |numbers: bool| {
+    let waiting = |numbers: bool, own: bool| {
         let mut script = Script::new(1000);
         let mut blocks = Vec::new();
-        for _ in 0..4 {
+        for part in 0..4 {
             // As attention keeps the state of its random numbers.
             script.phase("forward", |script| {
+                if own || part == 0 {
+                    script.note(Kind::Mark, "0 Model", "own_graph", 0);
+                }
                 script.alloc_number(&[line(6)]);
                 blocks.extend((0..6).map(|number| script.alloc(10, &[line(7 + number % 2)])));
             });
@@ -889,11 +892,17 @@ fn tn213_losses_that_one_backward_pass_uses_are_no_leak() {
         script.explain()
     };
     // Passes without a loss of their own, as those of two encoders, cannot go back one by one.
-    let towers = waiting(false);
+    let towers = waiting(false, true);
     assert_eq!(first(&towers), ("TN213", Some(12), 240));
     let is_each = |fix: &Fix| fix.advice.contains("micro-batch");
     assert!(!towers.fixes.iter().any(is_each));
-    let explanation = waiting(true);
+    // Nor can layers, each of which is given what the one before made and leaves a loss of its own: that is one pass.
+    let layers = waiting(true, false);
+    assert_eq!(first(&layers), ("TN213", Some(8), 240));
+    assert!(!layers.fixes.iter().any(is_each), "{:?}", layers.fixes);
+    let headline = layers.findings[0].headline.as_deref();
+    assert_eq!(headline, Some("240.00 MiB kept for the backward pass"));
+    let explanation = waiting(true, true);
     assert_eq!(first(&explanation), ("TN213", Some(12), 240));
     let fix = &explanation.fixes[0];
     assert!(
@@ -1471,4 +1480,337 @@ fn ranks_that_are_nearly_the_same_are_no_imbalance() {
         let explanation = ranks(held).explain();
         assert!(!codes(&explanation).contains(&"TN106"), "{held:?}");
     }
+}
+
+/// Steps of a training loop in which something keeps the graph of each pass; `keeper` is what Python says of its blocks.
+fn leak(keeper: (&str, &'static str), frames: &[Frame]) -> Explanation {
+    let mut script = Script::new(1000);
+    let mut kept = Vec::new();
+    for _ in 0..5 {
+        let mut used = 0;
+        script.phase("forward", |script| {
+            kept.extend((0..2).map(|_| script.alloc(10, frames)));
+            used = script.alloc(1, &[line(9)]);
+        });
+        script.phase("backward", |script| script.free(used));
+        script.phase("step", |_| ());
+        script.note(Kind::Mark, "", "step", 0);
+    }
+    let answers: Vec<_> = kept.iter().map(|&at| (at, keeper.0, keeper.1)).collect();
+    script.census("peak", &answers);
+    script.explain()
+}
+
+const CALL: Frame = (
+    "_call_impl",
+    "/v/site-packages/torch/nn/modules/module.py",
+    1700,
+);
+
+fn advice_of(explanation: &Explanation, code: &str) -> String {
+    let fix = explanation.fixes.iter().find(|fix| fix.code == code);
+    fix.expect("a proposal").advice.clone()
+}
+
+#[test]
+fn tn211_nothing_is_detached_without_a_name_or_where_a_backward_pass_goes_through() {
+    let forward = [line(27), CALL, line(40)];
+    // A cycle keeps the graphs, and no variable leads to them: the line is in a forward function that is trained.
+    let unnamed = leak(("", "graph "), &forward);
+    assert_eq!(first(&unnamed).0, "TN211");
+    let headline = unnamed.findings[0].headline.as_deref();
+    assert_eq!(
+        headline,
+        Some("80.00 MiB of 4 passes are still alive, and no variable refers to them")
+    );
+    let advice = advice_of(&unnamed, "TN211");
+    assert!(advice.contains("gc.collect()"), "{advice}");
+    let members = leak(
+        ("<cycle: ctx.out of Twice>", "graph /home/me/train.py:12"),
+        &forward,
+    );
+    let sentence = &members.findings[0].sentence;
+    assert!(
+        sentence.starts_with("a reference cycle (ctx.out of Twice) keeps the graphs of 4 passes"),
+        "{sentence}"
+    );
+    let saved = advice_of(&members, "TN211");
+    assert!(saved.contains("ctx.save_for_backward"), "{saved}");
+    // An attribute that is assigned in a forward function which the loss goes through.
+    let through = leak(("model.out", "graph /home/me/train.py:27"), &forward);
+    let copied = advice_of(&through, "TN211");
+    assert!(copied.contains("`model.out`"), "{copied}");
+    for advice in [advice, saved, copied] {
+        assert!(
+            !advice.contains("detach") && !advice.contains(".item()"),
+            "{advice}"
+        );
+    }
+    // What is added up beside the loss loses its graph.
+    let total = leak(("total", "graph /home/me/train.py:42"), &forward);
+    assert!(advice_of(&total, "TN211").contains(".item()"));
+}
+
+#[test]
+fn tn201_what_no_name_leads_to_is_neither_detached_nor_copied() {
+    let forward = [line(27), CALL, line(40)];
+    let cycle = leak(("<cycle: Node.parent, Node.child>", "other "), &forward);
+    assert_eq!(first(&cycle).0, "TN201");
+    let advice = advice_of(&cycle, "TN201");
+    assert_eq!(advice, "break the reference cycle: Node.parent, Node.child");
+}
+
+#[test]
+fn tn202_a_gradient_that_is_added_to_another_is_no_large_batch() {
+    // All batches are alike. The second backward pass finds a gradient and makes one of the same size to add to it.
+    let mut script = Script::new(1000);
+    let weight = script.alloc(100, &[line(1)]);
+    script.own(weight, "weights", "w");
+    for step in 0..3 {
+        let mut block = 0;
+        script.phase("forward", |script| block = script.alloc(1, &[line(7)]));
+        script.phase("backward", |script| {
+            let gradient = script.alloc(100, &[]);
+            if step == 1 {
+                script.free(gradient);
+            } else {
+                script.own(gradient, "gradients", "w");
+            }
+            script.free(block);
+        });
+        script.phase("step", |_| ());
+        script.note(Kind::Mark, "", "step", 0);
+    }
+    let explanation = script.explain();
+    assert!(!codes(&explanation).contains(&"TN202"), "{explanation:?}");
+}
+
+#[test]
+fn tn204_the_step_of_an_optimizer_whose_state_was_loaded_is_at_its_own_line() {
+    let mut script = Script::new(1000);
+    let weight = script.alloc(40, &[line(1)]);
+    script.own(weight, "weights", "w");
+    let mut state = 0;
+    script.phase("save", |script| state = script.alloc(80, &[LOAD, line(5)]));
+    script.phase("forward", |script| {
+        let block = script.alloc(5, &[line(8)]);
+        script.phase("backward", |script| script.free(block));
+    });
+    script.phase("step", |script| {
+        let copies = script.alloc(40, &[ADAM, line(9)]);
+        script.own(state, "optimizer_state", "w exp_avg");
+        script.free(copies);
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN204", Some(9), 120));
+    let advice = advice_of(&explanation, "TN204");
+    assert!(
+        advice.ends_with("(its step is at /home/me/train.py:9)"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn tn203_a_chunk_adds_gradients_of_both_factors_of_a_product() {
+    let mut script = Script::new(4000);
+    script.phase("forward", |script| {
+        script.alloc(800, &[line(5)]);
+        script.alloc(800, &[CROSS_ENTROPY, line(6)]);
+    });
+    script.phase("backward", |script| {
+        let logits = script.alloc(800, &[]);
+        // The gradients of two embeddings, of which neither is a parameter.
+        let factors = [script.alloc(48, &[]), script.alloc(48, &[])];
+        script.free(logits);
+        for factor in factors {
+            script.free(factor);
+        }
+    });
+    let explanation = script.explain();
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN203");
+    let fix = fix.expect("a proposal");
+    assert!(
+        fix.shown
+            .contains("+ 96.00 MiB for a gradient of each chunk"),
+        "{}",
+        fix.shown
+    );
+    assert!(!fix.advice.contains("token"), "{}", fix.advice);
+}
+
+#[test]
+fn tn208_temporaries_of_a_backward_pass_have_the_line_of_the_forward_pass() {
+    let mut script = Script::new(1000);
+    let (mut difference, mut distance) = (0, 0);
+    script.phase("forward", |script| {
+        difference = script.alloc(30, &[line(20)]);
+        distance = script.alloc(10, &[line(21)]);
+    });
+    script.phase("backward", |script| {
+        let first = script.alloc(10, &[]);
+        script.free(distance);
+        // The backward pass of line 20: it frees what that line saved when it is done.
+        let temporaries: Vec<u64> = (0..3).map(|_| script.alloc(30, &[])).collect();
+        script.free(difference);
+        for block in temporaries.into_iter().chain([first]) {
+            script.free(block);
+        }
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN208", Some(20), 90));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(
+        sentence.starts_with(
+            "90.00 MiB are temporary memory of the backward pass of one line, /home/me/train.py:20"
+        ),
+        "{sentence}"
+    );
+    let holder = &explanation.holders[0];
+    assert_eq!(
+        holder.backward_of.as_ref().map(|place| place.line),
+        Some(20)
+    );
+}
+
+/// Six models one after another; `held` is what Python says of the weights of all but the last.
+fn models_one_after_another(held: Option<(&str, &str)>) -> Explanation {
+    let mut script = Script::new(1000);
+    let (mut old, mut weight) = (Vec::new(), 0);
+    for _ in 0..6 {
+        weight = script.alloc(40, &[line(6)]);
+        script.own(weight, "weights", "0.weight");
+        let gradient = script.alloc(40, &[]);
+        script.own(gradient, "gradients", "0.weight");
+        old.extend([weight, gradient]);
+    }
+    let last = old.split_off(10);
+    if let Some((name, text)) = held {
+        let mut answers: Vec<_> = old.iter().map(|&at| (at, name, text)).collect();
+        answers.push((weight, "model", "module /home/me/train.py:6"));
+        answers.push((last[1], "model", "grad /home/me/train.py:6"));
+        script.census("peak", &answers);
+    }
+    script.explain()
+}
+
+#[test]
+fn tn209_any_number_of_models_that_no_variable_names() {
+    // Five of six models stay, with their gradients: 5 x 80.
+    let explanation = models_one_after_another(Some(("", "nothing ")));
+    assert_eq!(first(&explanation), ("TN209", Some(6), 400));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(
+        sentence.contains("of 5 earlier models") && sentence.contains("no variable refers to them"),
+        "{sentence}"
+    );
+    assert_eq!(promised(&explanation, "TN209"), Some((480, 80)));
+    let cycle = ("<cycle: a parameter and its .grad>", "other ");
+    let explanation = models_one_after_another(Some(cycle));
+    let sentence = &explanation.findings[0].sentence;
+    assert!(
+        sentence.contains("a reference cycle (a parameter and its .grad)"),
+        "{sentence}"
+    );
+    // Models in a list are in use, and without an answer of Python they are layers.
+    let listed = models_one_after_another(Some(("models", "list /home/me/train.py:7")));
+    assert!(!codes(&listed).contains(&"TN209"), "{listed:?}");
+    assert!(!codes(&models_one_after_another(None)).contains(&"TN209"));
+}
+
+#[test]
+fn tn222_tensors_of_the_programs_own() {
+    let run = |held: bool| {
+        let mut script = Script::new(1000);
+        let buffers = [script.alloc(200, &[line(8)]), script.alloc(200, &[line(9)])];
+        train(&mut script, 4, |script, _| {
+            let block = script.alloc(20, &[line(20)]);
+            script.phase("backward", |script| script.free(block));
+        });
+        if held {
+            let text = "attribute /home/me/train.py:8\t\tfloat32[50000, 4, 84, 84]";
+            let names = ["buffer.obs", "buffer.next_obs"];
+            let answers = buffers.iter().zip(names);
+            let answers: Vec<_> = answers.map(|(&at, name)| (at, name, text)).collect();
+            script.census("peak", &answers);
+        }
+        script.explain()
+    };
+    let explanation = run(true);
+    assert_eq!(first(&explanation).0, "TN222");
+    assert_eq!(first(&explanation).2, 400);
+    assert_eq!(
+        explanation.findings[0].sentence,
+        "2 tensors made at /home/me/train.py:8 and /home/me/train.py:9 hold 400.00 MiB (`buffer.next_obs` and `buffer.obs`) for the whole \
+         run, the largest float32[50000, 4, 84, 84]"
+    );
+    assert_eq!(first(&run(false)).0, "TN222");
+}
+
+#[test]
+fn what_saves_most_is_proposed_first() {
+    // A setting that saves cache comes after a change that saves more of the tensors, where the job fits anyway.
+    let fix = |code, measure, outcome, saved: u64| Fix {
+        code,
+        advice: String::new(),
+        paste: None,
+        proof: Proof::Computed,
+        shown: String::new(),
+        measure,
+        peak_before: 100,
+        peak_after: 100 - saved,
+        peak_after_least: 100 - saved,
+        outcome,
+        room: None,
+        whole_job: true,
+        changes_result: false,
+        estimate: false,
+    };
+    let sorted = |ran_out: bool| {
+        let outcome = if ran_out {
+            FixOutcome::Fits
+        } else {
+            FixOutcome::Unknown
+        };
+        let mut fixes = [
+            fix("TN102", Measure::Reserved, outcome, 20),
+            fix("TN203", Measure::Allocated, FixOutcome::Unknown, 80),
+            fix("TN101", Measure::Device, FixOutcome::Fits, 0),
+        ];
+        fixes.reverse();
+        fixes.sort_by_key(|fix| order(fix, ran_out));
+        fixes.map(|fix| fix.code)
+    };
+    assert_eq!(sorted(false), ["TN203", "TN102", "TN101"]);
+    assert_eq!(sorted(true), ["TN102", "TN203", "TN101"]);
+}
+
+#[test]
+fn layers_that_a_script_calls_are_repeated_blocks_of_one_pass() {
+    // Three layers, each called by the script on the result of the one before: their paths have no numbers.
+    let mut script = Script::new(1000);
+    let mut blocks = Vec::new();
+    let layer = |script: &mut Script, blocks: &mut Vec<u64>| {
+        for name in ["up", "down"] {
+            script.note(Kind::MarkStart, name, "module", 0);
+            blocks.extend([7, 8].map(|number| script.alloc(10, &[line(number), line(20)])));
+            script.note(Kind::MarkEnd, name, "module", 0);
+        }
+    };
+    script.phase("forward", |script| layer(script, &mut blocks));
+    for _ in 0..2 {
+        layer(&mut script, &mut blocks);
+        script.note(Kind::Mark, "Layer", "pass_end", 0);
+    }
+    script.phase("backward", |script| {
+        for &block in blocks.iter().rev() {
+            script.free(block);
+        }
+    });
+    let track = &script.recording().tracks[0];
+    assert_eq!(track.passes.len(), 1);
+    assert!(track.pass_ends[0] > track.blocks[11].born);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation).0, "TN213");
+    let advice = advice_of(&explanation, "TN213");
+    assert!(advice.starts_with("checkpoint each"), "{advice}");
 }

@@ -201,10 +201,22 @@ impl HeldBy {
         self.name.strip_prefix('<')?.strip_suffix('>')
     }
 
+    /// The members of a reference cycle that no name leads to: the hook calls it `<cycle: ctx.out of Swish>`.
+    pub fn cycle(&self) -> Option<&str> {
+        self.class_without_name()?.strip_prefix("cycle: ")
+    }
+
+    /// Whether a name that the program can use leads to the holder.
+    pub fn is_named(&self) -> bool {
+        !self.name.is_empty() && self.class_without_name().is_none()
+    }
+
     /// `kept` in evaluate(), as sentences name it.
     pub fn said(&self) -> String {
         let what = if self.name.is_empty() {
             "something without a name".to_owned()
+        } else if let Some(members) = self.cycle() {
+            return format!("a reference cycle ({members})");
         } else if let Some(class) = self.class_without_name() {
             return format!("a {class} that no variable names");
         } else {

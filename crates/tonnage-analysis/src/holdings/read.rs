@@ -534,6 +534,11 @@ impl Builder {
                 }
             }
             ("census", _) => self.out.censuses.push(Census { row, reason: name }),
+            ("pass_end", _) => {
+                if let Some(end) = self.out.pass_ends.last_mut() {
+                    *end = row;
+                }
+            }
             ("grad_in_eval", _) => self.out.grad_in_eval.push(row),
             ("own_graph", _) => self.out.own_graphs.push((row, name)),
             ("called_model", _) => {

@@ -212,7 +212,10 @@ mod tests {
             hint(&stacks, stack).phase
         };
         let wrapper = ("wrapper", "/x/site-packages/torch/optim/optimizer.py");
-        assert_eq!(phase(&[("step", "train.py"), ("<module>", "train.py")]), None);
+        assert_eq!(
+            phase(&[("step", "train.py"), ("<module>", "train.py")]),
+            None
+        );
         assert_eq!(
             phase(&[("step", "lion.py"), wrapper, ("step", "train.py")]),
             Some(Phase::Step)

@@ -438,7 +438,9 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         let times = plural(handled.times, "time");
         screen.line(
             "handled",
-            &format!("ran out of memory {times}, went on, and then had at most {after} allocated{which}"),
+            &format!(
+                "ran out of memory {times}, went on, and then had at most {after} allocated{which}"
+            ),
         );
     }
     let most_allocated = match &explanation.fullest {
@@ -766,10 +768,11 @@ fn by_kind(screen: &mut impl Lines, categories: &[CategoryBytes], rounding: u64)
 }
 
 fn held(holder: &Holder) -> String {
-    let made = holder
-        .place
-        .as_ref()
-        .map_or_else(|| "no Python line".to_owned(), located);
+    let made = match (&holder.place, &holder.backward_of) {
+        (Some(place), _) => located(place),
+        (None, Some(place)) => format!("backward pass of {}", located(place)),
+        (None, None) => "no Python line".to_owned(),
+    };
     let module = holder
         .module
         .as_ref()

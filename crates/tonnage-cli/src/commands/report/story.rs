@@ -315,9 +315,8 @@ fn fits(verdict: &Verdict, peak: &str) -> (String, Tone) {
         (format!("{fits} {stopped}: {peak}."), Tone::Plain)
     } else if verdict.handled_ooms() > 0 {
         let times = plural(verdict.handled_ooms(), "time");
-        let sentence = format!(
-            "Runs to its end; it ran out of memory {times} and went on: {peak}."
-        );
+        let sentence =
+            format!("Runs to its end; it ran out of memory {times} and went on: {peak}.");
         (sentence, Tone::Plain)
     } else {
         (format!("Fits: {peak}."), Tone::Good)

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! TN222: tensors of the program's own are on the device for the whole run.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tonnage_text::bytes;
+
+use super::Found;
+use super::case::{Case, LARGE_SHARE, Live, at, counted, is_kept, is_kept_by, listed};
+use super::codes::{Code, code};
+use super::fixes::{Proposal, without};
+use crate::holdings::{Category, HeldBy, Holding, Phase, Place};
+
+/// Tensors of the program's own.
+pub const OWN_TENSORS: Code = code(
+    "TN222",
+    "the program's own tensors are there for the whole run",
+    "Beside models, gradients and optimizers the program itself keeps large tensors on the device: a replay buffer, a dataset,
+a table, a memory bank. That is no mistake, but their bytes count in full at every moment.
+
+Recognised by: blocks made before the first pass of a model, or between passes, that no model, optimizer or pass made, are
+alive in more than one pass and to the end, and hold at least a quarter of the peak.
+What helps: keep them on the host, in pinned memory, and move what a step uses; or a smaller type, such as uint8 for
+pictures. The peak without them is computed from the recording.",
+);
+
+/// So many lines and names are listed.
+const LISTED: usize = 3;
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    // In a program without a model all tensors are its own.
+    let last = *case.track.passes.last()?;
+    let is_own = |live: &Live<'_>| {
+        let block = live.block;
+        matches!(block.phase, Phase::Load | Phase::Other)
+            && matches!(block.category, Category::Other | Category::Activations)
+            && !is_kept(block)
+            && !is_kept_by(live.held)
+            && block.born < last
+            && (block.died == Holding::ALIVE || block.died > last)
+            && case.next_pass(block.born) < case.row
+    };
+    let blocks: Vec<Live<'_>> = case.unexplained().filter(is_own).collect();
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    if !case.is_large(sum, LARGE_SHARE) {
+        return None;
+    }
+    let mut names: BTreeMap<&HeldBy, u64> = BTreeMap::new();
+    let mut places: BTreeMap<Place, u64> = BTreeMap::new();
+    for live in &blocks {
+        if let Some(held) = live.held.filter(|held| held.is_named()) {
+            *names.entry(held).or_default() += live.block.bytes;
+        }
+        if let Some(place) = case.site(live.block) {
+            *places.entry(place).or_default() += live.block.bytes;
+        }
+    }
+    let held = names.iter().max_by_key(|(_, sum)| **sum);
+    let held = held.map(|(held, _)| *held);
+    let lines: Vec<String> = places
+        .keys()
+        .take(LISTED)
+        .map(|place| at(Some(place)))
+        .collect();
+    let made = if lines.is_empty() {
+        String::new()
+    } else {
+        format!(" made at {}", listed(lines))
+    };
+    let said: BTreeSet<String> = names.keys().map(|held| held.said()).collect();
+    let said = listed(said.into_iter().take(LISTED));
+    let tensors = counted(blocks.len(), "tensor", "tensors");
+    let hold = if blocks.len() == 1 { "holds" } else { "hold" };
+    let by = if said.is_empty() {
+        String::new()
+    } else {
+        format!(" ({said})")
+    };
+    let headline = format!("{tensors}{made} {hold} {}{by}", bytes(sum));
+    let largest = blocks.iter().max_by_key(|live| live.block.bytes)?;
+    let shape = largest.held.and_then(|held| held.shape.as_ref());
+    let shape = shape.map_or_else(String::new, |shape| format!(", the largest {shape}"));
+    let sentence = format!("{headline} for the whole run{shape}");
+    let what = if said.is_empty() {
+        format!("the {tensors}{made}")
+    } else {
+        said
+    };
+    let advice =
+        format!("keep {what} on the host and move what a step uses, or use a smaller type for it");
+    let mut proposal = Proposal::new(OWN_TENSORS.code, advice, "that would be on the host");
+    // What a step moves is not known.
+    proposal.estimate = true;
+    let mut fix = without(
+        case,
+        proposal,
+        &blocks.iter().map(|live| live.index).collect(),
+    );
+    if let Some(fix) = &mut fix {
+        fix.leave_open();
+    }
+    let place = places.into_iter().max_by_key(|(_, sum)| *sum);
+    Some(
+        Found::exact(OWN_TENSORS, sum, headline, sentence)
+            .inferred_unless(held.is_some())
+            .with_place(place.map(|(place, _)| place))
+            .with_holder(held)
+            .with_fixes(fix)
+            .with_claims_of(&blocks),
+    )
+}
