@@ -95,9 +95,31 @@ impl Run {
         run
     }
 
+    /// A list keeps what each of so many passes makes.
+    fn kept(passes: u64) -> Self {
+        let mut run = Self::new();
+        run.segment(0, 200);
+        run.alloc(0, 200, 4);
+        for pass in 0..passes {
+            run.note(Kind::MarkStart, "forward", "phase", 0);
+            run.segment(200 + 100 * pass, 100);
+            run.alloc(200 + 100 * pass, 100, 9);
+            run.note(Kind::MarkEnd, "forward", "phase", 0);
+            for phase in ["backward", "step"] {
+                run.note(Kind::MarkStart, phase, "phase", 0);
+                run.note(Kind::MarkEnd, phase, "phase", 0);
+            }
+            run.note(Kind::Mark, "", "step", 0);
+        }
+        run
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.trace.write(Vec::new()).unwrap()
+    }
+
     fn save(&self, folder: &Path, name: &str) {
-        let bytes = self.trace.write(Vec::new()).unwrap();
-        std::fs::write(folder.join(name), bytes).unwrap();
+        std::fs::write(folder.join(name), self.bytes()).unwrap();
     }
 }
 
@@ -161,6 +183,36 @@ fn what_cannot_be_explained() {
         text.push('\n');
     }
     assert_snapshot!("explain_errors", text);
+}
+
+/// No GPU is large enough for memory that grows with every pass.
+#[test]
+fn a_larger_gpu_does_not_help_against_a_leak() {
+    let folder = TempDir::new().unwrap();
+    let mut failed = Run::kept(7);
+    let stack = failed.line(9);
+    failed.row(Kind::Oom, 0, 100 * MIB, stack);
+    let recording = [failed.bytes(), Run::kept(9).bytes()].concat();
+    std::fs::write(folder.path().join("leak.tonnage"), recording).unwrap();
+    let text = tonnage(folder.path(), "explain leak.tonnage");
+    assert!(text.contains("memory grows (TN201)"), "{text}");
+    assert!(!text.contains("a GPU"), "{text}");
+    assert!(
+        text.contains("so far and 100.00 MiB per iteration"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_script_is_not_taken_for_a_recording() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("train.py"), "import torch\n").unwrap();
+    let text = tonnage(folder.path(), "explain train.py");
+    assert!(
+        text.contains("train.py is a script, not a recording"),
+        "{text}"
+    );
+    assert!(text.contains("`tonnage run --gpu NAME train.py`"), "{text}");
 }
 
 /// A recording that was made when the format was 1.1: without what the device charged, holders and the whole job.

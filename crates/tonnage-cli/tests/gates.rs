@@ -8,7 +8,7 @@ use std::path::Path;
 
 use insta::assert_snapshot;
 use tempfile::TempDir;
-use tonnage_recording::{Event, Kind, Trace};
+use tonnage_recording::{Event, Kind, Meta, Trace, meta};
 
 const MIB: u64 = 1 << 20;
 
@@ -121,6 +121,28 @@ fn diff_compares_whole_jobs_and_says_where_one_ends_early() {
         "diff cut.tonnage cut.tonnage --json",
     ]);
     assert_snapshot!("diff_of_jobs_that_failed", said);
+}
+
+#[test]
+fn diff_says_that_the_commands_differ() {
+    let folder = folder();
+    let of = |command: &str| {
+        let mut trace = recorded(MIB, 10);
+        trace.meta.push(Meta {
+            process: 0,
+            name: meta::COMMAND.to_owned(),
+            text: command.to_owned(),
+        });
+        trace.write(Vec::new()).unwrap()
+    };
+    for (name, command) in [("train", "python train.py"), ("serve", "python serve.py")] {
+        std::fs::write(folder.path().join(name), of(command)).unwrap();
+    }
+    let text = tonnage(folder.path(), "diff train serve");
+    let remark = "the commands differ: `python train.py` and `python serve.py`";
+    assert!(text.contains(remark), "{text}");
+    let text = tonnage(folder.path(), "diff train train");
+    assert!(!text.contains("the commands differ"), "{text}");
 }
 
 #[test]

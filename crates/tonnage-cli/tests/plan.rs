@@ -71,6 +71,30 @@ fn marked() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// Four passes of eight layers whose outputs a list keeps, and scratch memory that repeats.
+fn kept() -> Vec<u8> {
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    let row = |kind, address: u64, size: u64| Event {
+        address: address << 30,
+        size: size * MIB,
+        requested: size * MIB,
+        pool: Some(Pool::default()),
+        ..Event::new(kind)
+    };
+    let mut events = vec![row(Kind::Alloc, 1, 64)];
+    for pass in 1..=4 {
+        let at = pass * 16;
+        events.extend((1..=8).map(|layer| row(Kind::Alloc, at + layer, 256)));
+        events.push(row(Kind::Alloc, at + 9, 32));
+        events.push(row(Kind::FreeRequested, at + 9, 32));
+        events.push(row(Kind::FreeCompleted, at + 9, 32));
+    }
+    for event in events {
+        writer.event(&event).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
 fn folder() -> TempDir {
     let folder = TempDir::new().unwrap();
     let put = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
@@ -220,6 +244,22 @@ fn what_is_written_can_be_planned_again_and_looked_at() {
     );
     let text = tonnage(folder.path(), "plan all.csv");
     assert!(text.contains("exit code 0"), "{text}");
+}
+
+#[test]
+fn a_plan_that_would_do_harm_is_not_written() {
+    let folder = folder();
+    std::fs::write(folder.path().join("kept.tonnage"), kept()).unwrap();
+    let text = tonnage(
+        folder.path(),
+        "plan kept.tonnage --for-runtime -o kept.plan",
+    );
+    assert!(text.contains("exit code 1"), "{text}");
+    assert!(
+        text.contains("not planned: the program's memory grows"),
+        "{text}"
+    );
+    assert!(!folder.path().join("kept.plan").exists());
 }
 
 /// The walk of the README: from a CSV to offsets that another program reads.

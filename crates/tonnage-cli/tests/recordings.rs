@@ -99,6 +99,36 @@ fn info_of_every_format() {
 }
 
 #[test]
+fn a_recording_says_that_it_is_one_rank_of_many() {
+    let folder = TempDir::new().unwrap();
+    let mut writer = Writer::new(Vec::new(), "tonnage 0.1.0").unwrap();
+    for (name, text) in [
+        ("run.world_size", "4"),
+        ("run.ranks", "0"),
+        (meta::PROCESS_RANK, "0"),
+        (meta::GPU_CAPACITY, "42297786368"),
+    ] {
+        writer.meta(0, name, text).unwrap();
+    }
+    let block = Event {
+        address: 2 * MIB,
+        size: MIB,
+        ..Event::new(Kind::Alloc)
+    };
+    writer.event(&block).unwrap();
+    let path = folder.path().join("rank.tonnage");
+    std::fs::write(path, writer.finish().unwrap()).unwrap();
+    for (command, words) in [
+        ("info", "rank 0 of 4; the others did not run"),
+        ("info --json", "\"world_size\": 4"),
+        ("explain", "rank 0 of 4; the others did not run"),
+    ] {
+        let text = tonnage(folder.path(), &format!("{command} rank.tonnage"));
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn info_of_what_cannot_be_read() {
     let folder = folder();
     let mut text = String::new();
