@@ -84,16 +84,17 @@ fn main() {
     }
     let _ = writeln!(
         code,
-        "/// Every function, by number.\npub(crate) static NAMES: [&str; {}] = {names:?};",
-        names.len()
-    );
-    let _ = writeln!(
-        code,
         "/// The driver's functions, to be found by name.\n\
          pub(crate) static DRIVER: &[Symbol] = &[\n{driver}];"
     );
+    let names = format!(
+        "/// Every function of the tables, by number.\nstatic NAMES: [&str; {}] = {names:?};",
+        names.len()
+    );
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    fs::write(Path::new(&out).join("exports.rs"), code).expect("the target folder is writable");
+    for (file, code) in [("exports.rs", code), ("names.rs", names)] {
+        fs::write(Path::new(&out).join(file), code).expect("the target folder is writable");
+    }
 }
 
 fn parse(path: &str, text: &str) -> Vec<Function> {
@@ -381,8 +382,8 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         Class::Product => format!("{{ {}; {success} }}", product(name, parameters)),
         Class::Nothing => success.to_owned(),
         // NVML has a word for what it does not know, and its callers expect it.
-        Class::Unmodelled if table == "nvml" => format!("{{ unmodelled({id}); 3 }}"),
-        Class::Unmodelled => format!("{{ unmodelled({id}); {success} }}"),
+        Class::Unmodelled if table == "nvml" => format!("{{ count_unmodelled({id}); 3 }}"),
+        Class::Unmodelled => format!("{{ count_unmodelled({id}); {success} }}"),
     };
     let _ = writeln!(
         code,

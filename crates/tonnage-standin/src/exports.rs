@@ -16,10 +16,13 @@
 )]
 
 use crate::ffi::{
-    Arguments, AttributeTargets, ByValue, Complex64, Complex128, Dim3, FAILED, FatBinary,
-    FatBinaryWrapper, HostFunction, InOut, Length, ModuleImage, Out, OutArray, OutBytes, OutText,
-    Ptr, StreamCallback, Symbol, guard, input, input_array, input_text, unmodelled,
+    Arguments, AttributeTargets, ByValue, Complex64, Complex128, Dim3, FAILED, HostFunction, InOut,
+    Length, Out, OutArray, OutBytes, OutText, Ptr, StreamCallback, Symbol, guard, input,
+    input_array, input_text,
 };
+pub use crate::model::images::{FatBinary, FatBinaryWrapper};
+pub use crate::model::modules::ModuleImage;
+use crate::recorder::count_unmodelled;
 use crate::region::{Copy2D, Copy3D, Region, Regions};
 
 include!(concat!(env!("OUT_DIR"), "/exports.rs"));

@@ -12,11 +12,6 @@ use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::exports::NAMES;
-pub use crate::model::images::{FatBinary, FatBinaryWrapper};
-pub use crate::model::modules::ModuleImage;
-use crate::{lengths, recorder};
-
 /// What a function with a status answers when its model panicked: "unknown
 /// error" in the runtime, the driver and NVML, and no success anywhere.
 pub const FAILED: i32 = 999;
@@ -382,6 +377,17 @@ impl<T: Plain> OutArray<T> {
     }
 }
 
+/// Bytes of an attribute of a pointer.
+pub(crate) fn pointer_attribute(attribute: i32) -> usize {
+    match attribute {
+        // Context, device pointer, host pointer, buffer id, start and size of the range.
+        1 | 3 | 4 | 7 | 11 | 12 => 8,
+        // Memory type, and what is yes or no or a device's number.
+        2 | 6 | 8..=10 | 13 => 4,
+        _ => 0,
+    }
+}
+
 /// Host addresses to which the callee writes attributes of a pointer, one for each attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct AttributeTargets<'a> {
@@ -408,7 +414,7 @@ impl<'a> AttributeTargets<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (i32, OutArray<u8>)> {
         let pairs = self.attributes.iter().zip(self.addresses);
         pairs.map(|(&attribute, address)| {
-            let length = lengths::pointer_attribute(attribute);
+            let length = pointer_attribute(attribute);
             // SAFETY: `new` was promised this.
             let target = unsafe { OutArray::new(address.0 as *mut u8, length) };
             (attribute, target)
@@ -501,21 +507,4 @@ unsafe impl Sync for Symbol {}
 /// Runs `body`; a panic becomes `failure` instead of crossing into C.
 pub fn guard<R>(failure: R, body: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(failure)
-}
-
-/// How often each function that is not modelled was called.
-pub(crate) static UNMODELLED: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];
-
-/// Counts a call of the function with this name that could not be answered as a device would.
-pub(crate) fn unmodelled_name(name: &str) {
-    if let Some(id) = NAMES.iter().position(|known| *known == name) {
-        unmodelled(id);
-    }
-}
-
-/// Counts a call of the function with this number, and names it the first time.
-pub fn unmodelled(id: usize) {
-    if UNMODELLED[id].fetch_add(1, Ordering::Relaxed) == 0 {
-        recorder::unmodelled(NAMES[id]);
-    }
 }

@@ -137,6 +137,11 @@ impl<T: Send + Sync + 'static> Lazy<T> {
         }
     }
 
+    /// The value, if it is made.
+    pub(crate) fn get(&'static self) -> Option<&'static T> {
+        self.value.get()
+    }
+
     pub(crate) fn get_or_init(&'static self, make: impl FnOnce() -> T) -> &'static T {
         if let Some(value) = self.value.get() {
             return value;

@@ -5,6 +5,7 @@
 //! state what the C interface documents for the other arguments, and nothing
 //! else: what is longer than the answer is never read or written.
 
+pub(crate) use crate::ffi::pointer_attribute;
 use crate::ffi::{Length, Ptr};
 use crate::machine::{Machine, machine};
 use crate::model::{cublas, cudnn, cusparse, nccl};
@@ -29,17 +30,6 @@ pub(crate) fn pool_attribute(attribute: i32) -> usize {
     match attribute {
         1..=3 => 4,
         4..=8 => 8,
-        _ => 0,
-    }
-}
-
-/// Bytes of an attribute of a pointer.
-pub(crate) fn pointer_attribute(attribute: i32) -> usize {
-    match attribute {
-        // Context, device pointer, host pointer, buffer id, start and size of the range.
-        1 | 3 | 4 | 7 | 11 | 12 => 8,
-        // Memory type, and what is yes or no or a device's number.
-        2 | 6 | 8..=10 | 13 => 4,
         _ => 0,
     }
 }

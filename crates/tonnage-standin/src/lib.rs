@@ -9,11 +9,11 @@
 //! * `api/*.api` hold one line for each foreign function; `build.rs` makes the
 //!   exported functions of them, in [`exports`];
 //! * [`ffi`] is what those functions are made of: checked inputs and outputs, the
-//!   guard that keeps panics inside, the count of what is not modelled; `lengths`
+//!   guard that keeps panics inside; `unmodelled` counts what is not modelled; `lengths`
 //!   says how long host memory is where it takes more than one argument to know;
 //!   [`region`] is memory that is copied or filled, of a device or of the host;
 //! * `model` holds what the modelled functions do, a file for each library;
-//! * `machine` is the state of the process, `values` the device data that is
+//! * `config` is the configuration of the run, `machine` the state of the process, `values` the device data that is
 //!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
 //!   holds them by Python's answers, `foreign` users of a device that cannot be
 //!   followed;
@@ -38,6 +38,7 @@
     reason = "a C interface: exported symbols, out-parameters, mapped memory"
 )]
 
+mod config;
 mod costs;
 mod ending;
 mod endings;
@@ -49,6 +50,7 @@ mod foreign;
 mod fork;
 mod holders;
 mod hosts;
+mod lag;
 mod ledger;
 mod lengths;
 mod loader;
@@ -60,5 +62,6 @@ mod recorder;
 pub mod region;
 mod sources;
 mod torch;
+mod unmodelled;
 mod values;
 mod variant;

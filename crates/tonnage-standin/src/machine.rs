@@ -16,12 +16,13 @@ use tonnage_alloc::{
     StreamPool, round_up,
 };
 use tonnage_capture::log::{CallKind, DriverCall};
-use tonnage_capture::{AddressOrderName, DeviceProfile, MACHINE_VARIABLE, RunConfig};
+use tonnage_capture::{AddressOrderName, DeviceProfile, RunConfig};
 
+use crate::config::{self, Config};
 use crate::ffi::Ptr;
 use crate::fork::{Lazy, Lock};
 use crate::ledger::{Charge, DeviceLock, ledger};
-use crate::{foreign, fork, model, recorder, values};
+use crate::{foreign, fork, lag, recorder, values};
 
 /// Status codes that the runtime and the driver share.
 pub(crate) mod code {
@@ -134,8 +135,6 @@ pub(crate) struct Machine {
 
 /// The machine of this process; the second is that of a variant, see [`crate::variant::tonnage_join`].
 static MACHINES: [Lazy<Option<Machine>>; 2] = [const { Lazy::new() }; 2];
-/// Set in a child that was forked off after CUDA was in use, as real CUDA is useless there.
-static FORKED: AtomicBool = AtomicBool::new(false);
 static ANY_CONTEXT: AtomicBool = AtomicBool::new(false);
 /// Bit `n` is set once device `n` has a context, so that asking costs no lock.
 static CONTEXTS: AtomicU64 = AtomicU64::new(0);
@@ -160,7 +159,7 @@ pub(crate) fn set_bound(bound: bool) {
 /// This process was forked off.
 pub(crate) fn note_fork() {
     if ANY_CONTEXT.load(Ordering::Relaxed) {
-        FORKED.store(true, Ordering::Relaxed);
+        config::lose_devices();
     }
 }
 
@@ -171,7 +170,7 @@ pub(crate) fn is_used() -> bool {
 
 /// The machine, or why there is none.
 pub(crate) fn machine() -> Answer<&'static Machine> {
-    if FORKED.load(Ordering::Relaxed) || fork::is_broken() {
+    if config::has_lost_devices() {
         return Err(code::NOT_INITIALIZED);
     }
     MACHINES[fork::run_number()]
@@ -215,59 +214,6 @@ pub(crate) fn has_context(device: usize) -> bool {
     CONTEXTS.load(Ordering::Relaxed) & (1 << device) != 0
 }
 
-/// Physical numbers of the devices of this process's machine.
-fn own_devices(config: &RunConfig) -> Range<usize> {
-    let each = config.devices.len() / config.machines.max(1);
-    let machine = std::env::var(MACHINE_VARIABLE).ok();
-    let machine = machine.and_then(|text| text.parse::<usize>().ok());
-    let first = machine.filter(|it| *it < config.machines).unwrap_or(0) * each;
-    first..first + each
-}
-
-/// Which devices of `total` a program may see, by the rule of `CUDA_VISIBLE_DEVICES`.
-///
-/// Numbers or prefixes of UUIDs, up to the first that names no device.
-fn visible_devices(total: usize, variable: Option<&str>) -> Vec<usize> {
-    let Some(list) = variable else {
-        return (0..total).collect();
-    };
-    let mut visible = Vec::new();
-    for entry in list.split(',').map(str::trim) {
-        let device = entry.parse::<usize>().ok().or_else(|| {
-            let named = |device: &usize| uuid_text(*device).starts_with(entry);
-            (!entry.is_empty())
-                .then(|| (0..total).find(named))
-                .flatten()
-        });
-        match device {
-            Some(device) if device < total && !visible.contains(&device) => visible.push(device),
-            _ => break,
-        }
-    }
-    visible
-}
-
-/// The UUID of a device: made up, the same in every run, and plainly ours.
-pub(crate) fn uuid(device: usize) -> [u8; 16] {
-    let mut uuid = *b"tonnage-dry-run\0";
-    uuid[15] = device as u8;
-    uuid
-}
-
-/// The same as text, as NVML gives it.
-pub(crate) fn uuid_text(device: usize) -> String {
-    let number = u128::from_be_bytes(uuid(device));
-    let hex = format!("{number:032x}");
-    format!(
-        "GPU-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
-}
-
 /// The PCI bus number of a device.
 pub(crate) fn bus(device: usize) -> i32 {
     0x10 + device as i32
@@ -289,15 +235,10 @@ fn loaded_cuda_version() -> i32 {
 
 impl Machine {
     fn open() -> Option<Self> {
-        let mut config = recorder::read_config()?;
+        let Config { run, own, visible } = config::config()?;
+        let mut config = run.clone();
         if config.cuda_version == 0 {
             config.cuda_version = loaded_cuda_version();
-        }
-        let own = own_devices(&config);
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let mut visible = visible_devices(own.len(), visible.as_deref());
-        for device in &mut visible {
-            *device += own.start;
         }
         let count = config.devices.len().max(1) as u64;
         let span = (ADDRESS_SPAN / count).min(MAX_DEVICE_SPAN) & !((1 << 30) - 1);
@@ -336,7 +277,7 @@ impl Machine {
             })
             .collect();
         values::set_limit(config.value_limit as usize);
-        model::set_lag(config.lag);
+        lag::set(config.lag);
         let accounts = Accounts {
             devices,
             pools,
@@ -347,8 +288,8 @@ impl Machine {
         };
         Some(Self {
             config,
-            own,
-            visible,
+            own: own.clone(),
+            visible: visible.clone(),
             span,
             accounts: Lock::forgotten_in_child(accounts, note_fork),
         })
@@ -803,25 +744,5 @@ impl Accounts {
         }
         self.devices[device].current_pool = pool;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn visible_devices_follow_cudas_rule() {
-        assert_eq!(visible_devices(3, None), [0, 1, 2]);
-        assert_eq!(visible_devices(3, Some("2,0")), [2, 0]);
-        assert_eq!(
-            visible_devices(3, Some("1, 7, 0")),
-            [1],
-            "ends at the first unknown"
-        );
-        assert_eq!(visible_devices(3, Some("")), [0; 0]);
-        assert_eq!(visible_devices(3, Some("-1")), [0; 0]);
-        assert_eq!(visible_devices(3, Some(&uuid_text(2))), [2]);
-        assert_eq!(visible_devices(3, Some("0,0")), [0]);
     }
 }

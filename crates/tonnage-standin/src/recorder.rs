@@ -17,25 +17,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
 use tonnage_capture::ledger::{DeviceWord, ProcessWord};
 use tonnage_capture::log::{self, DriverCall, Record, Start, encode_call};
-use tonnage_capture::{CONFIG_FILE, LOG_PREFIX, RunConfig, note};
+use tonnage_capture::{LOG_PREFIX, note};
 
-use crate::exports::NAMES;
-use crate::ffi::{UNMODELLED, guard, input_array};
+use crate::ffi::{guard, input_array};
 use crate::files::OwnFile;
 use crate::fork::Lock;
 use crate::ledger::{Ledger, folder, ledger, slot_owner, taken_slot};
-use crate::{fork, machine};
+use crate::{config, fork, unmodelled};
 
 /// Entries of this process that were kept.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 /// Set at the first loss.
 static STOPPED: AtomicBool = AtomicBool::new(false);
-
-/// The configuration of the run this process is part of, if it is part of one.
-pub(crate) fn read_config() -> Option<RunConfig> {
-    let bytes = std::fs::read(folder()?.join(CONFIG_FILE)).ok()?;
-    serde_json::from_slice(&bytes).ok()
-}
 
 /// Nanoseconds since 1970.
 pub(crate) fn now() -> u64 {
@@ -312,13 +305,15 @@ impl Log {
             .filter(|argument| !argument.is_empty())
             .map(|argument| String::from_utf8_lossy(argument).into_owned())
             .collect();
-        let visible = machine::machine().map_or(Vec::new(), |machine| machine.visible.clone());
         let (_, slot) = place().ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
         let start = Start {
             slot: slot as u32,
             pid: std::process::id(),
             arguments,
-            visible: visible.into_iter().map(|device| device as u8).collect(),
+            visible: config::visible()
+                .iter()
+                .map(|&device| device as u8)
+                .collect(),
             time: now(),
             measured: false,
         };
@@ -387,9 +382,23 @@ pub(crate) fn call(call: &DriverCall) {
     entry(|| append(&encode_call(call)));
 }
 
-/// Logs the first call of a function that is not modelled.
-pub(crate) fn unmodelled(name: &str) {
+/// Logs that a function that is not modelled was called.
+pub(crate) fn note_unmodelled(name: &str) {
     remark(&Record::Unmodelled(name));
+}
+
+/// Counts a call of the function with this name, which could not be answered as a device would.
+pub(crate) fn count_unmodelled_name(name: &str) {
+    if let Some(id) = unmodelled::number_of(name) {
+        count_unmodelled(id);
+    }
+}
+
+/// Counts a call of the function with this number, which is not modelled, and logs the first one.
+pub(crate) fn count_unmodelled(id: usize) {
+    if let Some(name) = unmodelled::count(id) {
+        note_unmodelled(name);
+    }
 }
 
 /// Logs a note of the stand-in itself.
@@ -420,12 +429,7 @@ pub(crate) extern "C" fn write_counts() {
         if fork::is_broken() || !mine {
             return;
         }
-        let counts: BTreeMap<&str, u64> = NAMES
-            .iter()
-            .zip(&UNMODELLED)
-            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
-            .filter(|(_, count)| *count > 0)
-            .collect();
+        let counts: BTreeMap<_, _> = unmodelled::counts().collect();
         if let Ok(json) = serde_json::to_vec(&counts)
             && !counts.is_empty()
         {
@@ -458,23 +462,16 @@ pub(crate) fn forget_files() {
     *TEXTS.lock() = (0, BTreeMap::new());
     KEPT.store(0, Ordering::Relaxed);
     STOPPED.store(false, Ordering::Relaxed);
-    if fork::is_server() {
-        return;
-    }
-    for count in &UNMODELLED {
-        if count.load(Ordering::Relaxed) > 0 {
-            count.store(0, Ordering::Relaxed);
-        }
+    if !fork::is_server() {
+        unmodelled::forget();
     }
 }
 
 /// This process is a variant from here on: what its fork server called is what it called itself.
 pub(crate) fn join(arguments: &[u8]) {
     *ARGUMENTS.lock() = Some(arguments.to_owned());
-    for (name, count) in NAMES.iter().zip(&UNMODELLED) {
-        if count.load(Ordering::Relaxed) > 0 {
-            unmodelled(name);
-        }
+    for (name, _) in unmodelled::counts() {
+        note_unmodelled(name);
     }
     let notes = std::mem::take(&mut *INHERITED.lock());
     for note in notes {

@@ -17,7 +17,7 @@ use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::{guard, input_array};
 use crate::fork::{Lazy, Lock};
-use crate::{holders, machine, model, recorder, values};
+use crate::{holders, machine, recorder, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
@@ -86,40 +86,12 @@ thread_local! {
     static OWN_MODES: Cell<i64> = const { Cell::new(0) };
     /// How often that mode was hidden from an operator of torch.
     static HIDDEN: Cell<u64> = const { Cell::new(0) };
-    /// Whether the hook runs its handshake on this thread.
-    static IN_HANDSHAKE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// How often the hook's own mode was hidden from an operator of torch on this thread.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_modes_hidden() -> u64 {
     HIDDEN.get()
-}
-
-/// Begins the hook's handshake on this thread: kernels that it launches leave no trace. Returns the address of a page
-/// on the current device that no program has, or 0 if the device keeps no values.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn tonnage_handshake_begin() -> u64 {
-    guard(0, || {
-        let address = model::scratch_page().unwrap_or(0);
-        IN_HANDSHAKE.set(address != 0);
-        address
-    })
-}
-
-/// Ends the handshake; `address` is the page that it used.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn tonnage_handshake_end(address: u64) {
-    guard((), || {
-        IN_HANDSHAKE.set(false);
-        values::forget_page(address);
-    });
-}
-
-/// Whether the hook runs its handshake on this thread.
-pub(crate) fn is_in_handshake() -> bool {
-    // A thread that ends may launch after its variables are gone.
-    IN_HANDSHAKE.try_with(Cell::get).unwrap_or(false)
 }
 
 /// The hook's dispatch mode was entered on this thread (1) or left (-1).

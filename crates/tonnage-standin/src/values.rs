@@ -24,10 +24,9 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::exchange::Span;
-use crate::ffi::{Ptr, guard};
-use crate::fork::Lock;
-use crate::{costs, exchange, machine, model, torch};
+use crate::costs;
+use crate::ffi::guard;
+use crate::fork::{Lazy, Lock};
 
 const PAGE: u64 = 4096;
 /// Host memory from this size on is zeroed page by page, where it is in use at all.
@@ -53,6 +52,41 @@ enum State {
     Drawn,
     /// It has the bytes that a GPU would have.
     Known,
+}
+
+/// A part of a range that is not unknown, by its distance from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Whether its bytes are those of a GPU; else they are drawn.
+    pub(crate) known: bool,
+}
+
+/// Results of other ranks that are yet to be written to device memory.
+pub(crate) trait Arrivals: Sync {
+    /// The host reads a range: waits for what is yet to arrive in it.
+    fn before_read(&self, address: u64, size: u64);
+    /// An operator is to be computed from a range.
+    fn before_use(&self, address: u64, size: u64);
+    /// A range was written to: what is yet to arrive there comes to nothing.
+    fn overwritten(&self, address: u64, size: u64);
+    /// A kernel has changed a range unseen.
+    fn doubted(&self, address: u64, size: u64);
+    /// A range is copied to another: what is yet to arrive goes there, too.
+    fn copied(&self, to: u64, from: u64, size: u64);
+}
+
+/// Set once this process is a rank; before it nothing can arrive.
+static ARRIVALS: Lazy<&'static dyn Arrivals> = Lazy::new();
+
+/// Sets what is asked before device memory is read and after it has changed.
+pub(crate) fn set_arrivals(arrivals: &'static dyn Arrivals) {
+    ARRIVALS.get_or_init(|| arrivals);
+}
+
+fn arrivals() -> Option<&'static dyn Arrivals> {
+    ARRIVALS.get().copied()
 }
 
 struct Range {
@@ -386,9 +420,15 @@ impl Known {
     }
 }
 
+fn overwrite(address: u64, size: u64) {
+    if let Some(arrivals) = arrivals() {
+        arrivals.overwritten(address, size);
+    }
+}
+
 /// Forgets what is known of a range of device memory.
 pub(crate) fn forget(address: u64, size: u64) {
-    exchange::overwritten(address, size);
+    overwrite(address, size);
     known().forget(address, size);
 }
 
@@ -453,28 +493,34 @@ pub(crate) fn write(address: u64, bytes: &[u8], is_known: bool) {
     known.write(address, size, state);
 }
 
-fn is_device(address: u64) -> bool {
-    machine::machine().is_ok_and(|machine| machine.device_of(address).is_some())
+/// A place that is copied to or from.
+#[derive(Clone, Copy)]
+pub(crate) struct Side {
+    pub(crate) address: u64,
+    pub(crate) is_device: bool,
 }
 
-/// Copies `size` bytes between any two places, as far as values are kept.
+/// Copies `size` bytes between any two places, as far as values are kept. `seen` is whether the hook sees the operators
+/// of this thread.
 ///
 /// # Safety
 /// What is not on a device is host memory of `size` bytes, to be written and to be read.
-pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
-    if size == 0 || to.is_null() || from.is_null() {
+pub(crate) unsafe fn copy(to: Side, from: Side, size: usize, seen: bool) {
+    if size == 0 || to.address == 0 || from.address == 0 {
         return;
     }
-    let (to, from) = (to.0 as u64, from.0 as u64);
+    let (to_device, from_device) = (to.is_device, from.is_device);
+    let (to, from) = (to.address, from.address);
     let small = size <= LIMIT.load(Ordering::Relaxed);
     // What the hook keeps is larger than what crosses from the host: a copy on the device does not lose it.
     let kept = small || size <= DEVICE_LIMIT;
-    let (to_device, from_device) = (is_device(to), is_device(from));
-    match (to_device, from_device) {
-        (true, true) => exchange::copied(to, from, size as u64),
-        (true, false) => exchange::overwritten(to, size as u64),
-        (false, true) => exchange::before_read(from, size as u64),
-        (false, false) => {}
+    if let Some(arrivals) = arrivals() {
+        match (to_device, from_device) {
+            (true, true) => arrivals.copied(to, from, size as u64),
+            (true, false) => arrivals.overwritten(to, size as u64),
+            (false, true) => arrivals.before_read(from, size as u64),
+            (false, false) => {}
+        }
     }
     let mut known = known();
     costs::copied(to_device, from_device, size);
@@ -502,7 +548,7 @@ pub(crate) unsafe fn copy(to: Ptr, from: Ptr, size: usize) {
                 };
                 return;
             }
-            if is_unseen(size, known.state(from, size as u64), torch::is_seen()) {
+            if is_unseen(size, known.state(from, size as u64), seen) {
                 UNSEEN.fetch_add(1, Ordering::Relaxed);
             }
             // SAFETY: host memory of this size that the caller gave us to write.
@@ -548,14 +594,18 @@ fn next_answer(size: usize) -> Option<u64> {
 ///
 /// # Safety
 /// If it is not on a device, it is host memory of this size, to be written.
-pub(crate) unsafe fn fill(to: u64, pattern: &[u8], count: usize) {
+pub(crate) unsafe fn fill(to: Side, pattern: &[u8], count: usize) {
+    let Side {
+        address: to,
+        is_device,
+    } = to;
     let Some(size) = count.checked_mul(pattern.len()) else {
         return;
     };
-    exchange::overwritten(to, size as u64);
+    overwrite(to, size as u64);
     let mut known = known();
     let zero = pattern.iter().all(|&byte| byte == 0);
-    if is_device(to) {
+    if is_device {
         let mapped = known.is_mapped(to, size as u64);
         if zero || !mapped || size > LIMIT.load(Ordering::Relaxed) {
             known.forget(to, size as u64);
@@ -665,38 +715,31 @@ fn private_range(line: &str) -> Option<std::ops::Range<u64>> {
     (is_private && !has_file).then_some(number(start)?..number(end)?)
 }
 
-// What the Python hook asks and tells.
-
-/// What is known of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
-/// be kept, because the range is not mapped or a graph is being captured. Pinned
-/// memory of the host, which kernels may use, has all its values.
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn tonnage_values_state(address: u64, size: u64) -> u8 {
-    guard(3, || {
-        exchange::before_use(address, size);
-        if model::capturing() {
-            return 3;
-        }
-        let known = known();
-        if known.is_mapped(address, size) {
-            return known.state(address, size) as u8;
-        }
-        drop(known);
-        let pinned = model::pinned_range(address as usize);
-        let inside = pinned
-            .is_some_and(|(start, length)| address.saturating_add(size) <= (start + length) as u64);
-        if inside { 2 } else { 3 }
-    })
+/// What is known of a range that is mapped, see [`tonnage_values_mark`]; `None` if it is not.
+pub(crate) fn state(address: u64, size: u64) -> Option<u8> {
+    let known = known();
+    let is_mapped = known.is_mapped(address, size);
+    is_mapped.then(|| known.state(address, size) as u8)
 }
+
+/// An operator is to be computed from a range of device memory.
+pub(crate) fn before_use(address: u64, size: u64) {
+    if let Some(arrivals) = arrivals() {
+        arrivals.before_use(address, size);
+    }
+}
+
+// What the Python hook asks and tells.
 
 /// The hook has written to a range (1 drawn, 2 known), a kernel has changed it
 /// unseen (0), or it was set to zero (3).
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn tonnage_values_mark(address: u64, size: u64, state: u8) {
     guard((), || {
-        match state {
-            0 => exchange::doubted(address, size),
-            _ => exchange::overwritten(address, size),
+        match arrivals() {
+            Some(arrivals) if state == 0 => arrivals.doubted(address, size),
+            Some(arrivals) => arrivals.overwritten(address, size),
+            None => {}
         }
         let mut known = known();
         if !known.is_mapped(address, size) {
@@ -738,22 +781,6 @@ pub(crate) unsafe extern "C" fn tonnage_values_range(address: u64, size: *mut u6
         // SAFETY: promised by the caller.
         unsafe { *size = end - start };
         start
-    })
-}
-
-/// The pinned memory of the host that an address is in: its start, and its size in `size`; 0 if there is none.
-///
-/// # Safety
-/// `size` points to a writable number.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn tonnage_values_pinned(address: u64, size: *mut u64) -> u64 {
-    guard(0, || {
-        let Some((start, length)) = model::pinned_range(address as usize) else {
-            return 0;
-        };
-        // SAFETY: promised by the caller.
-        unsafe { *size = length as u64 };
-        start as u64
     })
 }
 

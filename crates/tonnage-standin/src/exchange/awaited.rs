@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 
 use crate::ffi::Ptr;
-use crate::model::lag::ASKED;
+use crate::lag::ASKED;
 
 #[derive(Default)]
 struct Stream {

@@ -42,13 +42,13 @@ pub(crate) use operators::{Operator, Type, number};
 use order::{Operation, Order};
 use pieces::Piece;
 pub(crate) use records::Kind;
-pub(crate) use records::Span;
 use records::{Call, Owner, Payload, Reader, Record, Writer, common_spans};
 use waiting::{Missing, Patience, Waiter};
 
 use crate::ffi::{Ptr, guard, input_array};
 use crate::fork::{Lazy, Lock};
-use crate::{ledger, machine, values};
+use crate::values::{self, Arrivals};
+use crate::{ledger, machine};
 
 /// Payloads up to this size travel; of larger ones only the size does.
 const LARGEST: usize = 4 << 20;
@@ -309,6 +309,7 @@ pub(crate) fn join(name: u64, rank: usize, ranks: usize) -> Result<()> {
         sent: BTreeMap::new(),
         received: BTreeMap::new(),
     };
+    values::set_arrivals(&Exchange);
     state().members.insert((name, rank), member);
     Ok(())
 }
@@ -794,65 +795,65 @@ pub(crate) fn settle(address: u64, size: u64, patience: Patience) {
     }
 }
 
-/// The host reads a range of device memory.
-pub(crate) fn before_read(address: u64, size: u64) {
-    settle(address, size, Patience::Firm);
-}
+/// What ranks send each other, as memory of this process sees it.
+struct Exchange;
 
-/// An operator is to be computed from a range of device memory.
-pub(crate) fn before_use(address: u64, size: u64) {
-    settle(address, size, Patience::Soft);
-}
-
-/// A range was written to: what is yet to arrive there comes to nothing.
-pub(crate) fn overwritten(address: u64, size: u64) {
-    if !is_idle() && size > 0 {
-        state().cut(address, size);
+impl Arrivals for Exchange {
+    fn before_read(&self, address: u64, size: u64) {
+        settle(address, size, Patience::Firm);
     }
-}
 
-/// A kernel has changed a range unseen.
-pub(crate) fn doubted(address: u64, size: u64) {
-    if is_idle() {
-        return;
+    fn before_use(&self, address: u64, size: u64) {
+        settle(address, size, Patience::Soft);
     }
-    for pending in state().pending.values_mut() {
-        let pieces = std::mem::take(&mut pending.pieces);
-        for piece in pieces {
-            pending.pieces.extend(piece.outside(address, size));
-            let inside = piece.inside(address, size);
-            pending.pieces.extend(inside.map(|piece| Piece {
-                doubted: true,
-                ..piece
-            }));
+
+    fn overwritten(&self, address: u64, size: u64) {
+        if !is_idle() && size > 0 {
+            state().cut(address, size);
         }
     }
-}
 
-/// A range of device memory is copied to another: what is yet to arrive goes there, too.
-pub(crate) fn copied(to: u64, from: u64, size: u64) {
-    if is_idle() || size == 0 {
-        return;
+    fn doubted(&self, address: u64, size: u64) {
+        if is_idle() {
+            return;
+        }
+        for pending in state().pending.values_mut() {
+            let pieces = std::mem::take(&mut pending.pieces);
+            for piece in pieces {
+                pending.pieces.extend(piece.outside(address, size));
+                let inside = piece.inside(address, size);
+                pending.pieces.extend(inside.map(|piece| Piece {
+                    doubted: true,
+                    ..piece
+                }));
+            }
+        }
     }
-    let mut state = state();
-    let mut found: Vec<(u64, Piece)> = Vec::new();
-    for (&id, pending) in &state.pending {
-        let pieces = pending.pieces.iter();
-        found.extend(pieces.filter_map(|piece| Some((id, piece.inside(from, size)?))));
-    }
-    let covered: u64 = found.iter().map(|(_, piece)| piece.length).sum();
-    if covered < size {
-        // In parts it is there already: the rest is waited for, so that all of it is copied as it is.
-        drop(state);
-        before_use(from, size);
-        overwritten(to, size);
-        return;
-    }
-    state.cut(to, size);
-    for (id, piece) in found {
-        let address = piece.address - from + to;
-        if let Some(pending) = state.pending.get_mut(&id) {
-            pending.pieces.push(Piece { address, ..piece });
+
+    fn copied(&self, to: u64, from: u64, size: u64) {
+        if is_idle() || size == 0 {
+            return;
+        }
+        let mut state = state();
+        let mut found: Vec<(u64, Piece)> = Vec::new();
+        for (&id, pending) in &state.pending {
+            let pieces = pending.pieces.iter();
+            found.extend(pieces.filter_map(|piece| Some((id, piece.inside(from, size)?))));
+        }
+        let covered: u64 = found.iter().map(|(_, piece)| piece.length).sum();
+        if covered < size {
+            // In parts it is there already: the rest is waited for, so that all of it is copied as it is.
+            drop(state);
+            self.before_use(from, size);
+            self.overwritten(to, size);
+            return;
+        }
+        state.cut(to, size);
+        for (id, piece) in found {
+            let address = piece.address - from + to;
+            if let Some(pending) = state.pending.get_mut(&id) {
+                pending.pieces.push(Piece { address, ..piece });
+            }
         }
     }
 }

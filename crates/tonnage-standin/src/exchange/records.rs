@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Place;
 use super::operators::Type;
 use crate::files::OwnFile;
+use crate::values::Span;
 
 /// Payloads up to this size are part of the record.
 const INLINE: usize = 512;
@@ -76,14 +77,6 @@ impl Kind {
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
     }
-}
-
-/// A part of a payload that has bytes: known ones, or drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-    pub(crate) known: bool,
 }
 
 /// What is sent, as far as anything is known of it. A payload that is too large, too, has no spans.

@@ -8,8 +8,11 @@
 use std::cell::RefCell;
 use std::ffi::CStr;
 
+use super::device::{context_of, device_of};
+use super::errors::find_error;
+use crate::config;
 use crate::exports::DRIVER;
-use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Ptr};
+use crate::ffi::{InOut, Out, OutBytes, OutText, Ptr};
 use crate::machine::{self, code, current, machine, set_current, status, use_current};
 use crate::recorder::static_text;
 use crate::region::{Copy2D, Region};
@@ -24,12 +27,14 @@ pub(crate) use super::device::{
 pub(crate) use super::kernel::{
     active_clusters as cuOccupancyMaxActiveClusters,
     available_shared as cuOccupancyAvailableDynamicSMemPerBlock,
-    cluster_size as cuOccupancyMaxPotentialClusterSize, module_variable as cuLibraryGetGlobal,
+    cluster_size as cuOccupancyMaxPotentialClusterSize,
+    enumerate_kernels as cuLibraryEnumerateKernels,
+    enumerate_kernels as cuModuleEnumerateFunctions, module_variable as cuLibraryGetGlobal,
     module_variable as cuLibraryGetManaged, module_variable as cuModuleGetGlobal_v2,
     occupancy as cuOccupancyMaxActiveBlocksPerMultiprocessor,
     occupancy_flags as cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
     potential_block as cuOccupancyMaxPotentialBlockSize, same_handle as cuKernelGetFunction,
-    same_handle as cuLibraryGetModule,
+    same_handle as cuLibraryGetModule, unload as cuLibraryUnload, unload as cuModuleUnload,
 };
 pub(crate) use super::memory::{
     address_range as cuMemGetAddressRange_v2, create as cuMemCreate,
@@ -59,7 +64,7 @@ pub(crate) use super::memory::{
 pub(crate) use super::modules::{
     load as cuModuleLoadData, load as cuModuleLoadFatBinary, load_file as cuModuleLoad,
     load_library as cuLibraryLoadData, load_library_file as cuLibraryLoadFromFile,
-    load_with_options as cuModuleLoadDataEx, unload as cuLibraryUnload, unload as cuModuleUnload,
+    load_with_options as cuModuleLoadDataEx,
 };
 pub(crate) use super::stream::{
     begin as cuStreamBeginCapture_v2, begin_plain as cuStreamBeginCapture,
@@ -97,11 +102,11 @@ fn text(out: &Out<Ptr>, text: &str) -> i32 {
 }
 
 pub(crate) fn cuGetErrorString(error: i32, out: Out<Ptr>) -> i32 {
-    text(&out, super::cudart::error(error).3)
+    text(&out, find_error(error).3)
 }
 
 pub(crate) fn cuGetErrorName(error: i32, out: Out<Ptr>) -> i32 {
-    text(&out, super::cudart::error(error).2)
+    text(&out, find_error(error).2)
 }
 
 // Functions by name.
@@ -196,7 +201,7 @@ pub(crate) fn cuDeviceGetName(name: OutText, _length: i32, device: i32) -> i32 {
 
 pub(crate) fn cuDeviceGetUuid(out: OutBytes<16>, device: i32) -> i32 {
     status(machine().and_then(|machine| {
-        out.put(0, &machine::uuid(machine.physical(device)?));
+        out.put(0, &config::uuid(machine.physical(device)?));
         Ok(())
     }))
 }
@@ -245,20 +250,6 @@ pub(crate) fn cuDeviceGetProperties(out: OutBytes<56>, device: i32) -> i32 {
 }
 
 // Contexts.
-
-const CONTEXTS: usize = 0x0e00_0000_0000;
-const CONTEXT_STEP: usize = 0x100;
-
-/// The handle of the context of the device with this visible number.
-pub(crate) fn context_of(device: i32) -> Ptr {
-    Ptr(CONTEXTS + (device.max(0) as usize + 1) * CONTEXT_STEP)
-}
-
-fn device_of(context: Ptr) -> Result<usize, i32> {
-    let device = context.0.wrapping_sub(CONTEXTS) / CONTEXT_STEP;
-    let known = (1..=tonnage_capture::ledger::DEVICES).contains(&device);
-    known.then(|| device - 1).ok_or(code::INVALID_CONTEXT)
-}
 
 /// The device of a thread, and whether its context is current.
 type Binding = (usize, bool);
@@ -534,12 +525,6 @@ pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, _module: Ptr) -> i32 {
 }
 
 pub(crate) use cuModuleGetFunctionCount as cuLibraryGetKernelCount;
-
-pub(crate) fn cuModuleEnumerateFunctions(functions: OutArray<Ptr>, count: u32, module: Ptr) -> i32 {
-    super::cudart::cudaLibraryEnumerateKernels(functions, count, module)
-}
-
-pub(crate) use cuModuleEnumerateFunctions as cuLibraryEnumerateKernels;
 
 /// Modules are loaded when they are used.
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<i32>) -> i32 {

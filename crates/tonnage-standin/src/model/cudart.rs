@@ -21,11 +21,13 @@ pub(crate) use super::device::{
     properties_12 as cudaGetDeviceProperties_v2, properties_13 as cudaGetDeviceProperties,
     use_device as cudaSetDevice, version as cudaDriverGetVersion, version as cudaRuntimeGetVersion,
 };
+use super::errors::find_error;
 use super::images::FatBinary;
 pub(crate) use super::kernel::{
     active_clusters as cudaOccupancyMaxActiveClusters, attributes as cudaFuncGetAttributes,
     available_shared as cudaOccupancyAvailableDynamicSMemPerBlock,
-    cluster_size as cudaOccupancyMaxPotentialClusterSize, launch_runtime as __cudaLaunchKernel,
+    cluster_size as cudaOccupancyMaxPotentialClusterSize,
+    enumerate_kernels as cudaLibraryEnumerateKernels, launch_runtime as __cudaLaunchKernel,
     launch_runtime as __cudaLaunchKernel_ptsz, launch_runtime as cudaLaunchCooperativeKernel,
     launch_runtime as cudaLaunchKernel, module_variable as cudaLibraryGetGlobal,
     module_variable as cudaLibraryGetManaged,
@@ -35,6 +37,7 @@ pub(crate) use super::kernel::{
     push_configuration as __cudaPushCallConfiguration, same_handle as __cudaGetKernel,
     same_handle as cudaGetFuncBySymbol, same_handle as cudaGetKernel,
     symbol_address as cudaGetSymbolAddress, symbol_size as cudaGetSymbolSize,
+    unload as cudaLibraryUnload,
 };
 pub(crate) use super::memory::{
     create_pool as cudaMemPoolCreate, current_pool as cudaDeviceGetMemPool,
@@ -54,7 +57,6 @@ pub(crate) use super::memory::{
 };
 pub(crate) use super::modules::{
     load_library as cudaLibraryLoadData, load_library_file as cudaLibraryLoadFromFile,
-    unload as cudaLibraryUnload,
 };
 pub(crate) use super::stream::{
     begin as cudaStreamBeginCapture, begin_to_graph as cudaStreamBeginCaptureToGraph,
@@ -102,113 +104,12 @@ pub(crate) fn cudaPeekAtLastError() -> i32 {
     LAST_ERROR.get()
 }
 
-/// Code, the runtime's name, the driver's name and the text of each status
-/// the stand-in can answer with.
-pub(crate) const ERRORS: &[(i32, &str, &str, &str)] = &[
-    (0, "cudaSuccess", "CUDA_SUCCESS", "no error"),
-    (
-        13,
-        "cudaErrorInvalidSymbol",
-        "CUDA_ERROR_UNKNOWN",
-        "invalid device symbol",
-    ),
-    (
-        1,
-        "cudaErrorInvalidValue",
-        "CUDA_ERROR_INVALID_VALUE",
-        "invalid argument",
-    ),
-    (
-        2,
-        "cudaErrorMemoryAllocation",
-        "CUDA_ERROR_OUT_OF_MEMORY",
-        "out of memory",
-    ),
-    (
-        3,
-        "cudaErrorInitializationError",
-        "CUDA_ERROR_NOT_INITIALIZED",
-        "initialization error",
-    ),
-    (
-        100,
-        "cudaErrorNoDevice",
-        "CUDA_ERROR_NO_DEVICE",
-        "no CUDA-capable device is detected",
-    ),
-    (
-        101,
-        "cudaErrorInvalidDevice",
-        "CUDA_ERROR_INVALID_DEVICE",
-        "invalid device ordinal",
-    ),
-    (
-        201,
-        "cudaErrorDeviceUninitialized",
-        "CUDA_ERROR_INVALID_CONTEXT",
-        "invalid device context",
-    ),
-    (
-        209,
-        "cudaErrorNoKernelImageForDevice",
-        "CUDA_ERROR_NO_BINARY_FOR_GPU",
-        "no kernel image is available for execution on the device",
-    ),
-    (
-        400,
-        "cudaErrorInvalidResourceHandle",
-        "CUDA_ERROR_INVALID_HANDLE",
-        "invalid resource handle",
-    ),
-    (
-        500,
-        "cudaErrorSymbolNotFound",
-        "CUDA_ERROR_NOT_FOUND",
-        "named symbol not found",
-    ),
-    (
-        600,
-        "cudaErrorNotReady",
-        "CUDA_ERROR_NOT_READY",
-        "device not ready",
-    ),
-    (
-        801,
-        "cudaErrorNotSupported",
-        "CUDA_ERROR_NOT_SUPPORTED",
-        "operation not supported",
-    ),
-    (
-        900,
-        "cudaErrorStreamCaptureUnsupported",
-        "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
-        "operation not permitted when stream is capturing",
-    ),
-    (
-        901,
-        "cudaErrorStreamCaptureInvalidated",
-        "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-        "operation failed due to a previous error during capture",
-    ),
-    (
-        999,
-        "cudaErrorUnknown",
-        "CUDA_ERROR_UNKNOWN",
-        "unknown error",
-    ),
-];
-
-pub(crate) fn error(error: i32) -> &'static (i32, &'static str, &'static str, &'static str) {
-    let known = ERRORS.iter().find(|known| known.0 == error);
-    known.unwrap_or(&ERRORS[ERRORS.len() - 1])
-}
-
 pub(crate) fn cudaGetErrorString(status: i32) -> Ptr {
-    Ptr::text(static_text(error(status).3.to_owned()))
+    Ptr::text(static_text(find_error(status).3.to_owned()))
 }
 
 pub(crate) fn cudaGetErrorName(status: i32) -> Ptr {
-    Ptr::text(static_text(error(status).1.to_owned()))
+    Ptr::text(static_text(find_error(status).1.to_owned()))
 }
 
 pub(crate) fn cudaInitDevice(device: i32, _device_flags: u32, _flags: u32) -> i32 {
@@ -618,17 +519,6 @@ pub(crate) fn cudaGetDriverEntryPointByVersion(
 
 pub(crate) fn cudaLibraryGetKernelCount(count: Out<u32>, _library: Ptr) -> i32 {
     count.set(1);
-    code::SUCCESS
-}
-
-pub(crate) fn cudaLibraryEnumerateKernels(
-    kernels: OutArray<Ptr>,
-    _count: u32,
-    library: Ptr,
-) -> i32 {
-    for index in 0..kernels.len() {
-        kernels.set(index, library);
-    }
     code::SUCCESS
 }
 

@@ -6,7 +6,8 @@ use tonnage_capture::DeviceProfile;
 
 use std::ffi::CStr;
 
-use crate::ffi::{Out, OutBytes, OutText};
+use crate::config;
+use crate::ffi::{Out, OutBytes, OutText, Ptr};
 use crate::machine::{
     self, Answer, Machine, accounts, code, current, machine, set_current, status,
 };
@@ -212,7 +213,7 @@ fn properties(device: i32, mut put: impl FnMut(Place, &[u8])) -> Answer {
     let at = |both: usize| Place(Some(both), Some(both));
     let two = |thirteen: usize, twelve: usize| Place(Some(thirteen), Some(twelve));
     put(at(0), profile.name.as_bytes());
-    put(at(256), &machine::uuid(physical));
+    put(at(256), &config::uuid(physical));
     put(
         at(288),
         &reported_total(machine, profile.total).to_ne_bytes(),
@@ -299,6 +300,23 @@ pub(crate) fn properties_12(out: OutBytes<1032>, device: i32) -> i32 {
             out.put(offset, bytes);
         }
     }))
+}
+
+// Contexts.
+
+const CONTEXTS: usize = 0x0e00_0000_0000;
+const CONTEXT_STEP: usize = 0x100;
+
+/// The handle of the context of the device with this visible number.
+pub(crate) fn context_of(device: i32) -> Ptr {
+    Ptr(CONTEXTS + (device.max(0) as usize + 1) * CONTEXT_STEP)
+}
+
+/// The number of the device that has this context.
+pub(crate) fn device_of(context: Ptr) -> Result<usize, i32> {
+    let device = context.0.wrapping_sub(CONTEXTS) / CONTEXT_STEP;
+    let known = (1..=tonnage_capture::ledger::DEVICES).contains(&device);
+    known.then(|| device - 1).ok_or(code::INVALID_CONTEXT)
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::costs;
-use crate::ffi::{Arguments, Dim3, Out, OutBytes, Ptr, field, guard, unmodelled_name};
+use crate::ffi::{Arguments, Dim3, Out, OutArray, OutBytes, Ptr, field, guard};
 use crate::fork::Lock;
 use crate::machine::{Answer, code, current, machine, status, use_current};
 use crate::recorder;
 use crate::region::Region;
-use crate::torch::is_in_handshake;
 
+use super::handshake::is_in_handshake;
 use super::images::{self, Image};
 use super::modules;
 
@@ -93,7 +93,7 @@ pub(crate) extern "C" fn tonnage_kernel_launches() -> u64 {
 /// Has the hook compute a kernel that it asked for, unless the launch is only captured.
 fn tell_watcher(kernel: Ptr, grid: [u32; 3], arguments: Ptr) {
     LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    if arguments.is_null() || super::capturing() {
+    if arguments.is_null() || super::stream::capturing() {
         return;
     }
     let watcher = watched(|watched| {
@@ -248,7 +248,7 @@ fn variable_of_module(module: Ptr, name: &[u8]) -> Answer<Variable> {
         modules::Variable::Sized(size) => (size, size),
         modules::Variable::Missing => return Err(code::NOT_FOUND),
         modules::Variable::Unknown => {
-            unmodelled_name("cuModuleGetGlobal_v2");
+            recorder::count_unmodelled_name("cuModuleGetGlobal_v2");
             (UNKNOWN_SIZE, ROOM)
         }
     };
@@ -258,10 +258,19 @@ fn variable_of_module(module: Ptr, name: &[u8]) -> Answer<Variable> {
     Ok(variable)
 }
 
-/// A module is unloaded: its variables have no names any more.
-pub(super) fn forget_variables(module: Ptr) {
+/// Unloads a module: its variables have no names any more.
+pub(crate) fn unload(module: Ptr) -> i32 {
+    modules::forget(module);
     let mut variables = VARIABLES.lock();
     variables.retain(|name, _| !matches!(name, Name::Module(of, _) if *of == module.0));
+    code::SUCCESS
+}
+
+pub(crate) fn enumerate_kernels(kernels: OutArray<Ptr>, _count: u32, library: Ptr) -> i32 {
+    for index in 0..kernels.len() {
+        kernels.set(index, library);
+    }
+    code::SUCCESS
 }
 
 pub(crate) fn kernel_name(out: Out<Ptr>) -> i32 {

@@ -5,11 +5,14 @@
 use tonnage_alloc::{AllocationKind, DeviceAddr};
 use tonnage_capture::log::{CallKind, DriverCall};
 
-use crate::ffi::{AttributeTargets, ByValue, Out, OutArray, OutBytes, Ptr, field};
+use super::device::context_of;
+use crate::ffi::{AttributeTargets, ByValue, Out, OutArray, OutBytes, Ptr, field, guard};
 use crate::machine::{
     self, Answer, Pinned, Pool, accounts, code, current, machine, status, use_current,
 };
 use crate::region::{Region, Rows};
+use crate::torch::is_seen;
+use crate::values::Side;
 use crate::{files, foreign, recorder, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
@@ -280,7 +283,7 @@ pub(crate) fn pointer_attribute(data: OutArray<u8>, attribute: i32, address: u64
         let on_device = matches!(place, Place::Device(..));
         let managed = matches!(place, Place::Managed(..));
         match attribute {
-            1 => data.put(0, super::cuda::context_of(device)),
+            1 => data.put(0, context_of(device)),
             2 => data.put(0, if on_device || managed { 2_u32 } else { 1 }),
             4 if on_device => return Err(code::INVALID_VALUE),
             3 | 4 => data.put(0, address),
@@ -633,7 +636,13 @@ pub(crate) fn copy(to: Region, from: Region, stream: Ptr) -> i32 {
 fn copy_now(to: Region, from: Region) {
     let length = to.len().min(from.len());
     // SAFETY: regions are of a device or may be used by the call.
-    unsafe { values::copy(to.address(), from.address(), length) };
+    unsafe { values::copy(side(to), side(from), length, is_seen()) };
+}
+
+fn side(region: Region) -> Side {
+    let address = region.address().0 as u64;
+    let is_device = machine().is_ok_and(|machine| machine.device_of(address).is_some());
+    Side { address, is_device }
 }
 
 /// Copies `height` rows of `width` bytes.
@@ -658,7 +667,45 @@ pub(crate) fn fill(to: Region, pattern: &[u8], stream: Ptr) -> i32 {
         if !super::stream::note_work(stream) {
             let count = to.len() / pattern.len().max(1);
             // SAFETY: the region is of a device or may be written by the call.
-            unsafe { values::fill(to.address().0 as u64, pattern, count) };
+            unsafe { values::fill(side(to), pattern, count) };
         }
     }))
+}
+
+// What the Python hook asks.
+
+/// What is known of a range: 0 nothing, 1 drawn, 2 known; 3 where no values can
+/// be kept, because the range is not mapped or a graph is being captured. Pinned
+/// memory of the host, which kernels may use, has all its values.
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn tonnage_values_state(address: u64, size: u64) -> u8 {
+    guard(3, || {
+        values::before_use(address, size);
+        if super::stream::capturing() {
+            return 3;
+        }
+        if let Some(state) = values::state(address, size) {
+            return state;
+        }
+        let pinned = pinned_range(address as usize);
+        let inside = pinned
+            .is_some_and(|(start, length)| address.saturating_add(size) <= (start + length) as u64);
+        if inside { 2 } else { 3 }
+    })
+}
+
+/// The pinned memory of the host that an address is in: its start, and its size in `size`; 0 if there is none.
+///
+/// # Safety
+/// `size` points to a writable number.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn tonnage_values_pinned(address: u64, size: *mut u64) -> u64 {
+    guard(0, || {
+        let Some((start, length)) = pinned_range(address as usize) else {
+            return 0;
+        };
+        // SAFETY: promised by the caller.
+        unsafe { *size = length as u64 };
+        start as u64
+    })
 }

@@ -26,15 +26,13 @@ pub(crate) mod cupti;
 pub(crate) mod cusparse;
 pub(crate) mod cusparselt;
 mod device;
+mod errors;
+mod handshake;
 pub(crate) mod images;
 mod kernel;
-pub(crate) mod lag;
 mod memory;
 pub(crate) mod modules;
 pub(crate) mod nccl;
 mod nccl_buffers;
 pub(crate) mod nvml;
 mod stream;
-
-pub(crate) use memory::{pinned_range, scratch_page};
-pub(crate) use stream::{capturing, set_lag};

@@ -333,11 +333,8 @@ pub(crate) fn load_library_file(
     load_file(out, path)
 }
 
-pub(crate) fn unload(module: Ptr) -> i32 {
-    let mut modules = MODULES.lock();
-    modules.remove(&module.0);
-    super::kernel::forget_variables(module);
-    code::SUCCESS
+pub(super) fn forget(module: Ptr) {
+    MODULES.lock().remove(&module.0);
 }
 
 #[cfg(test)]

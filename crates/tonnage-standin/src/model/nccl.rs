@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use tonnage_capture::note::Note;
 
 use super::cudnn::real;
-use super::{memory, nccl_buffers, stream};
+use super::nccl_buffers::{self, Communicator};
+use super::{memory, stream};
 use crate::exchange::{self, Kind, Operator, Place, Request, Type};
 use crate::ffi::{ByValue, Out, OutArray, OutBytes, Ptr};
 use crate::fork::Lock;
@@ -26,18 +27,6 @@ const UNHANDLED_CUDA_ERROR: i32 = 1;
 const SYSTEM_ERROR: i32 = 2;
 const INTERNAL_ERROR: i32 = 3;
 const INVALID_ARGUMENT: i32 = 4;
-
-#[derive(Clone, Copy)]
-pub(super) struct Communicator {
-    pub(super) ranks: usize,
-    pub(super) rank: usize,
-    /// The visible number of the device that was current when it was made.
-    pub(super) device: i32,
-    /// A number that all its ranks have, and no other communicator.
-    pub(super) name: u64,
-    /// How often it was split.
-    splits: u64,
-}
 
 static COMMUNICATORS: Lock<BTreeMap<Ptr, Communicator>> = Lock::new(BTreeMap::new());
 /// Windows: the memory each was registered for.

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tonnage_capture::note::{Nccl, Note};
 
-use super::nccl::Communicator;
 use crate::exchange::Kind;
 use crate::fork::Lock;
 use crate::machine::machine;
@@ -43,6 +42,19 @@ const SHARED_PIECES: u64 = 16;
 const SHARED_PIECE: (&str, u64) = ("NCCL_P2P_NET_CHUNKSIZE", 128 << 10);
 /// GPUs whose NVLink reaches into other machines.
 const ACROSS_MACHINES: [&str; 3] = ["GH200", "GB200", "GB300"];
+
+/// A rank of a communicator.
+#[derive(Clone, Copy)]
+pub(super) struct Communicator {
+    pub(super) ranks: usize,
+    pub(super) rank: usize,
+    /// The visible number of the device that was current when it was made.
+    pub(super) device: i32,
+    /// A number that all its ranks have, and no other communicator.
+    pub(super) name: u64,
+    /// How often it was split.
+    pub(super) splits: u64,
+}
 
 /// What decides how large the buffers of a communicator are.
 #[derive(Clone, Copy, Debug)]

@@ -11,6 +11,7 @@ use tonnage_capture::note::Note;
 use std::ffi::CStr;
 use std::time::Instant;
 
+use crate::config;
 use crate::ffi::{InOut, Out, OutArray, OutBytes, OutText, Plain, Ptr};
 use crate::fork::{Lazy, Lock};
 use crate::machine::{self, accounts, machine};
@@ -156,7 +157,7 @@ pub(crate) use nvmlDeviceGetHandleByPciBusId as nvmlDeviceGetHandleByPciBusId_v2
 
 pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: Option<&CStr>, out: Out<Ptr>) -> i32 {
     let asked = uuid.unwrap_or_default().to_string_lossy();
-    find(&out, |device| machine::uuid_text(device) == asked)
+    find(&out, |device| config::uuid_text(device) == asked)
 }
 
 pub(crate) fn nvmlDeviceGetHandleBySerial(_serial: Ptr, _out: Out<Ptr>) -> i32 {
@@ -173,7 +174,7 @@ pub(crate) fn nvmlDeviceGetName(handle: Ptr, name: OutText, length: u32) -> i32 
 pub(crate) fn nvmlDeviceGetUUID(handle: Ptr, uuid: OutText, length: u32) -> i32 {
     device(handle).map_or_else(
         |error| error,
-        |(number, _)| write(uuid, length, &machine::uuid_text(number)),
+        |(number, _)| write(uuid, length, &config::uuid_text(number)),
     )
 }
 

@@ -2,7 +2,7 @@
 //! Streams, events, capture and graphs.
 //!
 //! Work is done the moment it is asked for, so streams are always idle and
-//! events always done, unless the GPU is taken to be behind ([`lag`](super::lag)),
+//! events always done, unless the GPU is taken to be behind ([`lag`]),
 //! a collective comes first that nobody has waited for, or a test holds a stream
 //! back. What remains is identity (unique handles,
 //! which torch's trace shows) and capture: a stream that captures pulls others
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tonnage_capture::note::Note;
 
-use super::lag::{self, Lag};
 use crate::exchange;
 use crate::ffi::{HostFunction, InOut, Out, OutArray, Plain, Ptr, StreamCallback};
 use crate::foreign;
 use crate::fork::Lock;
+use crate::lag::{self, Lag, is_behind};
 use crate::machine::{Answer, code, current, machine, status, use_current};
 
 /// Time that is reported between two events. A kernel takes no time
@@ -60,8 +60,6 @@ struct Streams {
     invalidated: BTreeSet<u64>,
     next_capture: u64,
     objects: BTreeMap<Ptr, UserObject>,
-    /// How far streams are behind the host, where they are.
-    lag: Lag,
     /// What was recorded since a stream was first held back.
     held: Held,
 }
@@ -109,9 +107,6 @@ impl Held {
 /// Set by the first [`tonnage_hold_stream`]: before it, no event need be remembered.
 static HOLDING: AtomicBool = AtomicBool::new(false);
 
-/// Set by [`set_lag`], where streams are behind.
-static BEHIND: AtomicBool = AtomicBool::new(false);
-
 static STREAMS: Lock<Option<Streams>> = Lock::new(None);
 /// How many captures run, so that the usual answer (none) needs no lock.
 static CAPTURING: AtomicUsize = AtomicUsize::new(0);
@@ -138,20 +133,10 @@ fn key(stream: Ptr) -> lag::Key {
     (device, stream)
 }
 
-fn is_behind() -> bool {
-    BEHIND.load(Ordering::Relaxed)
-}
-
-/// From now on streams are up to so many launches behind the host.
-pub(crate) fn set_lag(launches: u64) {
-    with(|streams| streams.lag = Lag::new(launches));
-    BEHIND.store(launches > 0, Ordering::Relaxed);
-}
-
 /// The host has waited for all streams, as CUDA does before memory goes back to the driver.
 pub(crate) fn catch_up() {
     if is_behind() {
-        with(|streams| streams.lag.wait_for_all());
+        lag::with(Lag::wait_for_all);
     }
 }
 
@@ -164,7 +149,7 @@ pub(crate) fn note_work(stream: Ptr) -> bool {
         let capture = streams.capture_of(stream);
         let Some((graph, _)) = streams.captures.get(&capture).copied() else {
             if is_behind() {
-                streams.lag.launch(key(stream));
+                lag::with(|lag| lag.launch(key(stream)));
             }
             return false;
         };
@@ -207,7 +192,7 @@ pub(crate) fn destroy(stream: Ptr) -> i32 {
 /// Also where it has yet to meet other ranks, because torch's allocator asks the same of events, and what it does
 /// must not depend on how fast the other ranks are.
 pub(crate) fn done(stream: Ptr) -> i32 {
-    if is_behind() && with(|streams| !streams.lag.is_idle(key(stream))) {
+    if is_behind() && lag::with(|lag| !lag.is_idle(key(stream))) {
         return code::NOT_READY;
     }
     machine_status()
@@ -226,7 +211,7 @@ pub(crate) fn wait_for_stream(stream: Ptr) -> i32 {
     }
     exchange::finish_stream(stream);
     if is_behind() {
-        with(|streams| streams.lag.wait_for_stream(key(stream)));
+        lag::with(|lag| lag.wait_for_stream(key(stream)));
     }
     machine_status()
 }
@@ -319,7 +304,7 @@ pub(crate) fn destroy_event(event: Ptr) -> i32 {
         with(|streams| streams.held.events.remove(&event));
     }
     if is_behind() {
-        with(|streams| streams.lag.forget(event));
+        lag::with(|lag| lag.forget(event));
     }
     code::SUCCESS
 }
@@ -336,7 +321,7 @@ pub(crate) fn record(event: Ptr, stream: Ptr) -> i32 {
         with(|streams| streams.held.record(event, stream));
     }
     if is_behind() {
-        with(|streams| streams.lag.record(event, key(stream)));
+        lag::with(|lag| lag.record(event, key(stream)));
     }
     code::SUCCESS
 }
@@ -358,7 +343,7 @@ pub(crate) fn wait(stream: Ptr, event: Ptr, _flags: u32) -> i32 {
         });
     }
     if is_behind() {
-        with(|streams| streams.lag.follow(key(stream), event));
+        lag::with(|lag| lag.follow(key(stream), event));
     }
     code::SUCCESS
 }
@@ -390,7 +375,7 @@ pub(crate) fn query_event(event: Ptr) -> i32 {
     if HOLDING.load(Ordering::Relaxed) && with(|streams| !streams.held.is_done(event)) {
         return code::NOT_READY;
     }
-    if is_behind() && with(|streams| !streams.lag.is_done(event)) {
+    if is_behind() && lag::with(|lag| !lag.is_done(event)) {
         return code::NOT_READY;
     }
     machine_status()
@@ -402,7 +387,7 @@ pub(crate) fn wait_for_event(event: Ptr) -> i32 {
         with(|streams| streams.held.wait(event));
     }
     if is_behind() {
-        with(|streams| streams.lag.wait_for_event(event));
+        lag::with(|lag| lag.wait_for_event(event));
     }
     machine_status()
 }

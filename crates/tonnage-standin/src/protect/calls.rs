@@ -4,9 +4,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::change::{self, check_owner, copy_directories, copy_up, create, modify, protected_path};
+use super::change::{self, check_owner, copy_up, create, modify, protected_path};
+use super::copies::copy_directories;
 use super::list::{self, listing, merge};
-use super::path::{Last, Place, Spot, logical, walk};
+use super::path::{Last, Place, Spot, logical, walk, with_file};
 use super::start::{List, execute, execute_found, search, with_program};
 use super::sys::{self, Answer, HERE, Text, call, int, is_directory, kind};
 use super::{CText, Layers, Turn, any_layers, layers};
@@ -81,23 +82,6 @@ macro_rules! replace {
 fn kernel<const N: usize>(number: c_long, arguments: [usize; N]) -> Answer<c_int> {
     // SAFETY: the caller's own arguments, as it passed them to C, or texts of ours; the kernel checks addresses.
     unsafe { call(number, arguments) }.map(|result| result as c_int)
-}
-
-/// Calls `run` with where a file is, as a descriptor and the address of a path: often the caller's own.
-pub(super) fn with_file<T>(
-    layers: &Layers,
-    descriptor: c_int,
-    path: CText,
-    last: Last,
-    run: impl FnOnce(usize, usize) -> Answer<T>,
-) -> Answer<T> {
-    let spot = walk(layers, descriptor, path.bytes()?, last, true)?;
-    spot.exists()?;
-    if spot.plain {
-        return run(int(descriptor), path.0 as usize);
-    }
-    let physical = spot.physical(layers)?;
-    run(HERE, physical.pointer() as usize)
 }
 
 fn last_of(flags: c_int) -> Last {
@@ -1657,12 +1641,12 @@ fn with_socket(
         place.bytes()
     } else {
         directory = sys::open(
-            &layers.upper(super::path::parent(path))?,
+            &layers.upper(super::copies::parent(path))?,
             libc::O_PATH | libc::O_DIRECTORY,
             0,
         )?;
         short.push_number(directory.0 as u64)?;
-        short.push(&place.bytes()[super::path::parent(place.bytes()).len()..])?;
+        short.push(&place.bytes()[super::copies::parent(place.bytes()).len()..])?;
         short.bytes()
     };
     // SAFETY: a struct of numbers.

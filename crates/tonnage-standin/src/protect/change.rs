@@ -3,8 +3,12 @@
 
 use std::ffi::c_int;
 
-use super::path::{Last, Place, Spot, is_marked, logical, lower, parent, walk};
-use super::sys::{self, Answer, Descriptor, Text, call, int, is_directory, kind};
+use super::copies::{
+    copy_directories, finish_copy, has_linked_copy, keep_times, linked_copy, lower, open_directory,
+    parent,
+};
+use super::path::{Last, Place, Spot, is_marked, logical, walk};
+use super::sys::{self, Answer, Text, call, int, is_directory, kind};
 use super::{Layers, Turn, is_below};
 
 /// Whether the process may make and remove entries of a directory, as without protection.
@@ -47,80 +51,6 @@ pub(super) fn check_owner(spot: &Spot) -> Answer<()> {
     match spot.lower_stat() {
         Some(about) if user != 0 && about.st_uid != user => Err(libc::EPERM),
         _ => Ok(()),
-    }
-}
-
-/// Copies a directory and those above it, without entries.
-pub(super) fn copy_directories(layers: &Layers, path: &[u8]) -> Answer<()> {
-    if path.is_empty() || sys::stat(&layers.upper(path)?).is_ok() {
-        return Ok(());
-    }
-    copy_directories(layers, parent(path))?;
-    let about = sys::stat(&lower(path)?)?;
-    if !is_directory(about.st_mode) {
-        return Err(libc::ENOTDIR);
-    }
-    layers.touch(path);
-    let copy = layers.upper(path)?;
-    keep_times(layers, parent(path), || sys::make_directory(&copy, 0o700))?;
-    if let (Ok(from), Ok(to)) = (open_directory(&lower(path)?), open_directory(&copy)) {
-        sys::copy_attributes(from.0, to.0);
-    }
-    finish_copy(&copy, &about)
-}
-
-fn open_directory(path: &Text) -> Answer<Descriptor> {
-    sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY, 0)
-}
-
-/// Owner, mode and times of a copy.
-fn finish_copy(copy: &Text, about: &libc::stat) -> Answer<()> {
-    sys::change_owner(copy, about)?;
-    if kind(about.st_mode) != libc::S_IFLNK {
-        sys::change_mode(copy, about.st_mode)?;
-    }
-    sys::change_times(copy, Some(about))
-}
-
-/// Makes an entry of an upper directory that the job sees there already: times stay, and rights do not matter.
-fn keep_times(layers: &Layers, path: &[u8], make: impl Fn() -> Answer<()>) -> Answer<()> {
-    let directory = layers.upper(path)?;
-    let about = sys::stat(&directory);
-    let mut made = make();
-    if let (Err(libc::EACCES), Ok(about)) = (made, &about) {
-        sys::change_mode(&directory, about.st_mode | 0o700)?;
-        made = make();
-        sys::change_mode(&directory, about.st_mode)?;
-    }
-    if let Ok(about) = about {
-        let _ = sys::change_times(&directory, Some(&about));
-    }
-    made
-}
-
-/// The name under which copies of a file with several names are found, and its hash.
-fn linked_copy(layers: &Layers, about: &libc::stat) -> Answer<(Text, u64)> {
-    let mut path = Text::of(&[&layers.changes, b"/links/"])?;
-    path.push_number(about.st_dev)?;
-    path.push(b"-")?;
-    path.push_number(about.st_ino)?;
-    let hash = super::hash_of(path.bytes());
-    Ok((path, hash))
-}
-
-/// Whether a lower file was copied under another of its names. It then has the copy under this name, too.
-pub(super) fn has_linked_copy(layers: &Layers, path: &[u8], about: &libc::stat) -> Answer<bool> {
-    let (copy, hash) = linked_copy(layers, about)?;
-    if !layers.may_be_touched(hash) || layers.is_through(path) || sys::stat(&copy).is_err() {
-        return Ok(false);
-    }
-    let _turn = Turn::take(layers)?;
-    layers.touch(path);
-    copy_directories(layers, parent(path))?;
-    let upper = layers.upper(path)?;
-    match keep_times(layers, parent(path), || sys::link(&copy, &upper)) {
-        Ok(()) | Err(libc::EEXIST) => Ok(true),
-        Err(error) => Err(error),
     }
 }
 

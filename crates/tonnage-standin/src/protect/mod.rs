@@ -18,6 +18,7 @@
 
 mod calls;
 mod change;
+mod copies;
 mod list;
 mod path;
 mod start;

@@ -4,8 +4,9 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use super::sys::{self, Answer, Text, is_directory, kind};
-use super::{EMPTY, Layers, extend, hash_of, is_below, known};
+use super::copies::{has_linked_copy, lower, parent};
+use super::sys::{self, Answer, HERE, Text, int, is_directory, kind};
+use super::{CText, EMPTY, Layers, extend, hash_of, is_below, known};
 
 /// What is done with a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,16 +91,6 @@ impl Spot {
     }
 }
 
-/// The directory of a path; that of the root is the root.
-pub(super) fn parent(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    &path[..end]
-}
-
-pub(super) fn lower(path: &[u8]) -> Answer<Text> {
-    Text::of(&[if path.is_empty() { b"/" } else { path }])
-}
-
 /// The job's path of one that the kernel gave.
 pub(super) fn logical<'a>(layers: &Layers, physical: &'a [u8]) -> &'a [u8] {
     if !is_below(physical, &layers.upper) {
@@ -164,7 +155,7 @@ fn look(layers: &Layers, path: &[u8], hash: u64, hidden: bool, is_read: bool) ->
     }
     if kind(about.st_mode) == libc::S_IFREG
         && about.st_nlink > 1
-        && super::change::has_linked_copy(layers, path, &about)?
+        && has_linked_copy(layers, path, &about)?
     {
         return Ok(Look {
             place: Place::Upper,
@@ -381,4 +372,21 @@ pub(super) fn walk(
     spot.through = layers.is_through(spot.path.bytes());
     spot.plain = plain;
     Ok(spot)
+}
+
+/// Calls `run` with where a file is, as a descriptor and the address of a path: often the caller's own.
+pub(super) fn with_file<T>(
+    layers: &Layers,
+    descriptor: c_int,
+    path: CText,
+    last: Last,
+    run: impl FnOnce(usize, usize) -> Answer<T>,
+) -> Answer<T> {
+    let spot = walk(layers, descriptor, path.bytes()?, last, true)?;
+    spot.exists()?;
+    if spot.plain {
+        return run(int(descriptor), path.0 as usize);
+    }
+    let physical = spot.physical(layers)?;
+    run(HERE, physical.pointer() as usize)
 }

@@ -3,8 +3,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-use super::calls::with_file;
-use super::path::{Last, Place, walk};
+use super::path::{Last, Place, walk, with_file};
 use super::sys::{self, Answer, Text, call, int};
 use super::{CText, Layers};
 

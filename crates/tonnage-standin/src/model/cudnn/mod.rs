@@ -141,7 +141,7 @@ pub(super) fn guessed(name: &'static str) {
     let mut named = NAMED.lock();
     if !named.contains(&name) {
         named.push(name);
-        recorder::unmodelled(name);
+        recorder::note_unmodelled(name);
     }
 }
 

@@ -7,11 +7,13 @@
 //! host has to wait for the queue; and it has done everything that somebody waited for.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ffi::Ptr;
+use crate::fork::Lock;
 
 /// A device and its stream: each device has a default stream, whose handle is null.
-pub(super) type Key = (usize, Ptr);
+pub(crate) type Key = (usize, Ptr);
 
 /// How far each stream has come, by the number of its launches.
 type Progress = BTreeMap<Key, u64>;
@@ -28,8 +30,7 @@ struct Stream {
 }
 
 /// What streams have done, and when events will be.
-#[derive(Default)]
-pub(super) struct Lag {
+pub(crate) struct Lag {
     /// How many launches a stream may be behind.
     limit: u64,
     streams: BTreeMap<Key, Stream>,
@@ -38,11 +39,31 @@ pub(super) struct Lag {
     asked: u32,
 }
 
+static LAG: Lock<Lag> = Lock::new(Lag::new(0));
+/// Set by [`set`], where streams are behind.
+static BEHIND: AtomicBool = AtomicBool::new(false);
+
+/// From now on streams are up to so many launches behind the host.
+pub(crate) fn set(launches: u64) {
+    *LAG.lock() = Lag::new(launches);
+    BEHIND.store(launches > 0, Ordering::Relaxed);
+}
+
+pub(crate) fn is_behind() -> bool {
+    BEHIND.load(Ordering::Relaxed)
+}
+
+pub(crate) fn with<R>(act: impl FnOnce(&mut Lag) -> R) -> R {
+    act(&mut LAG.lock())
+}
+
 impl Lag {
-    pub(super) fn new(limit: u64) -> Self {
+    const fn new(limit: u64) -> Self {
         Self {
             limit,
-            ..Self::default()
+            streams: BTreeMap::new(),
+            events: BTreeMap::new(),
+            asked: 0,
         }
     }
 
@@ -51,23 +72,23 @@ impl Lag {
     }
 
     /// Something is launched.
-    pub(super) fn launch(&mut self, key: Key) {
+    pub(crate) fn launch(&mut self, key: Key) {
         self.asked = 0;
         self.stream(key).given += 1;
     }
 
-    pub(super) fn record(&mut self, event: Ptr, key: Key) {
+    pub(crate) fn record(&mut self, event: Ptr, key: Key) {
         self.launch(key);
         let (_, when) = self.all_of(key);
         self.events.insert(event, (key, when));
     }
 
-    pub(super) fn forget(&mut self, event: Ptr) {
+    pub(crate) fn forget(&mut self, event: Ptr) {
         self.events.remove(&event);
     }
 
     /// What is launched on a stream from now on waits for an event.
-    pub(super) fn follow(&mut self, key: Key, event: Ptr) {
+    pub(crate) fn follow(&mut self, key: Key, event: Ptr) {
         let Some((_, when)) = self.events.get(&event) else {
             return;
         };
@@ -108,31 +129,31 @@ impl Lag {
         done
     }
 
-    pub(super) fn is_done(&mut self, event: Ptr) -> bool {
+    pub(crate) fn is_done(&mut self, event: Ptr) -> bool {
         let Some((key, when)) = self.events.get(&event).cloned() else {
             return true;
         };
         self.answer(key, when[&key], &when)
     }
 
-    pub(super) fn is_idle(&mut self, key: Key) -> bool {
+    pub(crate) fn is_idle(&mut self, key: Key) -> bool {
         let (given, when) = self.all_of(key);
         self.answer(key, given, &when)
     }
 
     /// Waiting for an event is waiting for everything before it.
-    pub(super) fn wait_for_event(&mut self, event: Ptr) {
+    pub(crate) fn wait_for_event(&mut self, event: Ptr) {
         if let Some((_, when)) = self.events.get(&event).cloned() {
             self.finish(&when);
         }
     }
 
-    pub(super) fn wait_for_stream(&mut self, key: Key) {
+    pub(crate) fn wait_for_stream(&mut self, key: Key) {
         let (_, when) = self.all_of(key);
         self.finish(&when);
     }
 
-    pub(super) fn wait_for_all(&mut self) {
+    pub(crate) fn wait_for_all(&mut self) {
         for stream in self.streams.values_mut() {
             stream.done = stream.given;
         }
