@@ -135,6 +135,7 @@ pub fn find(name: &str) -> Result<&'static Change, RunError> {
     found.ok_or_else(|| RunError::UnknownChange {
         name: name.to_owned(),
         near: near(name),
+        known: all().iter().map(|change| &*change.name).collect(),
     })
 }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::error::RunError;
-use crate::options::Job;
+use crate::job::Job;
 use crate::python;
 
 /// Prints where a name gets its value: run by the Python of the job, which knows its own syntax.

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use tonnage_analysis::verdict::{Outcome, Verdict, VerdictError, verdict, verdict_of_whole};
 use tonnage_gpus::Catalogue;
@@ -15,11 +15,13 @@ use tonnage_recording::second_recording;
 use crate::collect::Collected;
 use crate::error::RunError;
 use crate::fork_server::{ForkServer, Imports};
-use crate::observer::{JobEnd, Observer};
-use crate::options::{Attempt, Job, Options};
-use crate::python::{self, Torch};
-use crate::run_dir::RunDir;
-use crate::watch::{self, Watching};
+use crate::job::Job;
+use crate::observer::{Attempt, JobEnd, Observer};
+use crate::options::Options;
+use crate::prepare::prepare;
+use crate::python::Torch;
+use crate::run_dir::{Prepared, RunDir};
+use crate::watch::{self, Start, Started, Watching};
 
 /// One run of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,16 +108,6 @@ pub fn dry_run_forked(
     Ok(run(job, options, recording, &how, observer)?.0)
 }
 
-/// Whether the job can be run dry here, and with which torch.
-pub(crate) fn prepare(job: &Job, options: &Options) -> Result<Torch, RunError> {
-    options.validate()?;
-    if !options.allow_real_gpu {
-        refuse_real_gpu(&SIGNS_OF_A_GPU)?;
-    }
-    python::check_script(job)?;
-    Torch::find(job)
-}
-
 /// How processes are started.
 struct How<'a> {
     server: Option<&'a ForkServer>,
@@ -132,9 +124,15 @@ fn run(
     let mut run_once = |attempt, patience| {
         let mut run_dir = RunDir::create(options, how.torch, attempt)?;
         run_dir.protect_files(job)?;
+        let fork = how.server.map(|server| {
+            move |prepared: &dyn Prepared, job: &Job| {
+                let variant = server.fork(prepared, job);
+                variant.map(|variant| Box::new(variant) as Box<dyn Started>)
+            }
+        });
         let watching = Watching {
             world: options.world.as_ref().map(|world| (world, options.gpus)),
-            server: how.server,
+            start: fork.as_ref().map(|fork| fork as &Start<'_>),
             forward_signals: options.forward_signals,
             patience,
         };
@@ -203,45 +201,5 @@ fn verdict_of(recording: &Path) -> Result<Verdict, VerdictError> {
     match second_recording(File::open(recording)?)? {
         Some(offset) => verdict_of_whole(|| open_at(0), || open_at(offset)),
         None => verdict(|| open_at(0)),
-    }
-}
-
-/// What the NVIDIA driver puts on a machine with a device.
-const SIGNS_OF_A_GPU: [&str; 3] = [
-    "/dev/nvidia0",
-    "/dev/nvidiactl",
-    "/proc/driver/nvidia/version",
-];
-
-/// The file that shows a real NVIDIA driver on this machine, if there is one.
-pub fn real_gpu() -> Option<PathBuf> {
-    let mut signs = SIGNS_OF_A_GPU.iter().map(Path::new);
-    let found = signs.find(|sign| sign.exists());
-    found.map(Path::to_owned)
-}
-
-/// A dry run beside a real device would show programs a device that is not the one they find in other ways.
-fn refuse_real_gpu(signs: &[&str]) -> Result<(), RunError> {
-    match signs.iter().map(Path::new).find(|sign| sign.exists()) {
-        Some(sign) => Err(RunError::RealGpu {
-            sign: sign.to_owned(),
-        }),
-        None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_machine_with_a_real_device_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let here = folder.path().to_string_lossy().into_owned();
-        let missing = folder.path().join("nvidia0");
-        let missing = missing.to_string_lossy().into_owned();
-        assert!(refuse_real_gpu(&[&missing]).is_ok());
-        let refusal = refuse_real_gpu(&[&missing, &here]).unwrap_err();
-        assert!(refusal.to_string().contains("a real NVIDIA device"));
     }
 }

@@ -137,13 +137,12 @@ pub enum RunError {
         size: u32,
     },
     /// A job of no ranks, of too many, or of which none would run.
-    #[error(
-        "a job of {size} ranks of which none would run, or of more than {}",
-        crate::World::LARGEST
-    )]
+    #[error("a job of {size} ranks of which none would run, or of more than {most}")]
     NoRanks {
         /// How many there are.
         size: u32,
+        /// The limit.
+        most: u32,
     },
     /// The ranks are on more machines than a run can have.
     #[error("the ranks are on {machines} machines of {gpus} GPUs; a run has at most {most} GPUs")]
@@ -179,6 +178,8 @@ pub enum RunError {
         name: String,
         /// The name that is most like it.
         near: Option<String>,
+        /// The names of all changes.
+        known: Vec<&'static str>,
     },
     /// Two changes cannot be made together.
     #[error("{one} and {other} cannot be made together")]
@@ -189,13 +190,12 @@ pub enum RunError {
         other: String,
     },
     /// No machine has so many GPUs.
-    #[error(
-        "{gpus} GPUs cannot be simulated: a machine has 1 to {}",
-        crate::Options::MAX_GPUS
-    )]
+    #[error("{gpus} GPUs cannot be simulated: a machine has 1 to {most}")]
     GpuCount {
         /// How many were wanted.
         gpus: u8,
+        /// The limit.
+        most: u8,
     },
     /// The machine has a device of its own.
     #[error("this machine has a real NVIDIA device ({})", sign.display())]
@@ -387,10 +387,8 @@ impl RunError {
                     reinstalled_torch(python)
                 ));
             }
-            Self::UnknownChange { .. } => {
-                let names = crate::changes::all().iter().map(|change| &*change.name);
-                let names: Vec<&str> = names.collect();
-                return Some(format!("there are {}", names.join(", ")));
+            Self::UnknownChange { known, .. } => {
+                return Some(format!("there are {}", known.join(", ")));
             }
             Self::ChangesExclude { .. } => "choose one of them",
             Self::NoSuchRank { .. } => "ranks are counted from 0",

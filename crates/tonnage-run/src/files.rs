@@ -23,7 +23,7 @@ use tonnage_capture::{
 };
 use tonnage_recording::facts::{FileChanges, Protection as By};
 
-use crate::options::Job;
+use crate::job::Job;
 
 /// How long the keeper may take to make its mounts.
 const KEEPER_TIMEOUT: Duration = Duration::from_secs(20);

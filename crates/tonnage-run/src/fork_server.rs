@@ -27,10 +27,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::dry_run::prepare;
 use crate::error::RunError;
 use crate::hook;
-use crate::options::{Attempt, Job, JobOutput, Options};
+use crate::job::{Job, JobOutput};
+use crate::observer::Attempt;
+use crate::options::Options;
+use crate::prepare::prepare;
 use crate::python::{self, Torch};
 use crate::run_dir::{Prepared, RunDir};
 use crate::watch::Started;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::{fs, io};
 
-use crate::options::Job;
+use crate::job::Job;
 use crate::run_dir::prepend;
 
 // Every Python file below `src/hook`, by its path from there, and its text: `FILES`.

@@ -7,8 +7,6 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use crate::options::Attempt;
-
 /// Is told what happens during a dry run, on the thread that called [`dry_run`](crate::dry_run).
 pub trait Observer {
     /// The job is about to be started.
@@ -27,6 +25,15 @@ pub trait Observer {
     fn ended(&mut self, attempt: Attempt, end: &JobEnd) {
         let _ = (attempt, end);
     }
+}
+
+/// Which run of a job it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The first, on GPUs with their own memory.
+    Limited,
+    /// The second, of a job that ran out of memory: its GPUs refuse nothing, so that it shows how much it needs.
+    Unlimited,
 }
 
 /// An observer that ignores everything.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::error::RunError;
-use crate::options::Job;
+use crate::job::Job;
 
 /// The torch that a job will import.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,8 +22,8 @@ use crate::collect::{CollectError, Collected, collect};
 use crate::dry_run::judge;
 use crate::error::RunError;
 use crate::hook;
-use crate::observer::{JobEnd, Observer};
-use crate::options::{Attempt, Job};
+use crate::job::Job;
+use crate::observer::{Attempt, JobEnd, Observer};
 use crate::python::interpreter_of;
 use crate::run_dir::{self, Prepared};
 use crate::watch::{self, Watching};
@@ -85,7 +85,7 @@ pub fn record(
     let record_dir = RecordDir::create(options.live.as_deref())?;
     let watching = Watching {
         world: None,
-        server: None,
+        start: None,
         forward_signals: options.forward_signals,
         patience: None,
     };

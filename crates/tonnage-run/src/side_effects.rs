@@ -13,7 +13,7 @@ use tonnage_capture::note::{Note, Suppressed};
 use tonnage_recording::facts;
 use tonnage_recording::{WriteError, Writer};
 
-use crate::options::Job;
+use crate::job::Job;
 
 /// Variables that select the documented offline mode of a library, or turn its telemetry off: name, value, and the
 /// values of the user that are quiet, too. The hook sets `WANDB_MODE` when a job imports wandb: transformers prints a line

@@ -15,8 +15,9 @@ use tonnage_recording::{Reader, meta};
 
 use crate::dry_run::{DryRun, dry_run};
 use crate::error::RunError;
+use crate::job::{Job, JobOutput};
 use crate::observer::Observer;
-use crate::options::{Job, JobOutput, Options};
+use crate::options::Options;
 use crate::record::{RecordOptions, Recorded, catalogued, record};
 
 /// How a job is verified.

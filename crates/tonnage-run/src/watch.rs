@@ -16,10 +16,9 @@ use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, ProcessWord, SharedWo
 
 use crate::endings;
 use crate::error::RunError;
-use crate::fork_server::ForkServer;
+use crate::job::{Job, JobOutput};
 use crate::leftovers::{self, Guard};
 use crate::observer::{JobEnd, Observer, Progress};
-use crate::options::{Job, JobOutput};
 use crate::ranks::World;
 use crate::ranks::store::Store;
 use crate::run_dir::{self, Prepared};
@@ -176,12 +175,15 @@ fn record_signal(folder: &Path, process: u32, status: ExitStatus) {
     }
 }
 
+/// Starts a job in a folder that is prepared for it.
+pub(crate) type Start<'a> = dyn Fn(&dyn Prepared, &Job) -> Result<Box<dyn Started>, RunError> + 'a;
+
 /// How a job is watched.
 pub(crate) struct Watching<'a> {
     /// Which ranks are started, on machines of so many GPUs, instead of one process.
     pub(crate) world: Option<(&'a World, u8)>,
-    /// Who starts its process, instead of the system.
-    pub(crate) server: Option<&'a ForkServer>,
+    /// Starts its process, instead of the system.
+    pub(crate) start: Option<&'a Start<'a>>,
     /// Whether signals to this process are for the job.
     pub(crate) forward_signals: bool,
     /// For a second run, whose output was shown already: it is ended when its peak has not grown for so long.
@@ -271,8 +273,8 @@ fn start(
     if watching.patience.is_some() {
         job.output = JobOutput::Discard;
     }
-    if let Some(server) = watching.server {
-        return Ok(Box::new(server.fork(prepared, &job)?));
+    if let Some(start) = watching.start {
+        return start(prepared, &job);
     }
     let again = watching.patience.is_some();
     if let Some(world) = watching.world {

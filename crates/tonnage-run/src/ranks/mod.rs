@@ -12,7 +12,7 @@ use std::path::Path;
 use tonnage_capture::MACHINE_VARIABLE;
 
 use crate::error::RunError;
-use crate::options::Job;
+use crate::job::Job;
 
 /// Which ranks of a job run.
 ///
@@ -47,7 +47,10 @@ impl World {
             return Err(RunError::NoSuchRank { rank, size });
         }
         if ranks.is_empty() || size > Self::LARGEST {
-            return Err(RunError::NoRanks { size });
+            return Err(RunError::NoRanks {
+                size,
+                most: Self::LARGEST,
+            });
         }
         Ok(Self { size, ranks })
     }
