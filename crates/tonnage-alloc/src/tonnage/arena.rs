@@ -15,10 +15,9 @@
 //! With a plan, the addresses below its height are kept for it: what is free
 //! there is in lists of its own, in which requests without a place do not search.
 
-use super::blocks::{Block, Blocks, NONE, State};
+use super::blocks::{Block, Blocks, NONE, PageRange, State, Window};
 use super::index::Index;
 use super::lists::Lists;
-use super::window::{PageRange, Window};
 use crate::Tag;
 
 /// The lane of blocks that no stream uses any more.

@@ -64,6 +64,26 @@ impl Block {
     }
 }
 
+/// A place for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Window {
+    /// Pages that have to be mapped.
+    pub(super) missing: u64,
+    pub(super) start: u64,
+    pub(super) end: u64,
+    /// The free block or gap that `start` lies in.
+    pub(super) block: u32,
+}
+
+/// Whole pages of a free block, by their numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageRange {
+    pub(super) block: u32,
+    pub(super) first: u64,
+    /// One past the last.
+    pub(super) last: u64,
+}
+
 /// All blocks of an address space.
 ///
 /// **Invariant:** those that are not vacant follow each other by address from 0

@@ -6,10 +6,10 @@
 //! Only when that was done is a request refused.
 
 use super::arena::{Arena, Demand};
-use super::blocks::NONE;
+use super::blocks::{NONE, PageRange, Window};
 use super::streams::Patience;
 use super::transfer::{Failed, neighbours};
-use super::window::{FEW, MANY, PageRange, Window};
+use super::window::{FEW, MANY};
 use super::{Allocator, Device, EventKind, Observer, SearchStep};
 use crate::{DeviceError, PhysicalId, PolicyError, StreamId};
 

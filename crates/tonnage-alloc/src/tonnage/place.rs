@@ -11,10 +11,10 @@
 //! use what is free among the places.
 
 use super::arena::Demand;
-use super::blocks::Block;
+use super::blocks::{Block, Window};
 use super::obtain::Room;
 use super::streams::Patience;
-use super::window::{Vacancy, Window};
+use super::window::Vacancy;
 use super::{Allocator, Device, Observer};
 use crate::{DeviceError, PolicyError, Request};
 

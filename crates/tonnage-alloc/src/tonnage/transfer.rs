@@ -8,8 +8,8 @@
 //! many pieces. If undoing fails too, the pages it failed for become a gap and
 //! their memory goes back to the device; no piece is ever lost or mapped twice.
 
+use super::blocks::PageRange;
 use super::pages::Pages;
-use super::window::PageRange;
 use crate::{Access, Device, DeviceAddr, DeviceError, PhysicalId};
 
 /// A transfer that failed.

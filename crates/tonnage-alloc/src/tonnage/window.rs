@@ -10,7 +10,7 @@
 use std::collections::BinaryHeap;
 
 use super::arena::{Arena, Lane, SHARED};
-use super::blocks::{NONE, State};
+use super::blocks::{NONE, PageRange, State, Window};
 
 /// How many of the largest free blocks are looked at, of a lane and of what is shared.
 pub(super) const FEW: usize = 16;
@@ -18,26 +18,6 @@ pub(super) const FEW: usize = 16;
 pub(super) const MANY: usize = 1024;
 /// How many neighbours of a candidate are looked at in each direction.
 const REACH: usize = 16;
-
-/// A place for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Window {
-    /// Pages that have to be mapped.
-    pub(super) missing: u64,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    /// The free block or gap that `start` lies in.
-    pub(super) block: u32,
-}
-
-/// Whole pages of a free block, by their numbers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PageRange {
-    pub(super) block: u32,
-    pub(super) first: u64,
-    /// One past the last.
-    pub(super) last: u64,
-}
 
 /// What is in a range that a plan names.
 #[derive(Clone, Copy, Debug)]
