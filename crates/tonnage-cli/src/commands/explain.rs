@@ -22,8 +22,7 @@ use tonnage_text::{bytes, count, plural, shortened};
 use tonnage_run::RunError;
 use tonnage_run::changes::{self, Change};
 
-use super::recording::{Recording, explained, plain, unreadable_trace, without};
-use super::run::job_folder;
+use super::recording::{Recording, explained, job_folder, plain, unreadable_trace, without};
 use crate::Surroundings;
 use crate::options::ReplyOptions;
 use crate::output::{

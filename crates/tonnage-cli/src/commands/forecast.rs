@@ -333,7 +333,7 @@ fn make(options: &MakeForecast, form: Form, surroundings: &Surroundings) -> Resu
 fn dry_run(options: &MakeForecast, surroundings: &Surroundings) -> Result<(Answer, Forecast)> {
     let run = &options.run;
     let words = words_of(&run.job.command, surroundings);
-    let folder = super::run::job_folder(surroundings);
+    let folder = super::recording::job_folder(surroundings);
     // Before the job runs, which may change its own files.
     let mut key = key_of(&words, &folder, options.names.image.clone());
     key.world_size = run.world_size;
@@ -677,7 +677,7 @@ pub(crate) struct Found {
 fn find(options: &FindForecast, form: Form, surroundings: &Surroundings) -> Result<Reply> {
     let store = store_of(&options.store)?;
     let words = words_of(&options.job.command, surroundings);
-    let folder = super::run::job_folder(surroundings);
+    let folder = super::recording::job_folder(surroundings);
     let mut key = key_of(&words, &folder, options.image.clone());
     key.world_size = options.world_size;
     let found = Found {

@@ -8,7 +8,8 @@ use clap::Args;
 use tonnage_analysis::verdict::Outcome;
 use tonnage_run::{Ending, record};
 
-use super::run::{Judged, Screen, finished, job_folder, job_of, output_file, render};
+use super::recording::job_folder;
+use super::run::{Judged, Screen, finished, job_of, output_file, render};
 use crate::Surroundings;
 use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;

@@ -16,14 +16,23 @@ use tonnage_analysis::verdict::{Verdict, VerdictError, verdict, verdict_of_whole
 use tonnage_import::{DETECT_BYTES, Format, ImportError, detect};
 use tonnage_recording::{ReadError, WriteError, Writer, second_recording};
 
-use crate::PRODUCER;
 use crate::output::{hinted, print_err};
 use crate::progress::Reading;
+use crate::{PRODUCER, Surroundings};
 
 /// Every trace starts with the marker of an Arrow message.
 const TRACE_MARK: [u8; 4] = [0xff; 4];
 /// The name of standard input.
 const STDIN: &str = "-";
+
+/// The folder of the job, from which its own files are named.
+pub(crate) fn job_folder(surroundings: &Surroundings) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    match &surroundings.folder {
+        Some(folder) => folder.canonicalize().unwrap_or_else(|_| here.join(folder)),
+        None => here,
+    }
+}
 
 /// A file that is read as often as needed; standard input is kept in a temporary one for that.
 pub(crate) struct Input {

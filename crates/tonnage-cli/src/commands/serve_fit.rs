@@ -60,7 +60,7 @@ pub(crate) fn run(
     surroundings: &Surroundings,
 ) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
-    let folder = super::run::job_folder(surroundings);
+    let folder = super::recording::job_folder(surroundings);
     let name = super::gpus::name_of(options.named.gpu.as_deref(), &folder)?;
     let gpu = super::gpus::find(&catalogue, &name)?;
     let mut machine = Options::new(gpu.clone());

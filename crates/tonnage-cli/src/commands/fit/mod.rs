@@ -25,8 +25,8 @@ use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options};
 
 use crate::Surroundings;
-use crate::commands::recording::Output;
-use crate::commands::run::{job_folder, job_of};
+use crate::commands::recording::{Output, job_folder};
+use crate::commands::run::job_of;
 use crate::options::{GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects};
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
 use crate::progress;

@@ -9,6 +9,7 @@
 
 pub(crate) mod render;
 mod screen;
+mod table;
 mod waits;
 
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,7 @@ use tonnage_run::{
 
 use crate::Surroundings;
 use crate::commands::explain::Cause;
-use crate::commands::recording::Output;
+use crate::commands::recording::{Output, job_folder};
 use crate::options::{
     GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits, ScreenOptions,
     SideEffects,
@@ -347,15 +348,6 @@ pub(crate) struct Judged {
     pub(crate) cause: Option<Cause>,
     /// The file with the recording; none of a job that failed before it used a GPU.
     pub(crate) recording: Option<String>,
-}
-
-/// The folder of the job, from which its own files are named.
-pub(crate) fn job_folder(surroundings: &Surroundings) -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_default();
-    match &surroundings.folder {
-        Some(folder) => folder.canonicalize().unwrap_or_else(|_| here.join(folder)),
-        None => here,
-    }
 }
 
 /// The command that was typed, as the library takes it.

@@ -13,6 +13,7 @@ use tonnage_run::changes;
 use tonnage_run::collect::Collected;
 use tonnage_text::named_from;
 
+use super::table::{OTHERS, row};
 use super::waits::{hangs, waits};
 use crate::commands::explain::Cause;
 use crate::commands::recording::plain;
@@ -20,8 +21,6 @@ use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes, count, plural, ranks_name
 
 /// How many holders the text lists; the JSON has more.
 const HOLDERS: usize = 5;
-/// How many other processes and devices the text lists.
-pub(super) const OTHERS: usize = 8;
 /// How many GPUs that are large enough the text lists.
 const GPUS: usize = 5;
 /// How many places of a change the text lists.
@@ -274,10 +273,6 @@ fn operations(count: u64) -> String {
         return format!("{count} FLOP");
     }
     format!("{value:.2} {}", units[unit])
-}
-
-pub(super) fn row(text: &mut String, name: &str, value: &str) {
-    let _ = writeln!(text, "  {name:<12} {value}");
 }
 
 fn headline(verdict: &Verdict) -> String {

@@ -6,7 +6,7 @@ use std::path::Path;
 use tonnage_analysis::verdict::{Called, Deadlock, Outcome, Place, Verdict, WaitsBecause};
 use tonnage_text::named_from;
 
-use super::render::{OTHERS, row};
+use super::table::{OTHERS, row};
 
 /// Whether the job failed because ranks wait for each other, not because one of them raised an exception.
 pub(super) fn hangs(verdict: &Verdict) -> bool {
