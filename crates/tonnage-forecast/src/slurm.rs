@@ -6,6 +6,7 @@
 mod asked;
 mod launchers;
 mod lexer;
+mod programs;
 mod script;
 
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use thiserror::Error;
 use tonnage_gpus::Catalogue;
 
 use asked::Wanted;
-use script::{Commands, StartedBy, command_of, commands_of};
+use programs::StartedBy;
+use script::{Commands, command_of, commands_of};
 
 use crate::admit::{Action, Asked, Decision, Mode, decide};
 use crate::emit::shards;

@@ -2,7 +2,7 @@
 //! Programs that start another one, which their last words name.
 
 use super::lexer::Word;
-use super::script::{StartedBy, is_python_file, name_of, starts_torch};
+use super::programs::{StartedBy, is_python_file, name_of, starts_torch};
 
 /// What a command starts.
 #[derive(Debug)]

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The commands of a batch script that may use a GPU, as far as its text shows.
 //!
-//! A command that may start PyTorch in a way that is not understood is reported as unknown. Files that the script sources
-//! and programs without a name of [`PROGRAMS`] among their words are taken for ones that use no GPU.
+//! A command that may start PyTorch in a way that is not understood is reported as unknown. Files that the script
+//! sources and programs without a name of [`PROGRAMS`](super::programs::PROGRAMS) among their words are taken for ones
+//! that use no GPU.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::launchers::{Launched, strip_launcher};
 use super::lexer::{Lexer, Token, Word};
+use super::programs::{StartedBy, has_extension, name_of, names_program, starts_torch};
 
 /// Commands of a script that are looked up, and lines that are reported as unknown: each costs time in the controller.
 const MAX_COMMANDS: usize = 64;
@@ -47,24 +49,6 @@ pub(super) struct Started {
     pub(super) by: StartedBy,
 }
 
-/// What starts a command, and with that how many times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StartedBy {
-    /// Once.
-    Script,
-    /// By `srun`, so many times if that is said there, otherwise once for each task of the job.
-    Srun(Option<u32>),
-}
-
-/// Programs that start PyTorch.
-const PROGRAMS: [&str; 6] = [
-    "python",
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "vllm",
-    "lightning",
-];
 const SHELLS: [&str; 5] = ["bash", "sh", "dash", "ksh", "zsh"];
 /// Programs that run none of their words, whatever these are.
 const HARMLESS: [&str; 71] = [
@@ -612,35 +596,6 @@ fn sets_arguments(words: &[Word]) -> bool {
 
 fn is_keyword(word: &Word) -> bool {
     !word.is_quoted && (KEYWORDS.contains(&word.text.as_str()) || word.text == "time")
-}
-
-/// The name of a program without its folder.
-pub(super) fn name_of(program: &str) -> &str {
-    program.rsplit('/').next().unwrap_or(program)
-}
-
-pub(super) fn starts_torch(name: &str) -> bool {
-    PROGRAMS.iter().any(|known| name.starts_with(known)) || is_python_file(name)
-}
-
-fn has_extension(name: &str, extension: &str) -> bool {
-    Path::new(name)
-        .extension()
-        .is_some_and(|one| one == extension)
-}
-
-pub(super) fn is_python_file(name: &str) -> bool {
-    has_extension(name, "py")
-}
-
-/// Whether a text names a program that starts PyTorch, or a script, anywhere.
-fn names_program(text: &str) -> bool {
-    let is_of_path = |c: char| c.is_ascii_alphanumeric() || "_./+-".contains(c);
-    text.split(|c| !is_of_path(c)).map(name_of).any(|name| {
-        let is_version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
-        let mut programs = PROGRAMS.iter().filter_map(|known| name.strip_prefix(known));
-        programs.any(is_version) || is_python_file(name) || has_extension(name, "sh")
-    })
 }
 
 #[cfg(test)]
