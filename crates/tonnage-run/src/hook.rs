@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The hook: the Python that runs inside every Python process of a job, and how those processes find it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::{fs, io};
 
 use crate::job::Job;
-use crate::run_dir::prepend;
 
 // Every Python file below `src/hook`, by its path from there, and its text: `FILES`.
 include!(concat!(env!("OUT_DIR"), "/hook_files.rs"));
@@ -42,4 +41,14 @@ pub(crate) fn write(folder: &Path, settings: &serde_json::Value) -> io::Result<(
         fs::write(file, source)?;
     }
     Ok(())
+}
+
+/// A list of paths with `first` in front of what was there.
+pub(crate) fn prepend(first: OsString, rest: Option<&OsStr>) -> OsString {
+    let mut list = first;
+    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
 }

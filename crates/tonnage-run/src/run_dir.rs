@@ -5,7 +5,7 @@
 //! It belongs to one run alone; the stand-in is never put where the system would find it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -140,7 +140,7 @@ impl RunDir {
         let mut variables = vec![(RUN_VARIABLE, self.path().as_os_str().to_owned())];
         variables.extend(lists.map(|(name, first)| {
             let rest = job.variable(name);
-            (name, prepend(first.into_os_string(), rest.as_deref()))
+            (name, hook::prepend(first.into_os_string(), rest.as_deref()))
         }));
         variables.push(hook::variable(self.path(), job));
         variables.extend(self.sources());
@@ -456,16 +456,6 @@ fn compiler_caches(job: &Job, run: &Path) -> PathBuf {
     let kept = cache.map(|cache| cache.join("tonnage"));
     let kept = kept.filter(|kept| fs::create_dir_all(kept).is_ok());
     kept.unwrap_or_else(|| run.join("caches"))
-}
-
-/// A list of paths with `first` in front of what was there.
-pub(crate) fn prepend(first: OsString, rest: Option<&OsStr>) -> OsString {
-    let mut list = first;
-    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
-        list.push(":");
-        list.push(rest);
-    }
-    list
 }
 
 /// The device as programs see it.

@@ -90,7 +90,7 @@ pub(super) struct Case<'a> {
     /// Blocks that a finding has explained already.
     claimed: HashSet<u32>,
     passes: Vec<Pass>,
-    /// What backward passes take back of forward passes: the row, and the index of the block, by row.
+    /// Blocks of forward passes that backward passes free: the row, and the index of the block, by row.
     taken_back: Vec<(u32, u32)>,
     /// The models of passes, from 1, that began with gradients on and with inputs of their own.
     own_models: HashMap<usize, TextId>,
@@ -215,7 +215,7 @@ impl<'a> Case<'a> {
         let (before, after) = self.taken_back.split_at(after);
         let after = after.iter().take_while(|(row, _)| *row < span.to);
         let before = before.iter().rev().take_while(|(row, _)| *row >= span.from);
-        // Of what a variable keeps nothing goes: then the node before it is the nearest.
+        // A variable may keep the node's tensors; then the node before it is the nearest.
         let mut nearest = after.chain(before);
         nearest.find_map(|&(_, index)| {
             let block = &self.track.blocks[index as usize];
@@ -539,7 +539,7 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
         most.map(|(held, _)| held.clone())
     };
     for (index, block) in (0..).zip(&track.blocks) {
-        // Weights that nothing refers to are not those of the model that the same line made last.
+        // Weights without a holder do not belong to the model that the same line made last.
         let asked = holders
             .get(&index)
             .is_some_and(|held| held.sort != Sort::Nothing || is_kept(block));
@@ -566,7 +566,7 @@ fn marked(track: &Holdings, row: u32) -> usize {
 }
 
 fn taken_back(track: &Holdings) -> Vec<(u32, u32)> {
-    // Without a module no forward pass is told.
+    // Without a module, the hook records no forward pass.
     let of_forward = |(_, block): &(u32, &Holding)| {
         matches!(block.phase, Phase::Forward | Phase::Load | Phase::Other)
             && !is_kept(block)

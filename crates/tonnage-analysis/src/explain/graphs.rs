@@ -237,7 +237,7 @@ fn fix(
     };
     let mut proposal = Proposal::new(GRAPHS.code, advice, "of graphs of earlier passes");
     proposal.changes_result = changes_result;
-    // Of what has no name it is not known how much one change frees.
+    // Blocks without a name may have several holders, so the effect of one change is unknown.
     proposal.estimate = held.is_none_or(|held| !held.is_named());
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
     let fix = bounded(case, proposal, |bound, index, block| {
@@ -267,7 +267,7 @@ fn fix(
     })
 }
 
-/// How to find and free what no variable leads to.
+/// Advice about memory to which no variable refers.
 pub(super) fn unnamed(held: &HeldBy) -> String {
     match held.cycle() {
         Some(members) if members.starts_with("ctx.") => format!(

@@ -432,7 +432,7 @@ pub struct Explanation {
     /// What was found, the cause first. The class of a failure is among them: first if it is the cause itself
     /// (fragmentation, other streams, other processes), else last.
     pub findings: Vec<Finding>,
-    /// What would help, the largest saving first.
+    /// Proposed changes, the largest saving first.
     pub fixes: Vec<Fix>,
     /// The blocks that findings are about, for pictures.
     #[serde(skip)]

@@ -15,8 +15,8 @@ use crate::holdings::{Category, HeldBy, Holding, Phase, Place};
 pub const OWN_TENSORS: Code = code(
     "TN222",
     "the program's own tensors are there for the whole run",
-    "Beside models, gradients and optimizers the program itself keeps large tensors on the device: a replay buffer, a dataset,
-a table, a memory bank. That is no mistake, but their bytes count in full at every moment.
+    "Besides models, gradients and optimizers, the script keeps large tensors on the GPU: a replay buffer, a dataset, a
+table, a memory bank. This may be intended, but their bytes count in full at every moment.
 
 Recognised by: blocks made before the first pass of a model, or between passes, that no model, optimizer or pass made, are
 alive in more than one pass and to the end, and hold at least a quarter of the peak.
@@ -24,11 +24,11 @@ What helps: keep them on the host, in pinned memory, and move what a step uses; 
 pictures. The peak without them is computed from the recording.",
 );
 
-/// So many lines and names are listed.
+/// The most lines and names that a sentence lists.
 const LISTED: usize = 3;
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    // In a program without a model all tensors are its own.
+    // Without a model, all tensors are the script's own.
     let last = *case.track.passes.last()?;
     let is_own = |live: &Live<'_>| {
         let block = live.block;
@@ -89,7 +89,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let advice =
         format!("keep {what} on the host and move what a step uses, or use a smaller type for it");
     let mut proposal = Proposal::new(OWN_TENSORS.code, advice, "that would be on the host");
-    // What a step moves is not known.
+    // The recording does not show which part a step uses.
     proposal.estimate = true;
     let mut fix = without(
         case,

@@ -118,7 +118,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         advice,
         "of temporary memory there, a half of it",
     );
-    // What the parts keep and compute again is not known.
+    // The recording does not show which memory the parts keep.
     proposal.estimate = is_backward;
     let fix = computed(case, proposal, |_, block| {
         let there = || line(case, block).as_ref() == Some(&place);

@@ -1546,7 +1546,7 @@ fn tn211_nothing_is_detached_without_a_name_or_where_a_backward_pass_goes_throug
             "{advice}"
         );
     }
-    // What is added up beside the loss loses its graph.
+    // A sum beside the loss may lose its graph.
     let total = leak(("total", "graph /home/me/train.py:42"), &forward);
     assert!(advice_of(&total, "TN211").contains(".item()"));
 }
