@@ -12,12 +12,9 @@ import json
 import os
 import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from conftest import PYTHON, SCRIPTS, TONNAGE, environment
-
-HOOK = Path(__file__).parents[2] / "crates" / "tonnage-run" / "src" / "hook"
 
 # Runs each script in a process of its own.
 DRIVER = """
@@ -282,10 +279,9 @@ def test_operations_and_bytes_of_a_step_are_those_of_the_formula(kind, how, tmp_
 def test_the_lines_of_gradient_release_follow_groups_and_schedules():
     """Frozen parameters, groups with options of their own, and a schedule of the learning rate, on the CPU."""
     import torch
+    from tonnage_hook.torch.changes.gradient_release import Change
 
-    scope = {"OfOptimizers": object}
-    exec((HOOK / "changes" / "gradient-release.py").read_text(), scope)
-    lines = "\n".join(scope["Change"]._lines(None, "AdamW"))
+    lines = "\n".join(Change._lines(None, "AdamW"))
 
     def trained(lines):
         torch.manual_seed(0)
