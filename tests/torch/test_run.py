@@ -700,7 +700,7 @@ def test_what_is_not_modelled_is_named(tonnage, tmp_path):
         (["--gpu", "mi300x"], "mi300x cannot be simulated"),
         (["--capacity", "24"], "24 without a unit is 24 bytes; use 24GiB"),
         (["--capacity", "24GX"], "unknown unit"),
-        (["--gpus", "99"], "not in 1..=16"),
+        (["--gpus", "99"], "a machine has 1 to 16 GPUs"),
     ],
 )
 def test_bad_use_says_what_to_do(tonnage, options, message):

@@ -119,7 +119,8 @@ def test_sums_over_ranks_that_do_not_run(tonnage, tmp_path):
     run = tonnage(None, options=world(6, "5"), command=[PYTHON, str(script)])
     assert run.code == 0, run.err
     assert "found [18, 3, 3, 729] 30.0" in run.err
-    assert run.verdict["unknown_values"] is None
+    values = run.verdict["unknown_values"]
+    assert values["sizes_absent"] == 4 and values["first_size"]["file"].endswith("sums.py")
     assert any("a sum over N ranks is N times" in sentence for sentence in run.verdict["unknown"])
 
 

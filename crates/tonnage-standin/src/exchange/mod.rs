@@ -692,7 +692,9 @@ impl Pending {
     fn write(mut self, mut parts: BTreeMap<usize, Payload>) {
         let (_, rank) = self.seat;
         if sends(self.call.kind, rank, self.call.root) && self.call.kind != Kind::Send {
-            parts.insert(rank, std::mem::take(&mut self.own));
+            // Parts that stand for absent ranks have this one's already, as an assumption.
+            let own = std::mem::take(&mut self.own);
+            parts.entry(rank).or_insert(own);
         }
         for (at, part) in self.results(rank, &parts) {
             for span in &part.spans {
