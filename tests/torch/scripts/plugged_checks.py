@@ -156,7 +156,7 @@ def what_cannot_be_served_is_said():
         raise AssertionError("a terabyte")
     except torch.OutOfMemoryError as error:
         text = str(error)
-    assert text.startswith("CUDA out of memory. Tried to allocate 1024.00 GiB. GPU 0 has a total capacity of"), text
+    assert text.startswith("CUDA out of memory. Tried to allocate 1.00 TiB. GPU 0 has a total capacity of"), text
     for call in (
         lambda: torch.empty(4, device="cuda:1"),
         torch.cuda.MemPool,

@@ -24,6 +24,11 @@ def call_after_import(name: str, call: Callable[[Any], object], before: Callable
         sys.meta_path.insert(0, AfterImport(name, call, before))
 
 
+def move_to_front() -> None:
+    """Moves the watchers before the finders of the user's `sitecustomize`, which may find the same modules."""
+    sys.meta_path.sort(key=lambda finder: not isinstance(finder, AfterImport))
+
+
 class AfterImport(importlib.abc.MetaPathFinder):
     """Lets a module be imported as usual, then calls a function with it.
 

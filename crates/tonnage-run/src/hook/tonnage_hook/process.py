@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from tonnage_hook.after_import import call_after_import
+from tonnage_hook.after_import import call_after_import, move_to_front
 from tonnage_hook.failures import failures, swallow
 from tonnage_hook.libraries import is_library
 from tonnage_hook.needs import needs
@@ -228,5 +228,6 @@ def begin(folder: str) -> None:
 def enter_script(folder: str) -> None:
     """Lets the script begin, after the user's own `sitecustomize`."""
     _run_the_users_sitecustomize(folder)
+    move_to_front()
     _replace_sources()
     _serve()
