@@ -499,7 +499,7 @@ def on_ranks(name, packages, model, setting, program, *arguments, ranks=2, of=No
         which, size, options = (range(1), of, ("--world-size", str(of), "--ranks", "0"))
     prints = "".join(rf"(?=[\s\S]*^done, rank {rank} of {size}\b)" for rank in which)
     # The verdict names the rank of each.
-    says = rf'"rank": {which[-1]}\b'
+    says = rf'"rank": "{which[-1]}"'
     launch = (*launch, str(ranks)) if launch else ()
     row = Row(name, packages, model, setting, program, arguments, launch, "h100-80gb", NEWEST, options)
     return replace(row, prints=prints, says=says, seconds=600, **more)
