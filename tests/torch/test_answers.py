@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Programs of which the truth is known, held against what is said of them.
 
-One program for every outcome and first cause, as CI runs them; with ANSWERS=all every program that needs no more than
-this environment.
+One program for every cause, and for every outcome without one, as CI runs them; with ANSWERS=all every program that
+needs no more than this environment.
 """
 
 import os
@@ -31,7 +31,7 @@ def selected():
     """The programs to judge."""
     seen, chosen = set(), []
     for program in PROGRAMS:
-        kinds = {(program.outcome, cause) for cause in program.causes or ("",)}
+        kinds = set(program.causes or (program.outcome,))
         if program.ci and (os.environ.get("ANSWERS") == "all" or not kinds <= seen):
             seen |= kinds
             chosen.append(program)
