@@ -60,6 +60,7 @@ def run(tmp_path):
             # Tests read what their programs write.
             env={**os.environ, "TONNAGE_PASS_THROUGH": tempfile.gettempdir(), **(environment or {})},
         )
+        assert "TN305" not in done.stdout, "a process wrote a note that tonnage does not know"
         return Ran(done, recording)
 
     return run

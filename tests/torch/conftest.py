@@ -205,6 +205,7 @@ def tonnage(tmp_path):
         result = Result(done.returncode, done.stdout, done.stderr, time.monotonic() - started, recording)
         if json and done.stdout and not hook_may_fail:
             assert not result.verdict.get("hook_failures"), result.verdict["hook_failures"]
+            assert "TN305" not in done.stdout, "a process wrote a note that tonnage does not know"
         return result
 
     return run

@@ -189,6 +189,8 @@ pub enum ForeignUse {
     Runtime,
     /// It takes most of the device and divides it itself.
     Memory,
+    /// It computes on the CPU, because it found no GPU in a way of its own.
+    Cpu,
 }
 
 /// A part of the recording that tonnage cannot make as on a GPU.
@@ -331,5 +333,11 @@ mod tests {
             counts: vec![2],
         });
         assert_eq!(Note::parse(&costs.to_json()), Some(costs));
+    }
+
+    #[test]
+    fn the_note_of_jax_is_a_note() {
+        let json = br#"{"foreign": {"name": "JAX", "library": "xla_cuda13", "how": "cpu"}}"#;
+        assert!(matches!(Note::parse(json), Some(Note::Foreign(foreign)) if foreign.how == ForeignUse::Cpu));
     }
 }
