@@ -23,6 +23,7 @@ use crate::sample::Sample;
 /// assert_eq!(Note::parse(br#"{"rang": 3}"#), None);
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Note {
     /// The versions of the program's libraries, and the variables that change what they allocate.
@@ -123,6 +124,7 @@ impl Note {
 
 /// The versions of libraries, and variables of the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Versions {
     /// PyTorch.
@@ -144,6 +146,7 @@ impl Versions {
 
 /// An uncaught exception.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Exception {
     /// Its class, with the module.
@@ -157,6 +160,7 @@ pub struct Exception {
 
 /// Reads of values that no process computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Values {
     /// Reads: file, line, function, whether the script decides by it, how often.
@@ -171,6 +175,7 @@ pub struct Values {
 
 /// A user of a device that a dry run cannot follow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Foreign {
     /// The name of the package, or of the file.
@@ -183,6 +188,7 @@ pub struct Foreign {
 
 /// The use of a device that a dry run cannot follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignUse {
     /// It has a CUDA runtime of its own, whose calls fail.
@@ -195,6 +201,7 @@ pub enum ForeignUse {
 
 /// A part of the recording that tonnage cannot make as on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Limitation {
     /// Its code, such as `TN301`.
@@ -207,6 +214,7 @@ pub struct Limitation {
 
 /// A function of the hook that failed in this process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
     /// The function, with its class.
@@ -221,6 +229,7 @@ pub struct Failure {
 
 /// Work of the GPU up to a step, or to the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
     /// Steps that were done.
@@ -231,6 +240,7 @@ pub struct Costs {
 
 /// Memory of NCCL's own buffers in a process, at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Nccl {
     /// Communicators at one time.
@@ -243,6 +253,7 @@ pub struct Nccl {
 
 /// An action that a dry run did not carry out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Suppressed {
     /// The library.
@@ -255,6 +266,7 @@ pub struct Suppressed {
 
 /// The reason why a wait cannot end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum DeadlockCause {
     /// The awaited rank waits, too.
@@ -271,6 +283,7 @@ pub enum DeadlockCause {
 
 /// A wait of a rank that cannot end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Deadlock {
     /// The rank that waits, as the script counts them.
@@ -301,6 +314,7 @@ pub struct Deadlock {
 
 /// An operation and the line that called it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Called {
     /// The operation.
@@ -338,6 +352,8 @@ mod tests {
     #[test]
     fn the_note_of_jax_is_a_note() {
         let json = br#"{"foreign": {"name": "JAX", "library": "xla_cuda13", "how": "cpu"}}"#;
-        assert!(matches!(Note::parse(json), Some(Note::Foreign(foreign)) if foreign.how == ForeignUse::Cpu));
+        assert!(
+            matches!(Note::parse(json), Some(Note::Foreign(foreign)) if foreign.how == ForeignUse::Cpu)
+        );
     }
 }

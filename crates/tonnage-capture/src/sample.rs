@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a device said of its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
     /// The device, as the process numbers it.

@@ -12,6 +12,7 @@ mod configuration;
 mod findings;
 mod results;
 mod schema;
+pub mod wire;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -3,12 +3,13 @@
 //!
 //! Exit code: 0 written or current, 1 not current, 2 it could not be found out.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Parser;
-use tonnage_reference::{apart, extras, pages, write};
+use tonnage_reference::{apart, extras, pages, wire, write};
 
 /// Write the reference of tonnage, as its code has it
 #[derive(Debug, Parser)]
@@ -37,8 +38,14 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let pages = pages()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let module = wire::module(&root)?;
+    let file = root.join(wire::FILE);
     if arguments.check {
-        let apart = apart(&arguments.folder, &pages)?;
+        let mut apart = apart(&arguments.folder, &pages)?;
+        if fs::read_to_string(&file).ok() != Some(module) {
+            apart.push(format!("{}: differs", wire::FILE));
+        }
         for difference in &apart {
             tell(difference);
         }
@@ -51,6 +58,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::from(1));
     }
     write(&arguments.folder, &pages)?;
+    fs::write(file, module)?;
     tell_written(&arguments.folder, pages.len());
     if let Some(folder) = &arguments.extras {
         let extras = extras()?;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tempfile::TempDir;
-use tonnage_reference::{apart, extras, pages, write};
+use tonnage_reference::{apart, extras, pages, wire, write};
 
 #[test]
 fn the_committed_reference_is_current() {
@@ -13,6 +13,17 @@ fn the_committed_reference_is_current() {
     assert!(
         apart.is_empty(),
         "`cargo run --bin tonnage-reference` writes it anew: {apart:#?}"
+    );
+}
+
+#[test]
+fn the_committed_wire_module_is_current() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let committed = std::fs::read_to_string(root.join(wire::FILE)).unwrap();
+    assert_eq!(
+        committed,
+        wire::module(&root).unwrap(),
+        "`cargo run --bin tonnage-reference` writes it anew"
     );
 }
 

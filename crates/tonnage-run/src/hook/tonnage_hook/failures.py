@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from tonnage_hook.notes import Writer
+
 # Characters of a message that are kept.
 _MESSAGE = 512
 
@@ -24,7 +26,7 @@ _MESSAGE = 512
 class Failures:
     """The failures of this process. `note` writes a note to the log."""
 
-    def __init__(self, note: Callable[..., None]) -> None:
+    def __init__(self, note: Writer) -> None:
         self.note = note
         self.counts: dict[str, int] = {}
         self.first: dict[str, tuple[str, str]] = {}

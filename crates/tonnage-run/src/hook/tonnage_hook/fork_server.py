@@ -17,6 +17,8 @@ import signal
 import socket
 import sys
 
+from tonnage_hook.wire import bind
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +44,7 @@ class _Server:
         self.connection = connection
         self.leave = leave
         self.library = ctypes.CDLL(None)
-        self.library.tonnage_join.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+        bind(self.library, "tonnage_join", "tonnage_serve", "tonnage_enter_files")
         self.buffer = b""
         # Open files for the output of variants, in the order of the requests.
         self.outputs: list[int] = []

@@ -6,22 +6,32 @@ from __future__ import annotations
 import json
 
 from tonnage_hook.settings import SETTINGS
+from tonnage_hook.wire import RECORD_NOTE, bind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Protocol
 
-NOTE = 4
+    from typing_extensions import Unpack
+
+    from tonnage_hook.wire import Notes
+
+    class Writer(Protocol):
+        """A function that writes one note, named by its keyword."""
+
+        def __call__(self, **facts: Unpack[Notes]) -> None: ...
+
+
 # The function of the recorder, once there is one.
-_writers: list[Callable[..., None]] = []
+_writers: list[Writer] = []
 
 
-def write_notes_by(function: Callable[..., None]) -> None:
+def write_notes_by(function: Writer) -> None:
     """Has a recorder write all notes."""
     _writers.append(function)
 
 
-def write_note(**facts: object) -> None:
+def write_note(**facts: Unpack[Notes]) -> None:
     """Writes a note by the recorder, or without one where no framework is imported."""
     if _writers:
         _writers[-1](**facts)
@@ -34,9 +44,11 @@ def write_limitation(code: str, message: str, affects_figures: bool = False) -> 
     write_note(limitation={"code": code, "message": message, "affects_figures": affects_figures})
 
 
-def write_to_standin(**facts: object) -> None:
+def write_to_standin(**facts: Unpack[Notes]) -> None:
     """Writes a note without a recorder, which may be absent."""
     import ctypes
 
     note = json.dumps(facts).encode()
-    ctypes.CDLL(None).tonnage_record(ctypes.c_uint32(NOTE), note, ctypes.c_size_t(len(note)))
+    library = ctypes.CDLL(None)
+    bind(library, "tonnage_record")
+    library.tonnage_record(RECORD_NOTE, note, len(note))

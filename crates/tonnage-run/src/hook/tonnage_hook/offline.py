@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from tonnage_hook.notes import Writer
+
 # The methods that change a module, after its import.
 _NETWORK = {
     "http.client": "change_http_client",
@@ -57,7 +59,7 @@ def _trackers(offline: Offline) -> Any:
 class Offline:
     """What this process does not upload."""
 
-    def __init__(self, note: Callable[..., None], missing_of: Callable[[str], list[str]]) -> None:
+    def __init__(self, note: Writer, missing_of: Callable[[str], list[str]]) -> None:
         self.note = note
         # The private names that a change needs and a module lacks.
         self.missing_of = missing_of

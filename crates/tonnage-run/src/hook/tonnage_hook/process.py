@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
+    from tonnage_hook import wire
     from tonnage_hook.imports import Imports
     from tonnage_hook.offline import Offline
 
@@ -122,7 +123,7 @@ def _report_exception(
         # An interrupt may come while our code runs, and an import that fails runs in a frame of ours.
         hide_our_frames(value)
         traceback = value.__traceback__
-        exception = {
+        exception: wire.Exception = {
             "type": f"{kind.__module__}.{kind.__qualname__}",
             "message": str(value)[:4096],
             "stack": frames_of(traceback),

@@ -4,12 +4,12 @@
 import types
 
 
-def frames_of(traceback: types.TracebackType | None) -> list[list[str | int]]:
+def frames_of(traceback: types.TracebackType | None) -> list[tuple[str, str, int | None]]:
     """The frames of an exception, innermost first, with the lines that raised: a frame that caught it has gone on."""
-    frames: list[list[str | int]] = []
+    frames: list[tuple[str, str, int | None]] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        frames.append([code.co_name, code.co_filename, traceback.tb_lineno])
+        frames.append((code.co_name, code.co_filename, traceback.tb_lineno))
         traceback = traceback.tb_next
     return frames[:-65:-1]
 

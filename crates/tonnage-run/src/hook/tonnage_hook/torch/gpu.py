@@ -26,13 +26,21 @@ import threading
 import time
 
 from tonnage_hook.failures import swallow
+from tonnage_hook.wire import (
+    BLOCKS_PREFIX,
+    BLOCKS_WINDOW,
+    LOG_PREFIX,
+    MOMENT,
+    OWNER,
+    OWNER_LIST,
+    RECORD_NOTE,
+    RECORD_OWNERS,
+    RECORD_START,
+    RECORD_TEXT,
+)
 
-_START, _TORCH, _NOTE, _TEXT, _OWNERS = 1, 3, 4, 7, 8
-# Sorts of notes among the blocks: `Moment`, `Owner`, `Holder` and lists of owners.
-_MOMENT, _OWNER, _HOLDER, _OWNER_LIST = 2, 3, 4, 5
 _NOTE_MARK = 1 << 32
 _ENTRY = struct.Struct("<QQQQ")
-_WINDOW = 256 << 10
 
 # Torch's history holds this many rows of a device between two drains; more are lost, and counted.
 _MAX_ENTRIES = 1 << 18
@@ -137,8 +145,8 @@ class _Files:
         self.lists = {}
         self.list_count = 0
         self.window = None
-        self.offset = -_WINDOW
-        self.used = _WINDOW
+        self.offset = -BLOCKS_WINDOW
+        self.used = BLOCKS_WINDOW
         number = 0
         while True:
             name = f"{number:03}-{self.pid}"
@@ -147,8 +155,8 @@ class _Files:
                 break
             except FileExistsError:
                 number += 1
-        self.log_path = os.path.join(folder, f"process-{name}")
-        self.blocks_path = os.path.join(folder, f"blocks-{name}")
+        self.log_path = os.path.join(folder, f"{LOG_PREFIX}{name}")
+        self.blocks_path = os.path.join(folder, f"{BLOCKS_PREFIX}{name}")
         self.log = self._open_log()
         self.length = 0
         start = {
@@ -159,7 +167,7 @@ class _Files:
             "time": time.time_ns(),
             "measured": True,
         }
-        self.append(_START, json.dumps(start).encode())
+        self.append(RECORD_START, json.dumps(start).encode())
 
     def _open_log(self):
         return os.open(self.log_path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
@@ -186,7 +194,7 @@ class _Files:
                 self.texts.clear()
             number = self.texts[data] = self.text_count
             self.text_count += 1
-            self.append(_TEXT, data)
+            self.append(RECORD_TEXT, data)
         return number
 
     def list(self, data):
@@ -197,11 +205,11 @@ class _Files:
                 self.lists.clear()
             number = self.lists[data] = self.list_count
             self.list_count += 1
-            self.append(_OWNERS, data)
+            self.append(RECORD_OWNERS, data)
         return number
 
     def note(self, kind, when, address, number):
-        if self.used == _WINDOW:
+        if self.used == BLOCKS_WINDOW:
             self._grow()
         _ENTRY.pack_into(self.window, self.used, address, number | kind << 32, when, _NOTE_MARK | 1)
         self.used += _ENTRY.size
@@ -210,11 +218,11 @@ class _Files:
         descriptor = os.open(self.blocks_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # Without this a store into the mapping could be the one that finds the disk full.
-            os.posix_fallocate(descriptor, self.offset + _WINDOW, _WINDOW)
-            window = mmap.mmap(descriptor, _WINDOW, offset=self.offset + _WINDOW)
+            os.posix_fallocate(descriptor, self.offset + BLOCKS_WINDOW, BLOCKS_WINDOW)
+            window = mmap.mmap(descriptor, BLOCKS_WINDOW, offset=self.offset + BLOCKS_WINDOW)
         finally:
             os.close(descriptor)
-        self.window, self.offset, self.used = window, self.offset + _WINDOW, 0
+        self.window, self.offset, self.used = window, self.offset + BLOCKS_WINDOW, 0
 
 
 class Gpu:
@@ -283,7 +291,7 @@ class Gpu:
 
     def _note(self, kind, address, data, _length):
         now = time.time_ns()
-        if kind == _OWNER:
+        if kind == OWNER:
             if not self.owners:
                 self.owners_since = now
 
@@ -301,7 +309,7 @@ class Gpu:
         if self.owners:
             data, self.owners = self.owners.tobytes(), array.array("Q")
             since = self.owners_since
-            self._write(lambda files: files.note(_OWNER_LIST, since, 0, files.list(data)))
+            self._write(lambda files: files.note(OWNER_LIST, since, 0, files.list(data)))
 
     # Torch's history.
 
@@ -324,7 +332,7 @@ class Gpu:
         missing = counted - self.kept
         if missing > self.missing:
             data = json.dumps({"overrun": missing - self.missing}).encode()
-            self._write(lambda files: files.append(_NOTE, data))
+            self._write(lambda files: files.append(RECORD_NOTE, data))
             self.missing = missing
 
     def _stats(self):
@@ -372,11 +380,11 @@ class Gpu:
 
     def _census_begin(self, reason, _length):
         self.level = self._allocated()
-        self._note(_MOMENT, 0, b"census\t" + reason, 0)
+        self._note(MOMENT, 0, b"census\t" + reason, 0)
 
     def _census_end(self, reason, _length, graphs):
         # The place of the address says whether graphs were walked.
-        self._note(_MOMENT, int(graphs), b"census_end\t" + reason, 0)
+        self._note(MOMENT, int(graphs), b"census_end\t" + reason, 0)
 
     # What the device says.
 
@@ -408,8 +416,8 @@ class Gpu:
                     sample["count"] = torch.cuda.device_count()
                     sample["uuid"] = self.nvml.uuid(device)
                 data = json.dumps({"sample": sample}).encode()
-                self._write(lambda files, data=data: files.append(_NOTE, data))
+                self._write(lambda files, data=data: files.append(RECORD_NOTE, data))
         except Exception as error:
             swallow("Gpu.sample", error)
             data = json.dumps({"unsampled": f"{type(error).__name__}: {error}"[:512]}).encode()
-            self._write(lambda files: files.append(_NOTE, data))
+            self._write(lambda files: files.append(RECORD_NOTE, data))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 
 from tonnage_hook.failures import swallow
+from tonnage_hook.wire import bind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,17 +34,12 @@ class Handshake:
     """`limit` writes a limitation; `values` is None where no values are computed."""
 
     def __init__(self, torch: Any, library: Any, values: Any, limit: Callable[..., None]) -> None:
-        import ctypes
-
         self.torch = torch
         self.library = library
         self.values = values
         self.limit = limit
         self.done = False
-        library.tonnage_modes_hidden.restype = ctypes.c_uint64
-        library.tonnage_handshake_begin.restype = ctypes.c_uint64
-        library.tonnage_handshake_end.argtypes = [ctypes.c_uint64]
-        library.tonnage_handshake_end.restype = None
+        bind(library, "tonnage_modes_hidden", "tonnage_handshake_begin", "tonnage_handshake_end")
 
     def run(self) -> bool:
         """Runs the checks if that is possible now. Whether they are still to be run."""

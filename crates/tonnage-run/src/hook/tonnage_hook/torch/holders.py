@@ -46,8 +46,7 @@ import warnings
 from tonnage_hook.failures import swallow
 from tonnage_hook.libraries import is_library
 from tonnage_hook.torch.graphs import keeps_gradient, node_of
-
-_MOMENT, _HOLDER = 2, 4
+from tonnage_hook.wire import HOLDER, MOMENT, bind
 
 # Sorts of objects, by their type.
 (
@@ -439,20 +438,11 @@ class Holders:
     """Takes censuses and tells them to the stand-in."""
 
     def __init__(self, torch, library):
-        import ctypes
-
         self.torch = torch
         self.library = library
         # Files whose frames are ours.
         self.hidden = {"<tonnage>"}
-        library.tonnage_note.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
-        library.tonnage_note.restype = None
-        library.tonnage_census_begin.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-        library.tonnage_census_begin.restype = None
-        library.tonnage_census_end.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_bool]
-        library.tonnage_census_end.restype = None
-        library.tonnage_census_due.argtypes = [ctypes.c_uint64]
-        library.tonnage_census_due.restype = ctypes.c_bool
+        bind(library, "tonnage_note", "tonnage_census_begin", "tonnage_census_end", "tonnage_census_due")
         self.locals_of = _local_reader()
         # Python forgets it before the end.
         self.main_file = None
@@ -526,10 +516,10 @@ class Holders:
                 census.ask()
                 walked = not backward
         except _Cut as error:
-            self.tell(_MOMENT, f"census_cut\t{error}")
+            self.tell(MOMENT, f"census_cut\t{error}")
         except Exception as error:
             swallow("Holders.take", error)
-            self.tell(_MOMENT, f"census_cut\t{type(error).__name__}: {error}")
+            self.tell(MOMENT, f"census_cut\t{type(error).__name__}: {error}")
         finally:
             if census is not None:
                 self.looks += census.looks
@@ -1306,7 +1296,7 @@ class _Census:
                 file, line, _ = holders.place(origin)
                 place = f"{file}:{line}" if file and line else ""
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"
-            holders.tell(_HOLDER, text, address)
+            holders.tell(HOLDER, text, address)
         self._tell_last_results()
 
     def _tell_last_results(self):
@@ -1327,7 +1317,7 @@ class _Census:
                 text = f"{', '.join(sorted(reads))} {label.scope.file}:{max(reads.values())}"
             if said.get(full_name, "") != text:
                 said[full_name] = text
-                self.holders.tell(_MOMENT, f"last_result\t{full_name} = {text}")
+                self.holders.tell(MOMENT, f"last_result\t{full_name} = {text}")
 
     def _tell_models(self, models, optimizers):
         """Says of each model whether anything trains it."""
@@ -1353,13 +1343,13 @@ class _Census:
         for name, state in states.items():
             if said.get(name) != state:
                 said[name] = state
-                self.holders.tell(_MOMENT, f"model\t{_STATES[state]} {name}")
+                self.holders.tell(MOMENT, f"model\t{_STATES[state]} {name}")
         said = self.holders.variables
         for number, name in self.holders.called_models().items():
             variable = self.variables.get(number)
             if variable is not None and said.get(name) != variable:
                 said[name] = variable
-                self.holders.tell(_MOMENT, f"called_model\t{name} = {variable}")
+                self.holders.tell(MOMENT, f"called_model\t{name} = {variable}")
 
     def _parameters(self, models):
         for model in models:

@@ -12,6 +12,7 @@ import functools
 
 from tonnage_hook.failures import swallow
 from tonnage_hook.torch.ttir import Kernel, Refused, dtype_of, is_float, width_of, written_pointers
+from tonnage_hook.wire import bind
 
 _UNKNOWN, _DRAWN, _KNOWN = range(3)
 # Pieces of memory that are asked about one by one.
@@ -175,10 +176,7 @@ class Kernels:
         self.written = {}
         self.computed = False
         self.memory = None
-        library.tonnage_kernel_launched.argtypes = [ctypes.c_void_p]
-        library.tonnage_kernel_launched.restype = None
-        library.tonnage_kernel_watch.argtypes = [ctypes.c_uint64]
-        library.tonnage_kernel_watch.restype = None
+        bind(library, "tonnage_kernel_launched", "tonnage_kernel_watch")
         # Kept here because the stand-in holds only its address.
         numbers = [ctypes.c_uint64, *[ctypes.c_uint32] * 3, ctypes.c_uint64]
         self.callback = ctypes.CFUNCTYPE(None, *numbers)(self._launched)

@@ -30,8 +30,7 @@ import weakref
 
 from tonnage_hook.failures import swallow
 from tonnage_hook.torch.graphs import keeps_gradient
-
-_START, _END, _MOMENT, _OWNER = range(4)
+from tonnage_hook.wire import END, MOMENT, OWNER, START, bind
 
 # On a real GPU torch is asked after this many steps, and then after one of so many.
 _FIRST_TURNS, _TURNS = 20, 16
@@ -187,8 +186,6 @@ class _Calls:
 
 class Owners:
     def __init__(self, torch, library, holders, values):
-        import ctypes
-
         self.torch = torch
         # Before torch 2.3 there is no such function, and `bool()` is false.
         self.is_compiling = getattr(torch.compiler, "is_compiling", bool)
@@ -198,9 +195,8 @@ class Owners:
             holders.before_census = self.ask_pools
             holders.called_models = self._called_models
         self.values = values
-        self.tell = library.tonnage_note
-        self.tell.argtypes = [ctypes.c_uint8, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_size_t]
-        self.tell.restype = None
+        bind(library, "tonnage_note")
+        self.write_note = library.tonnage_note
         # The path of every module in its model, and the models.
         self.paths = weakref.WeakKeyDictionary()
         # In the order in which they were met: that of a set would differ from run to run.
@@ -280,7 +276,7 @@ class Owners:
 
     def _note(self, kind, text, address=0):
         data = text.encode("utf-8", "replace")
-        self.tell(kind, address, data, len(data))
+        self.write_note(kind, address, data, len(data))
 
     def own(self, category, name, tensor):
         """Says that the block of a tensor is in this category."""
@@ -298,7 +294,7 @@ class Owners:
             swallow("Owners.own", error)
             return
         if address:
-            self._note(_OWNER, f"{category}\t{name}\t{kind}{shape}", address)
+            self._note(OWNER, f"{category}\t{name}\t{kind}{shape}", address)
 
     def ask_module(self, root):
         for name, parameter in root.named_parameters():
@@ -423,7 +419,7 @@ class Owners:
                 self.local.outermost = None if self.backwards else module
                 if not self.backwards:
                     self.before_pass(module)
-            self._note(_START, f"module\t{self.paths.get(module) or type(module).__name__}")
+            self._note(START, f"module\t{self.paths.get(module) or type(module).__name__}")
         except Exception as error:
             swallow("Owners._enter", error)
 
@@ -456,15 +452,15 @@ class Owners:
             return
         phase = self.local.phase = "forward" if gradients else "eval"
         self.last_phase = phase if learns else None
-        self._note(_START, f"phase\t{phase}")
+        self._note(START, f"phase\t{phase}")
         if not gradients or not any(one.requires_grad for one in module.parameters()):
             return
         if not module.training:
-            self._note(_MOMENT, f"grad_in_eval\t{type(module).__name__}")
+            self._note(MOMENT, f"grad_in_eval\t{type(module).__name__}")
         if not _may_carry_gradients(given, self.torch):
             name = self.own_graphs.setdefault(module, f"{len(self.trained)} {type(module).__name__}")
             self.trained.setdefault(name)
-            self._note(_MOMENT, f"own_graph\t{name}")
+            self._note(MOMENT, f"own_graph\t{name}")
 
     def _judge_models(self):
         """Says which models no optimizer has a parameter of, although one has parameters of another model; and which
@@ -497,7 +493,7 @@ class Owners:
             told = any(id(parameter) in stepped for parameter in model.parameters())
             if self.trained[name] != told:
                 self.trained[name] = told
-                self._note(_MOMENT, f"{'trained' if told else 'untrained'}_model\t{name}")
+                self._note(MOMENT, f"{'trained' if told else 'untrained'}_model\t{name}")
         unused = set()
         for parameters in named:
             if any(id(one) in stepped for _, one in parameters):
@@ -505,9 +501,9 @@ class Owners:
                     _plain(name) for name, one in parameters if id(one) not in stepped and _gradient(one) is not None
                 )
         for name in sorted(unused - trained - self.unstepped):
-            self._note(_MOMENT, f"unstepped\t{name}")
+            self._note(MOMENT, f"unstepped\t{name}")
         for name in sorted(self.unstepped & trained):
-            self._note(_MOMENT, f"stepped\t{name}")
+            self._note(MOMENT, f"stepped\t{name}")
         self.unstepped = (self.unstepped | unused) - trained
 
     def _turns_gradients_off(self, module):
@@ -527,7 +523,7 @@ class Owners:
     def _leave(self, module, result):
         """A call of a module ends, also by an exception."""
         try:
-            self._note(_END, f"module\t{self.paths.get(module) or type(module).__name__}")
+            self._note(END, f"module\t{self.paths.get(module) or type(module).__name__}")
             depth = self.local.depth = max(0, getattr(self.local, "depth", 1) - 1)
             if depth == 0 and getattr(self.local, "outermost", None) is module:
                 self.local.outermost = None
@@ -551,7 +547,7 @@ class Owners:
                 self._ask_caches(module)
                 self._own_cache("past_key_values", getattr(result, "past_key_values", None))
         finally:
-            self._note(_END, f"phase\t{phase}")
+            self._note(END, f"phase\t{phase}")
 
     def _end_failed_step(self):
         """Ends a step that an exception ended: torch does not tell of it."""
@@ -566,7 +562,7 @@ class Owners:
             frame = frame.f_back
         while self.local.stepping:
             self.local.stepping -= 1
-            self._note(_END, "phase\tstep")
+            self._note(END, "phase\tstep")
         self._resume_after_step()
 
     def in_backward(self):
@@ -592,7 +588,7 @@ class Owners:
         if self.values is not None and not self._steps_by_values(optimizer) and self.values.pause():
             self.local.paused = True
         self.last_phase = "step"
-        self._note(_START, "phase\tstep")
+        self._note(START, "phase\tstep")
 
     def _steps_by_values(self, optimizer):
         """Whether a step may read values: one that is not torch's, one with a line search, one of sparse gradients."""
@@ -625,7 +621,7 @@ class Owners:
         if not stepping:
             self.stepped_in_backward = True
             return
-        self._note(_END, "phase\tstep")
+        self._note(END, "phase\tstep")
         if self.counted_in_backward:
             # The program's own step after that, which finds no gradients.
             self.counted_in_backward = False
@@ -633,7 +629,7 @@ class Owners:
             self._count_step()
 
     def _count_step(self):
-        self._note(_MOMENT, f"step\t{self.steps}")
+        self._note(MOMENT, f"step\t{self.steps}")
         self.steps += 1
         self._judge_models()
         self.after_step(self.steps)
@@ -646,7 +642,7 @@ class Owners:
             if inner:
                 self.counted_in_backward = False
                 self._ask_holders()
-            self._note(_START, f"phase\t{phase}")
+            self._note(START, f"phase\t{phase}")
             self.last_phase = phase
             self.backwards += inner
             paused, handles = False, ()
@@ -671,7 +667,7 @@ class Owners:
                     for root in list(self.roots):
                         self.ask_module(root)
                         self._forget_gradients(root)
-                self._note(_END, f"phase\t{phase}")
+                self._note(END, f"phase\t{phase}")
                 if self.stepped_in_backward and not self.backwards:
                     self.stepped_in_backward, self.counted_in_backward = False, True
                     self._count_step()

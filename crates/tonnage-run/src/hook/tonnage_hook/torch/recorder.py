@@ -2,6 +2,8 @@
 """Follows torch in this process: waits until CUDA is used, turns on torch's own history of allocations and hands it to
 the stand-in piece by piece."""
 
+from __future__ import annotations
+
 import functools
 import json
 import os
@@ -10,16 +12,19 @@ import sys
 from tonnage_hook.after_import import call_after_import
 from tonnage_hook.failures import failures, swallow
 from tonnage_hook.needs import needs
-from tonnage_hook.notes import NOTE, write_limitation
+from tonnage_hook.notes import write_limitation
 from tonnage_hook.process import leave
 from tonnage_hook.settings import SETTINGS
 from tonnage_hook.torch.frames import skip_compiler
+from tonnage_hook.wire import RECORD_NOTE, RECORD_TORCH, bind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_TORCH = 3
+    from typing_extensions import Unpack
+
+    from tonnage_hook.wire import Notes
 
 
 class Recorder:
@@ -38,11 +43,10 @@ class Recorder:
 
             self.gpu = Gpu(self.settings["record"])
         self.library: Any = self.gpu or ctypes.CDLL(None)
-        self.library.tonnage_record.argtypes = [ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t]
-        self.library.tonnage_record.restype = None
-        self.library.tonnage_torch_events.restype = ctypes.c_uint64
+        shared = ("tonnage_record", "tonnage_torch_events", "tonnage_set_drain", "tonnage_set_census")
+        bind(self.library, *shared)
         if self.gpu is None:
-            self.library.tonnage_costs.restype = ctypes.c_size_t
+            bind(self.library, "tonnage_costs", "tonnage_rank", "tonnage_set_finish")
         # Kept here because the stand-in holds only its address.
         self.callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._drain_from_main_thread)
         self.census_callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(self._census_from_main_thread)
@@ -70,8 +74,8 @@ class Recorder:
     def write(self, tag, data):
         self.library.tonnage_record(tag, data, len(data))
 
-    def note(self, **facts):
-        self.write(NOTE, json.dumps(facts).encode())
+    def note(self, **facts: Unpack[Notes]) -> None:
+        self.write(RECORD_NOTE, json.dumps(facts).encode())
 
     def meet(self, torch):
         """Called when torch has been imported."""
@@ -268,9 +272,7 @@ class Recorder:
                 return
             self.rank = rank
             if self.gpu is None:
-                import ctypes
-
-                self.library.tonnage_rank(ctypes.c_int64(rank))
+                self.library.tonnage_rank(rank)
             if self.started:
                 self.note(rank=rank)
 
@@ -308,7 +310,7 @@ class Recorder:
             import ctypes
 
             counts = (ctypes.c_uint64 * 16)()
-            number = self.library.tonnage_costs(counts, ctypes.c_size_t(16))
+            number = self.library.tonnage_costs(counts, len(counts))
             self.note(costs={"steps": steps, "counts": list(counts[:number])})
 
     def _stop_after_steps(self, steps):
@@ -369,7 +371,7 @@ class Recorder:
             before = self.library.tonnage_torch_events()
             snapshot = self.gpu.snapshot() if self.gpu is not None else self.torch.cuda.memory._snapshot()
             kept = ("device_traces", "external_annotations")
-            self.write(_TORCH, pickle.dumps({key: snapshot[key] for key in kept if key in snapshot}, 5))
+            self.write(RECORD_TORCH, pickle.dumps({key: snapshot[key] for key in kept if key in snapshot}, 5))
             if self.gpu is not None:
                 self.gpu.drained(snapshot["device_traces"], before)
             del snapshot

@@ -51,6 +51,7 @@ from tonnage_hook.libraries import is_library
 from tonnage_hook.torch.decisions import leads_to_decision, stored_as
 from tonnage_hook.torch.frames import skip_compiler
 from tonnage_hook.torch.graphs import node_of
+from tonnage_hook.wire import bind
 
 _UNKNOWN, _DRAWN, _KNOWN, _UNAVAILABLE = range(4)
 _DOUBT, _ZERO = 0, 3  # what `mark` is told besides _DRAWN and _KNOWN
@@ -264,43 +265,34 @@ class Values:
         self.assumed_mask = assumed_mask
         # Whether some ranks of the job are not run: the values that they would send are assumed.
         self.has_absent_ranks = False
+        bind(
+            library,
+            "tonnage_values_state",
+            "tonnage_values_mark",
+            "tonnage_values_range",
+            "tonnage_values_pinned",
+            "tonnage_values_answer",
+            "tonnage_values_share",
+            "tonnage_values_unseen",
+            "tonnage_kernel_launches",
+            "tonnage_place",
+            "tonnage_backward_place",
+            "tonnage_finish_from",
+            "tonnage_values_mode",
+        )
         self.state_of = library.tonnage_values_state
-        self.state_of.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-        self.state_of.restype = ctypes.c_uint8
         self.mark_range = library.tonnage_values_mark
-        self.mark_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint8]
-        self.mark_range.restype = None
         self.range = library.tonnage_values_range
-        self.range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
-        self.range.restype = ctypes.c_uint64
         self.pinned = library.tonnage_values_pinned
-        self.pinned.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]
-        self.pinned.restype = ctypes.c_uint64
         self.answer = library.tonnage_values_answer
-        self.answer.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-        self.answer.restype = ctypes.c_size_t
         self.share_range = library.tonnage_values_share
-        self.share_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
-        self.share_range.restype = None
         self.count_unseen = library.tonnage_values_unseen
-        self.count_unseen.argtypes = []
-        self.count_unseen.restype = ctypes.c_uint64
-        self.unseen = 0
         self.count_kernels = library.tonnage_kernel_launches
-        self.count_kernels.argtypes = []
-        self.count_kernels.restype = ctypes.c_uint64
         self.calling_from = library.tonnage_place
-        self.calling_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
-        self.calling_from.restype = ctypes.c_uint64
         self.backward_from = library.tonnage_backward_place
-        self.backward_from.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]
-        self.backward_from.restype = None
         self.finish_from = library.tonnage_finish_from
-        self.finish_from.argtypes = [ctypes.c_uint64]
-        self.finish_from.restype = None
         self.entered = library.tonnage_values_mode
-        self.entered.argtypes = [ctypes.c_int64]
-        self.entered.restype = None
+        self.unseen = 0
         integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
         # Whether a tensor of this type counts as integers; other types are not computed.
         self.kinds = dict.fromkeys(integers, True)
