@@ -35,28 +35,67 @@ const BYTE_CODE: &str = "__pycache__";
 /// Where `--keep-files` puts files from outside the working directory.
 const OUTSIDE: &str = "outside";
 
-/// Variables that name directories for downloads and compiled code. A job may fill them, as on a GPU machine.
-const CACHES: [&str; 11] = [
-    "XDG_CACHE_HOME",
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HUGGINGFACE_HUB_CACHE",
-    "HF_DATASETS_CACHE",
-    "HF_ASSETS_CACHE",
-    "HF_XET_CACHE",
-    "TRANSFORMERS_CACHE",
-    "TORCH_HOME",
-    "PIP_CACHE_DIR",
-    "UV_CACHE_DIR",
-];
-/// Caches with directories of their own below the one that the variable names; the first is made. Users also name a
-/// directory that has other files beside the cache.
-const PARTS: [(&str, &[&str]); 2] = [
-    ("HF_HOME", &["hub", "assets", "datasets", "modules", "xet"]),
+/// Variables that name directories for downloads and compiled code, which a job may fill as on a GPU machine; and the
+/// entries that such a directory has. Users also name a directory that has other files beside the cache: then these
+/// entries alone are the cache. The first is made where it is a name.
+const CACHES: [(&str, &[&str]); 11] = [
+    (
+        "XDG_CACHE_HOME",
+        &[
+            "huggingface",
+            "torch",
+            "pip",
+            "uv",
+            "triton",
+            "vllm",
+            "flashinfer",
+            "matplotlib",
+            "nvidia",
+            "fontconfig",
+            "mesa_shader_cache*",
+            "tonnage",
+        ],
+    ),
+    (
+        "HF_HOME",
+        &[
+            "hub",
+            "assets",
+            "datasets",
+            "modules",
+            "xet",
+            "accelerate",
+            "evaluate",
+            "stored_tokens",
+            "token",
+        ],
+    ),
+    ("HF_HUB_CACHE", HUB),
+    ("HUGGINGFACE_HUB_CACHE", HUB),
+    (
+        "HF_DATASETS_CACHE",
+        &[
+            "downloads",
+            "*___*",
+            "*.lock",
+            "generator",
+            "json",
+            "csv",
+            "parquet",
+            "text",
+            "imagefolder",
+            "audiofolder",
+            "webdataset",
+        ],
+    ),
+    ("HF_ASSETS_CACHE", &[]),
+    ("HF_XET_CACHE", &["http*", "logs", "staging"]),
+    ("TRANSFORMERS_CACHE", HUB),
     ("TORCH_HOME", &["hub", "kernels"]),
+    ("PIP_CACHE_DIR", &["http*", "wheels", "selfcheck"]),
+    ("UV_CACHE_DIR", &["*-v*", "CACHEDIR.TAG"]),
 ];
-/// Other entries of these caches.
-const BESIDE_PARTS: [&str; 4] = ["accelerate", "evaluate", "stored_tokens", "token"];
+const HUB: &[&str] = &["models--*", "datasets--*", "spaces--*", "version*.txt"];
 /// Caches below the home directory that no variable names.
 const HOME_CACHES: [&str; 4] = [".cache", ".triton", ".nv", ".keras/datasets"];
 
@@ -407,9 +446,9 @@ fn start_keeper(directory: &Path, standin: &Path) -> Result<Child, String> {
 fn passed_through(run: &Path, job: &Job, folder: &Path, named: &[PathBuf]) -> Vec<PathBuf> {
     let mut paths = vec![run.to_owned()];
     let set = |name| job.variable(name).filter(|value| !value.is_empty());
-    for name in CACHES {
+    for (name, entries) in CACHES {
         if let Some(path) = set(name) {
-            paths.extend(cache_at(name, job.resolve(Path::new(&path))));
+            paths.extend(cache_at(&job.resolve(Path::new(&path)), entries));
         }
     }
     if let Some(home) = set("HOME") {
@@ -433,25 +472,46 @@ fn passed_through(run: &Path, job: &Job, folder: &Path, named: &[PathBuf]) -> Ve
     kept
 }
 
-/// The paths of the cache that a variable with this value names: the directory, or its parts where it is not one of the
-/// cache alone.
-fn cache_at(variable: &str, path: PathBuf) -> Vec<PathBuf> {
+/// The paths of a cache with these entries: the directory, or its entries where it has others too.
+fn cache_at(path: &Path, known: &[&str]) -> Vec<PathBuf> {
     // A cache that the user names is made, so that downloads stay.
-    let _ = fs::create_dir_all(&path);
-    let Some((_, parts)) = PARTS.iter().find(|(name, _)| *name == variable) else {
-        return vec![path];
-    };
-    let is_of_cache = |entry: fs::DirEntry| {
-        let name = entry.file_name();
+    let _ = fs::create_dir_all(path);
+    let is_of_cache = |name: &OsStr| {
         let name = name.to_string_lossy();
-        name.starts_with('.') || parts.contains(&&*name) || BESIDE_PARTS.contains(&&*name)
+        name.starts_with('.') || known.iter().any(|pattern| matches(&name, pattern))
     };
-    let mut entries = fs::read_dir(&path).into_iter().flatten().flatten();
-    if entries.all(is_of_cache) {
-        return vec![path];
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let (mut of_cache, others): (Vec<_>, Vec<_>) = entries
+        .map(|entry| entry.path())
+        .partition(|path| path.file_name().is_some_and(is_of_cache));
+    if others.is_empty() {
+        return vec![path.to_owned()];
     }
-    let _ = fs::create_dir_all(path.join(parts[0]));
-    parts.iter().map(|part| path.join(part)).collect()
+    // Hidden entries of a directory with other files may be the user's.
+    of_cache.retain(|path| {
+        !path
+            .file_name()
+            .is_some_and(|name| name.as_bytes().starts_with(b"."))
+    });
+    if let Some(first) = known.first().filter(|first| !first.contains('*')) {
+        let first = path.join(first);
+        let _ = fs::create_dir_all(&first);
+        of_cache.push(first);
+    }
+    of_cache
+}
+
+/// Whether a name matches a pattern, in which `*` stands for any characters at the start, at the end or between.
+fn matches(name: &str, pattern: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let Some(rest) = name.strip_prefix(parts.next().unwrap_or_default()) else {
+        return false;
+    };
+    match (parts.next(), parts.next()) {
+        (None, _) => rest.is_empty(),
+        (Some(end), None) => rest.ends_with(end),
+        (Some(middle), Some(end)) => rest.contains(middle) && rest.ends_with(end),
+    }
 }
 
 /// Sockets of running services, which a job reaches only where they are; in a directory and so many levels of it.
@@ -536,6 +596,26 @@ mod tests {
         assert!(!found.contains(&root), "{found:?}");
         for part in ["hub", "datasets"] {
             assert!(found.contains(&root.join(part)), "{found:?}");
+        }
+        // The same directory as another cache.
+        for (name, part) in [
+            ("XDG_CACHE_HOME", "huggingface"),
+            ("HF_HUB_CACHE", "models--gpt2"),
+            ("TRANSFORMERS_CACHE", "models--gpt2"),
+            ("HF_DATASETS_CACHE", "stanfordnlp___imdb"),
+            ("PIP_CACHE_DIR", "http-v2"),
+            ("UV_CACHE_DIR", "archive-v0"),
+            ("HF_XET_CACHE", "logs"),
+        ] {
+            fs::create_dir_all(root.join(part)).unwrap();
+            job.environment = vec![(name.into(), root.clone().into())];
+            let found = paths(&job);
+            assert!(!found.contains(&root), "{name}: {found:?}");
+            assert!(
+                !found.contains(&root.join("checkpoints")),
+                "{name}: {found:?}"
+            );
+            assert!(found.contains(&root.join(part)), "{name}: {found:?}");
         }
     }
 
