@@ -19,6 +19,7 @@ OWN = {"_look_up", "_put", "_state", "_view", "_tonnage", "_tonnage_chosen_for",
 WITHOUT_LOSS = {
     "_attn_implementation": "the change is refused with a reason",
     "_create_internal": "FakeProcessGroup has a constructor instead",
+    "_forward_cls": "the cycle of a function in Python is named without its line",
     "_is_in_bad_fork": "assigned, never read",
     "_real_url": "assigned: a suppressed request of aiohttp shows an address of this machine without it",
     "_url": "assigned, as _real_url",

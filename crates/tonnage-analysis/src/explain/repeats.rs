@@ -200,6 +200,20 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
         .into_iter()
         .filter_map(|(pass, by)| Some((pass, by.into_iter().max_by_key(|(_, bytes)| *bytes)?.0)))
         .collect();
+    // The first rows of the rounds, by the first line that makes one block in each.
+    let mut begins: BTreeMap<usize, (StackId, Vec<u32>)> = BTreeMap::new();
+    for &index in kept {
+        let block = block(case, index);
+        let pass = case.pass_of(block.born);
+        if let Some(stack) = block.stack.filter(|_| rounds.contains_key(&pass))
+            && counts[&(pass, stack)].0 == rounds[&pass]
+        {
+            let begin = begins.entry(pass).or_insert_with(|| (stack, Vec::new()));
+            if begin.0 == stack {
+                begin.1.push(block.born);
+            }
+        }
+    }
     let mut seen: HashMap<(usize, StackId), usize> = HashMap::new();
     let mut found: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
     for &index in kept {
@@ -209,11 +223,15 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
             continue;
         };
         let count = counts[&(pass, stack)].0;
-        if !count.is_multiple_of(rounds) {
-            continue;
-        }
         let number = seen.entry((pass, stack)).or_default();
-        let round = *number / (count / rounds);
+        let round = match begins.get(&pass) {
+            _ if count.is_multiple_of(rounds) => *number / (count / rounds),
+            // A variable keeps the result of the last round, which is none of the blocks here.
+            Some((_, begins)) if count + 1 == rounds => {
+                begins.partition_point(|&row| row <= block.born).max(1) - 1
+            }
+            _ => continue,
+        };
         *number += 1;
         found.entry((pass, round)).or_default().push(index);
     }

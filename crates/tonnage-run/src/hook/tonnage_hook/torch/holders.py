@@ -99,8 +99,12 @@ _OUT_OF_MEMORY = 4
 _OBJECTS = 400_000
 _NODES = 400_000
 _STEPS = 8
-# What no name leads to is followed upwards if it is more than this part of the rest.
+# What no name leads to is followed upwards if it is more than this part of the rest, until that was in vain so often.
+# In a backward pass it mostly is: graphs hold the rest.
 _WORTH_A_CLIMB = 100
+_VAIN_CLIMBS = 2
+# The shapes of tensors with so many bytes are recorded.
+_LARGE = 16 << 20
 _LINES = 20_000
 # Objects looked at in all censuses together.
 _LOOKS = 20_000_000
@@ -459,6 +463,8 @@ class Holders:
         self.taken = 0
         self.taken_at_failures = 0
         self.looks = 0
+        # By whether graphs were walked.
+        self.vain_climbs = [0, 0]
         # An exception has ended the script. Its traceback keeps what was alive then, and that is nobody's mistake.
         self.script_failed = False
         # Before torch 2.7 a saved tensor does not say whether hooks are on it.
@@ -633,6 +639,8 @@ class _Census:
         # The best label of each block and of each tensor.
         self.best = {}
         self.of_tensor = {}
+        # Types and shapes of large tensors, by the address of the block.
+        self.shapes = {}
         # The labels of all variables that lead to each block.
         self.leading = {}
         # Everything that was reached, with its label.
@@ -905,6 +913,8 @@ class _Census:
             self.sizes[id(tensor)] = tensor.untyped_storage().nbytes() if address else 0
             self.hidden.append(tensor)
         if address:
+            if self.sizes[id(tensor)] >= _LARGE and address not in self.shapes:
+                self.shapes[address] = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
             self.leading.setdefault(address, {})[label.name.partition(".")[0], id(label.scope.code)] = label
             known = self.best.get(address)
             if known is None or order < known.order():
@@ -1054,10 +1064,13 @@ class _Census:
     def _gradients(self, tensors):
         for tensor in tensors:
             label = self.of_tensor.get(id(tensor))
-            if label is None or not tensor.requires_grad or not keeps_gradient(tensor):
+            if not tensor.requires_grad or not keeps_gradient(tensor):
                 continue
             gradient = tensor._grad
             if gradient is None:
+                continue
+            if label is None:
+                self._gradient_of_garbage(tensor, gradient)
                 continue
             inside = _Label("grad", label.model or label.name, label.scope, label.model, label.keeper)
             self._descend([(gradient, inside)])
@@ -1066,6 +1079,33 @@ class _Census:
                 known = self.best.get(address)
                 if address and (known is None or inside.order() < known.order()):
                     self.best[address] = inside
+
+    def _gradient_of_garbage(self, tensor, gradient):
+        """Names the cycle of a double backward pass: a leaf keeps its gradient, whose graph keeps the leaf."""
+        if node_of(gradient) is None:
+            return
+        cycle = _Label("other", "<cycle: a parameter and its .grad>", _Scope("", "", None, None, True))
+        for one in (tensor, gradient):
+            self.of_tensor[id(one)] = cycle
+            address = self.addresses.get(id(one)) or self._address(one)
+            if address:
+                self.best.setdefault(address, cycle)
+
+    def _cycle_of(self, node):
+        """The label of a function written in Python whose context keeps its own output; None if it does not."""
+        kind = type(node)
+        if self.torch._C._FunctionBase not in _mro(kind):
+            return None
+        for name, value in self._attributes(node):
+            if self._kind(type(value)) == _TENSOR and node_of(value) is node:
+                forward = getattr(getattr(kind, "_forward_cls", None), "forward", None)
+                code = getattr(forward, "__code__", None)
+                scope = _Scope("", code.co_filename if code is not None else "", None, None, code is None)
+                keeper = _Label("variable", f"ctx.{name}", scope)
+                function = kind.__name__.removesuffix("Backward")
+                nowhere = _Scope("", "", None, None, True)
+                return _Label("graph", f"<cycle: ctx.{name} of {function}>", nowhere, None, keeper)
+        return None
 
     def _graphs(self, tensors):
         starts = []
@@ -1091,7 +1131,8 @@ class _Census:
         try:
             for _, _, _, node, label in starts:
                 sort = "graph" if label is None or label.scope.kept is None else "traceback"
-                self._walk(node, _Label(sort, label.name, label.scope, None, label) if label else nobody, seen)
+                label = _Label(sort, label.name, label.scope, None, label) if label else self._cycle_of(node)
+                self._walk(node, label or nobody, seen)
         finally:
             seen.clear()
             starts.clear()
@@ -1184,7 +1225,7 @@ class _Census:
                 below.add(number)
                 unknown[address] = self.sizes[number]
         # It costs a pass over all objects for each step.
-        if sum(unknown.values()) <= known // _WORTH_A_CLIMB:
+        if sum(unknown.values()) <= known // _WORTH_A_CLIMB or self.holders.vain_climbs[self.graphs] >= _VAIN_CLIMBS:
             return
         wanted = set(below)
         above = {}
@@ -1223,6 +1264,9 @@ class _Census:
             if label is not None:
                 found[number] = label
         above.clear()
+        named = {self.addresses[number] for number in found}
+        if not self.graphs or sum(unknown[address] for address in named) * 2 < sum(unknown.values()):
+            self.holders.vain_climbs[self.graphs] += 1
         for number, label in found.items():
             address = self.addresses[number]
             known = self.best.get(address)
@@ -1260,8 +1304,8 @@ class _Census:
             way.pop()
         elif label is None and current in seen and above.get(current) is not None:
             # Objects that refer to each other and have no name: garbage that waits for a collection.
-            label = _Label("other", f"a cycle of {type(top).__name__}", _Scope("", "", None, None, True))
-            return label
+            name = f"<cycle: {self._members(way)}>"
+            return _Label("other", name, _Scope("", "", None, None, True))
         elif label is None:
             label = _Label("other", type(top).__name__, nowhere)
             if self.kinds.get(type(top)) in (_SEQUENCE, _DICTIONARY):
@@ -1281,6 +1325,25 @@ class _Census:
                     label = self._attribute(thing, label, name)
         return label
 
+    def _members(self, way):
+        """The objects of a cycle, with the attributes that lead on, from a tensor upwards."""
+        members = []
+        key = below = None
+        for thing, part in way:
+            sort = self.kinds.get(type(thing))
+            if sort == _DICTIONARY:
+                key = next((key for key, value in list(dict.items(thing)) if value is part), None)
+                below = thing
+                continue
+            name = key if part is below else None
+            if name is None and sort in (_OBJECT, _MODEL, _EXCEPTION):
+                name = next((name for name, value in self._attributes(thing) if value is part), None)
+            kind = type(thing).__name__
+            member = f"{kind}.{name}" if type(name) is str else kind
+            if member not in members:
+                members.append(member)
+        return ", ".join(members[:3])
+
     # What is told.
 
     def _tell(self, models, optimizers):
@@ -1296,6 +1359,9 @@ class _Census:
                 file, line, _ = holders.place(origin)
                 place = f"{file}:{line}" if file and line else ""
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"
+            shape = self.shapes.get(address)
+            if shape and _ORDER[label.sort] >= _ORDER["list"] and label.sort != "graph":
+                text = f"{text}\t\t{shape}"
             holders.tell(HOLDER, text, address)
         self._tell_last_results()
 

@@ -29,7 +29,7 @@ import threading
 import weakref
 
 from tonnage_hook.failures import swallow
-from tonnage_hook.torch.graphs import keeps_gradient
+from tonnage_hook.torch.graphs import keeps_gradient, node_of
 from tonnage_hook.wire import END, MOMENT, OWNER, START, bind
 
 # On a real GPU torch is asked after this many steps, and then after one of so many.
@@ -157,6 +157,16 @@ def _may_carry_gradients(value, torch, depth=3):
     return True
 
 
+def _has_graph(value, torch, depth=3):
+    """Whether an argument of a model is the result of another one, with its graph."""
+    if isinstance(value, torch.Tensor):
+        return node_of(value) is not None
+    if depth and isinstance(value, (list, tuple, collections.abc.Mapping)):
+        parts = list(value.values()) if isinstance(value, collections.abc.Mapping) else list(value)
+        return any(_has_graph(part, torch, depth - 1) for part in parts)
+    return False
+
+
 _KEYS_AND_VALUES = {"k", "v", "kv", "kvs", "kvcache", "key", "keys", "value", "values", "past", "attn", "attention"}
 
 
@@ -218,6 +228,10 @@ class Owners:
         self.stepped_in_backward = self.counted_in_backward = False
         self.steps = 0
         self.passes = 0
+        # The ids of the modules that the script has called in this pass, one on results of the others.
+        self.parts = set()
+        # Whether a census was taken at a pass. An earlier one may have found names of a constructor's frame.
+        self.holders_asked = False
         # The phase that began last, if it is not the pass of a module that learns nothing.
         self.last_phase = None
         # Whether a real GPU waits while torch is asked: then it is asked after the first passes and some later ones.
@@ -450,6 +464,13 @@ class Owners:
         if gradients and not learns and self.last_phase == "forward":
             self.local.phase = None
             return
+        # A layer that the script calls on results of the layers before is a part of the same pass.
+        goes_on = gradients and self.last_phase == "forward" and id(module) not in self.parts
+        if goes_on and _has_graph(given, self.torch):
+            self.parts.add(id(module))
+            self.local.phase = "part"
+            return
+        self.parts = {id(module)}
         phase = self.local.phase = "forward" if gradients else "eval"
         self.last_phase = phase if learns else None
         self._note(START, f"phase\t{phase}")
@@ -547,7 +568,10 @@ class Owners:
                 self._ask_caches(module)
                 self._own_cache("past_key_values", getattr(result, "past_key_values", None))
         finally:
-            self._note(END, f"phase\t{phase}")
+            if phase == "part":
+                self._note(MOMENT, f"pass_end\t{type(module).__name__}")
+            else:
+                self._note(END, f"phase\t{phase}")
 
     def _end_failed_step(self):
         """Ends a step that an exception ended: torch does not tell of it."""
@@ -571,7 +595,11 @@ class Owners:
 
     def _ask_holders(self):
         """A pass or a step begins: asks what holds the memory, if there is more of it than before."""
-        if self.holders is not None and self.holders.due():
+        if self.holders is None:
+            return
+        percent = None if self.holders_asked else 100
+        self.holders_asked = True
+        if self.holders.due(percent):
             self.holders.take("peak", self.in_backward())
 
     def _before_step(self, optimizer, _arguments, _options):
