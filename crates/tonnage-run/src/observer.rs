@@ -136,4 +136,6 @@ pub struct Progress {
     pub peak: u64,
     /// How long ago that was.
     pub quiet: Duration,
+    /// Processor time that the job has taken since.
+    pub quiet_busy: Duration,
 }

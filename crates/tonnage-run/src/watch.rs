@@ -3,6 +3,7 @@
 //!
 //! The job keeps the terminal: its output does not pass through here.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt as _;
@@ -27,18 +28,25 @@ use crate::signals::{Forwarding, Termination};
 /// Seconds between two signals to a job that is ended: it may be cleaning up.
 const PACE: u64 = 10;
 const TICK: Duration = Duration::from_millis(100);
+/// How often the job's figures are read: the file has room for every process and device, so it is large.
+const LOOK: Duration = Duration::from_millis(500);
 /// The first look comes sooner, so that a short command is not waited for.
 const FIRST_TICK: Duration = Duration::from_millis(2);
 
-/// Reads the figures that the processes keep in the ledger.
-fn read_progress(folder: &Path) -> Progress {
+/// Reads the figures that the processes keep in the ledger, and adds up the processor time of these and of `first`.
+fn read_progress(folder: &Path, first: Vec<u32>) -> (Progress, Duration) {
     let ledger = std::fs::read(folder.join(LEDGER_FILE))
         .ok()
         .and_then(|bytes| Ledger::from_bytes(&bytes));
+    let mut processes = BTreeSet::from_iter(first);
     let Some(ledger) = ledger else {
-        return Progress::default();
+        let busy = processes.into_iter().map(processor_time).sum();
+        return (Progress::default(), busy);
     };
     let slots = 0..ledger.slots();
+    let id = |slot| u32::try_from(ledger.process(slot, ProcessWord::Pid)).ok();
+    processes.extend(slots.clone().filter_map(id));
+    let busy = processes.into_iter().map(processor_time).sum();
     let sum = |device: usize, word| -> u64 {
         slots
             .clone()
@@ -48,7 +56,7 @@ fn read_progress(folder: &Path) -> Progress {
     let used = |device: usize| ledger.shared(device, SharedWord::InUse);
     let fullest = (0..DEVICES).max_by_key(|&device| (used(device), DEVICES - device));
     let device = fullest.unwrap_or(0);
-    Progress {
+    let progress = Progress {
         device,
         used: used(device),
         allocated: sum(device, DeviceWord::Allocated),
@@ -61,7 +69,8 @@ fn read_progress(folder: &Path) -> Progress {
             .map(|device| ledger.shared(device, SharedWord::PeakInUse))
             .sum(),
         ..Progress::default()
-    }
+    };
+    (progress, busy)
 }
 
 /// A job that was started.
@@ -218,21 +227,30 @@ pub(crate) fn watch(
     let mut interrupted = false;
     let mut termination: Option<Termination> = None;
     let mut tick = FIRST_TICK;
+    let (mut read, mut read_at) = (Progress::default(), None::<Instant>);
+    let mut busy_at_peak = Duration::ZERO;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
         std::thread::sleep(tick);
         tick = TICK.min(tick * 2);
-        let mut progress = Progress {
+        if read_at.is_none_or(|at| at.elapsed() >= LOOK) {
+            let busy;
+            (read, busy) = read_progress(prepared.folder(), child.processes());
+            read_at = Some(Instant::now());
+            if read.peak > last_peak.0 {
+                last_peak = (read.peak, Instant::now());
+                busy_at_peak = busy;
+            }
+            read.quiet_busy = busy.saturating_sub(busy_at_peak);
+        }
+        let progress = Progress {
             elapsed: started.elapsed(),
             capacity: prepared.capacity(),
-            ..read_progress(prepared.folder())
+            quiet: last_peak.1.elapsed(),
+            ..read.clone()
         };
-        if progress.peak > last_peak.0 {
-            last_peak = (progress.peak, Instant::now());
-        }
-        progress.quiet = last_peak.1.elapsed();
         let asked_to_stop = observer.progress(&progress) == ControlFlow::Break(());
         let quiet = progress.quiet;
         let out_of_patience = watching.patience.is_some_and(|patience| quiet > patience);
@@ -294,6 +312,21 @@ fn spawn(command: &mut Command) -> Result<Child, RunError> {
     })
 }
 
+/// The processor time that a process has taken, with that of its children that have ended.
+fn processor_time(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    processor_time_in(&stat.unwrap_or_default())
+}
+
+fn processor_time_in(stat: &str) -> Duration {
+    // The name of the program, in brackets, may have spaces in it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = fields.split_whitespace().skip(11).take(4);
+    let ticks = ticks.filter_map(|field| field.parse::<u64>().ok());
+    // The kernel counts in hundredths of a second, whatever its clock.
+    Duration::from_millis(ticks.fold(0, u64::saturating_add).saturating_mul(10))
+}
+
 /// How many processes the kernel has ended since it started because the machine, or a group of processes, was out of
 /// memory.
 fn kills_for_memory() -> u64 {
@@ -319,6 +352,20 @@ fn stdin_again() -> Stdio {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_a_process_and_of_its_ended_children() {
+        let fields = "S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 20 0 1 0 999";
+        let stat = format!("17 (a) b) {fields}");
+        assert_eq!(processor_time_in(&stat), Duration::from_millis(1270));
+        assert_eq!(processor_time_in("17 (sh"), Duration::ZERO);
+        let folder = tempfile::tempdir().expect("a folder");
+        let own = std::process::id();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while read_progress(folder.path(), vec![own]).1.is_zero() {
+            assert!(Instant::now() < deadline, "this loop takes processor time");
+        }
+    }
 
     #[test]
     fn kills_for_want_of_memory_are_counted_by_the_kernel() {

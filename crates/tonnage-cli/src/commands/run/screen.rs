@@ -26,7 +26,8 @@ pub(crate) struct Screen {
     said_quiet: bool,
 }
 
-/// A job that has not reached a new peak for so long probably repeats the same step.
+/// A job that has not reached a new peak for so much processor time probably repeats the same step. The time of a clock
+/// would also count a slow machine and a job that waits.
 const HINT_AFTER: Duration = Duration::from_mins(1);
 
 impl Screen {
@@ -65,12 +66,12 @@ impl Observer for Screen {
     }
 
     fn progress(&mut self, progress: &Progress) -> ControlFlow<()> {
-        if !self.said_quiet && progress.peak > 0 && progress.quiet >= HINT_AFTER {
+        if !self.said_quiet && progress.peak > 0 && progress.quiet_busy >= HINT_AFTER {
             self.said_quiet = true;
-            let seconds = progress.quiet.as_secs();
+            let seconds = progress.quiet_busy.as_secs();
             print_err(&format!(
-                "{DIM}still running: no new peak for {seconds} s ({} so far). Press Ctrl-C to stop and get a verdict, \
-                 or use --stop-after{DIM:#}",
+                "{DIM}still running: no new peak for {seconds} s of processor time ({} so far). Press Ctrl-C to stop \
+                 and get a verdict, or use --stop-after{DIM:#}",
                 bytes(progress.peak)
             ));
         }
@@ -161,4 +162,22 @@ fn write(text: &str) {
     let mut stderr = std::io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes());
     let _ = stderr.flush();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hint_counts_processor_time_and_not_that_of_a_clock() {
+        let mut screen = Screen::new(false, &Surroundings::default());
+        let mut progress = Progress::default();
+        progress.peak = 1;
+        progress.quiet = 2 * HINT_AFTER;
+        let _ = screen.progress(&progress);
+        assert!(!screen.said_quiet, "a slow machine");
+        progress.quiet_busy = HINT_AFTER;
+        let _ = screen.progress(&progress);
+        assert!(screen.said_quiet);
+    }
 }
