@@ -40,7 +40,8 @@ def at_census(table, reason):
             if (row["text"], row["name"]) == ("census_end", reason):
                 blocks = []
                 for address, size in live.items():
-                    sort, _, place = held[address]["text"].partition(" ")
+                    # Of a large tensor, type and shape follow.
+                    sort, _, place = held[address]["text"].partition("\t")[0].partition(" ")
                     blocks.append((size, sort, held[address]["name"] or "", place))
                 answer = blocks, list(marks)
     return answer

@@ -226,8 +226,8 @@ fn by_stack(case: &Case<'_>, kept: &[u32]) -> Option<Vec<Unit>> {
         let number = seen.entry((pass, stack)).or_default();
         let round = match begins.get(&pass) {
             _ if count.is_multiple_of(rounds) => *number / (count / rounds),
-            // A variable keeps the result of the last round, which is none of the blocks here.
-            Some((_, begins)) if count + 1 == rounds => {
+            // A variable keeps more of the last round, or its result, which is none of the blocks here.
+            Some((_, begins)) if count + 1 >= rounds => {
                 begins.partition_point(|&row| row <= block.born).max(1) - 1
             }
             _ => continue,

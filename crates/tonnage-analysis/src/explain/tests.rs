@@ -1786,6 +1786,12 @@ fn what_saves_most_is_proposed_first() {
 
 #[test]
 fn layers_that_a_script_calls_are_repeated_blocks_of_one_pass() {
+    // A variable keeps another result of the last layer, or none does.
+    layers_of_one_pass(false);
+    layers_of_one_pass(true);
+}
+
+fn layers_of_one_pass(keeps_another: bool) {
     // Three layers, each called by the script on the result of the one before: their paths have no numbers.
     let mut script = Script::new(1000);
     let mut blocks = Vec::new();
@@ -1800,6 +1806,9 @@ fn layers_that_a_script_calls_are_repeated_blocks_of_one_pass() {
     for _ in 0..2 {
         layer(&mut script, &mut blocks);
         script.note(Kind::Mark, "Layer", "pass_end", 0);
+    }
+    if keeps_another {
+        script.alloc(1, &[line(8), line(20)]);
     }
     script.phase("backward", |script| {
         for &block in blocks.iter().rev() {
