@@ -163,6 +163,59 @@ def test_a_process_that_is_tried_again_has_not_failed(run, here):
     assert (ran.status, ran.verdict["outcome"]) == (2, "failed")
 
 
+# Takes so many GiB as its argument says, or as the file that it names.
+TAKE = """
+import ctypes, os, sys
+size = sys.argv[1] if sys.argv[1].isdigit() else open(sys.argv[1]).read()
+if ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(size) << 30)):
+    raise RuntimeError("CUDA error: out of memory") if len(sys.argv) == 2 else SystemExit(1)
+"""
+
+
+@pytest.mark.parametrize("how", ["", "quietly"])
+@pytest.mark.parametrize("sizes", ["1 40 2", "40 1", "1 40"])
+def test_a_sweep_does_not_fit_if_one_of_its_runs_does_not(run, here, sizes, how):
+    (here / "take.py").write_text(TAKE)
+    script = f"for gib in {sizes}; do {sys.executable} take.py $gib {how} || true; done\n"
+    ran = run(*launch(here, "sweep.sh", script))
+    assert (ran.verdict["ending"], ran.verdict["outcome"], ran.status) == ("exit 0", "does_not_fit", 1)
+    (failed,) = ran.verdict["failed_processes"]
+    assert failed["command"].split()[1:3] == ["take.py", "40"]
+    assert failed["out_of_memory"] is True
+    words = sizes.split()
+    assert (failed["run"], failed["runs"]) == (words.index("40") + 1, len(words))
+
+
+def test_the_verdict_on_a_sweep_names_the_run_that_ran_out_of_memory(here):
+    (here / "take.py").write_text(TAKE)
+    script = f"for gib in 1 40 2; do {sys.executable} take.py $gib || true; done\n"
+    tonnage = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "--no-progress", "--"]
+    done = subprocess.run([*tonnage, *launch(here, "sweep.sh", script)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "run 2 of 3 of take.py ran out of GPU memory" in done.stdout
+    assert "take.py 40)" in done.stdout
+
+
+@pytest.mark.parametrize("ranks", ["", "RANK=0 "])
+def test_the_same_command_that_is_tried_again_after_an_out_of_memory_fits(run, here, ranks):
+    (here / "take.py").write_text(TAKE)
+    script = f"for gib in 40 1; do echo $gib > size; {ranks}{sys.executable} take.py size || true; done\n"
+    ran = run(*launch(here, "again.sh", script))
+    assert (ran.status, ran.verdict["outcome"], ran.verdict["failed_processes"]) == (0, "fits", [])
+    # Other arguments are another job.
+    script = f"for gib in 40 1; do {ranks}{sys.executable} take.py $gib || true; done\n"
+    ran = run(*launch(here, "again.sh", script))
+    assert (ran.status, ran.verdict["outcome"]) == (1, "does_not_fit")
+
+
+def test_one_process_that_searches_for_a_size_fits(run, here):
+    search = TAKE.replace("raise ", "print('too large') #").replace("open(sys.argv[1]).read()", "0")
+    lines = ["import sys", "for size in ('40', '1'):", "    sys.argv[1:] = [size]", f"    exec({search!r})"]
+    (here / "search.py").write_text("\n".join(lines))
+    ran = run(*launch(here, "search.sh", f"{sys.executable} search.py\n"))
+    assert (ran.status, ran.verdict["outcome"], ran.verdict["failed_processes"]) == (0, "fits", [])
+
+
 def test_a_rank_that_is_started_again_has_not_failed(run, here):
     script = f"RANK=0 {sys.executable} worker.py exit; RANK=0 {sys.executable} worker.py well; exit 0\n"
     assert run(*launch(here, "again.sh", script)).status == 0

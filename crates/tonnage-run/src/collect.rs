@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
-use tonnage_analysis::verdict::{Costs, Place, ToldCosts, ToldValues, UnknownValues};
+use tonnage_analysis::verdict::{self, Costs, Place, ToldCosts, ToldValues, UnknownValues};
 use tonnage_capture::blocks::{self, Block, Entry, Note as BlockNote, NoteKind};
 use tonnage_capture::ledger::{DEVICES, DeviceWord, Ledger, PROCESSES, ProcessWord, SharedWord};
 use tonnage_capture::log::{self, CallKind, DriverCall, LogError, Record, Start};
-use tonnage_capture::note::{self, Failure, Limitation, Nccl, Note, Versions};
+use tonnage_capture::note::{self, Exception, Failure, Limitation, Nccl, Note, Versions};
 use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::pytorch::Snapshot;
@@ -259,6 +259,7 @@ fn sort_keys(value: &impl Serialize) -> Value {
 fn look_at(log: &Log<'_>) -> Seen {
     let mut seen = Seen::default();
     let mut by_launcher = None;
+    let mut raised = Vec::new();
     for record in &log.records {
         match record {
             Logged::Record(Record::Start(start)) => {
@@ -268,14 +269,26 @@ fn look_at(log: &Log<'_>) -> Seen {
             }
             Logged::Record(Record::Call(call)) => {
                 seen.used_memory |= call.kind != CallKind::Context;
+                seen.refused = match call.kind {
+                    CallKind::Refused => true,
+                    CallKind::Malloc | CallKind::Create | CallKind::PoolMalloc => false,
+                    _ => seen.refused,
+                };
             }
             Logged::Note(Note::Versions(versions)) => {
                 by_launcher = by_launcher.or_else(|| versions.rank());
             }
             Logged::Note(Note::Rank(rank)) => seen.rank = Some(*rank),
+            Logged::Note(Note::Exception(one)) => raised.push(one),
             _ => {}
         }
     }
+    let is_memory =
+        |one: &&Exception| verdict::is_out_of_memory(&one.kind, &one.message, seen.refused);
+    seen.out_of_memory = match raised.as_slice() {
+        [] => seen.refused,
+        raised => raised.iter().any(is_memory),
+    };
     seen.rank = seen.rank.or(by_launcher);
     seen
 }

@@ -7,7 +7,8 @@
 //! * another process of the job, or `tonnage run`, had sent it a signal that ends processes: a server ends its workers
 //!   so, and a launcher the other ranks. Those of the program `timeout` do not count: a job that hangs ends so;
 //! * a later process took its place and did not fail: one of the same rank, or, without ranks, of the same program.
-//!   Elastic launchers restart ranks, and scripts try a smaller batch in a new process.
+//!   Elastic launchers restart ranks. After a failure for want of GPU memory its arguments must be the same, too: a
+//!   sweep over batch sizes does not fit if one of its runs does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -22,6 +23,9 @@ use crate::observer::Ending;
 
 /// Signals that ask a process to end, or end it: HUP, INT, QUIT, KILL, TERM.
 const ENDING_SIGNALS: [i32; 5] = [1, 2, 3, 9, 15];
+
+/// An argument of each process that Python's `multiprocessing` starts.
+const SPAWNED: &str = "--multiprocessing-fork";
 
 /// How soon a process ends that a signal ends, in nanoseconds.
 const SOON: u64 = 30_000_000_000;
@@ -41,6 +45,10 @@ pub(crate) struct Seen {
     pub(crate) started: u64,
     /// Whether it took GPU memory beyond a context.
     pub(crate) used_memory: bool,
+    /// Whether the last GPU memory that it asked for was refused.
+    pub(crate) refused: bool,
+    /// Whether it failed because it got no GPU memory, if it failed.
+    pub(crate) out_of_memory: bool,
 }
 
 impl Seen {
@@ -48,16 +56,31 @@ impl Seen {
     fn program(&self) -> (&str, &str) {
         let mut arguments = self.arguments.iter().map(String::as_str);
         let first = arguments.next().unwrap_or_default();
-        if self
-            .arguments
-            .iter()
-            .any(|word| word == "--multiprocessing-fork")
-        {
-            return (first, "--multiprocessing-fork");
+        if self.arguments.iter().any(|word| word == SPAWNED) {
+            return (first, SPAWNED);
         }
         let script = arguments.find(|word| !word.starts_with('-'));
         (first, script.unwrap_or_default())
     }
+
+    /// Whether both were started in the same way. Python starts each process of `multiprocessing` with other numbers.
+    fn is_same_job(&self, other: &Self) -> bool {
+        let program = self.program();
+        program == other.program() && (program.1 == SPAWNED || self.arguments == other.arguments)
+    }
+}
+
+/// Which run of a program with several a process is, and how many there are; `None` if all are the same job.
+fn count_runs(one: &Seen, seen: &[Seen]) -> Option<(u32, u32)> {
+    let runs = || {
+        seen.iter()
+            .filter(|other| other.used_memory && other.program() == one.program())
+    };
+    if runs().all(|other| other.is_same_job(one)) {
+        return None;
+    }
+    let earlier = runs().filter(|other| other.started < one.started).count();
+    Some((earlier as u32 + 1, runs().count() as u32))
 }
 
 /// Reads what was recorded in the folder of a run.
@@ -127,10 +150,17 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
         .collect();
     let failed: BTreeSet<i32> = ended.iter().map(|ended| ended.line.process).collect();
     let is_made_good = |ended: &&Ended<'_>| {
+        // After any other failure, other arguments may be what makes the next try succeed.
+        let is_other_job = |one: &Seen| {
+            let failed = ended.seen.filter(|failed| failed.out_of_memory);
+            failed.is_some_and(|failed| !failed.is_same_job(one))
+        };
         let later_rank = lines.iter().any(|line| {
+            let mut of_it = seen.iter().filter(|one| one.process == line.process);
             line.time > ended.line.time
                 && ended.rank.is_some_and(|rank| line.fact == Fact::Rank(rank))
                 && !failed.contains(&line.process)
+                && !of_it.any(is_other_job)
         });
         let later = seen.iter().any(|one| {
             let same = match (ended.rank, ended.seen) {
@@ -138,14 +168,17 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
                 (None, Some(seen)) => one.program() == seen.program(),
                 (None, None) => false,
             };
-            same && one.started > ended.line.time && !failed.contains(&one.process)
+            same && !is_other_job(one)
+                && one.started > ended.line.time
+                && !failed.contains(&one.process)
         });
         later_rank || later
     };
     ended
         .iter()
         .filter(|ended| !is_made_good(ended))
-        .map(|ended| FailedProcess {
+        .map(|ended| (ended, ended.seen.and_then(|one| count_runs(one, seen))))
+        .map(|(ended, runs)| FailedProcess {
             process: ended.seen.and_then(|seen| seen.number),
             rank: ended.rank,
             ending: match ended.line.fact {
@@ -158,6 +191,9 @@ pub(crate) fn failures(lines: &[Line], seen: &[Seen]) -> Vec<FailedProcess> {
                 .seen
                 .map_or_else(String::new, |seen| seen.arguments.join(" ")),
             process_id: ended.line.process.unsigned_abs(),
+            out_of_memory: ended.seen.is_some_and(|seen| seen.out_of_memory),
+            run: runs.map(|(run, _)| run),
+            runs: runs.map(|(_, runs)| runs),
         })
         .collect()
 }
@@ -204,6 +240,8 @@ mod tests {
             arguments: ["python", "train.py"].map(str::to_owned).to_vec(),
             started,
             used_memory: true,
+            refused: false,
+            out_of_memory: false,
         }
     }
 
@@ -283,6 +321,34 @@ mod tests {
         let mut other = seen(12, None, 5);
         other.arguments[1] = "evaluate.py".to_owned();
         assert_eq!(named(&end, &[seen(11, None, 1), other]).len(), 1);
+    }
+
+    #[test]
+    fn only_the_same_job_makes_good_for_an_out_of_memory() {
+        let end = lines("11 4 exit 1 0");
+        let tries = |words: [&str; 2], rank| {
+            let mut tries = [seen(11, rank, 1), seen(12, rank, 5)];
+            for (one, word) in tries.iter_mut().zip(words) {
+                one.arguments.push(word.to_owned());
+            }
+            tries[0].out_of_memory = true;
+            tries
+        };
+        for rank in [None, Some(1)] {
+            assert_eq!(named(&end, &tries(["64", "64"], rank)), []);
+            let failed = failures(&end, &tries(["64", "32"], rank));
+            assert_eq!(failed.len(), 1);
+            assert!(failed[0].out_of_memory);
+            assert_eq!((failed[0].run, failed[0].runs), (Some(1), Some(2)));
+            // Numbers of pipes differ, and the job does not.
+            let mut spawned = tries(["pipe_handle=5", "pipe_handle=7"], rank);
+            for one in &mut spawned {
+                one.arguments.push(SPAWNED.to_owned());
+            }
+            assert_eq!(named(&end, &spawned), []);
+        }
+        let again = lines("11 4 exit 1 0\n12 5 rank 1 0");
+        assert_eq!(named(&again, &tries(["64", "32"], Some(1))).len(), 1);
     }
 
     #[test]

@@ -220,6 +220,15 @@ pub struct FailedProcess {
     pub command: String,
     /// Its process id.
     pub process_id: u32,
+    /// Whether it failed because it got no GPU memory.
+    #[serde(default)]
+    pub out_of_memory: bool,
+    /// Which run of its program it was, counted from 1, if the job ran that with several sets of arguments.
+    #[serde(default)]
+    pub run: Option<u32>,
+    /// How many runs of its program there were, if the job ran that with several sets of arguments.
+    #[serde(default)]
+    pub runs: Option<u32>,
 }
 
 /// A number and how it is known.
@@ -703,10 +712,7 @@ impl<R: Read> Rows<R> {
 
     fn outcome(&self, facts: &Facts<'_>, exceptions: &[Exception]) -> Outcome {
         let unserved = self.tracks().any(|(_, track)| failure(track).is_some());
-        let is_memory = |exception: &Exception| {
-            exception.kind.ends_with("OutOfMemoryError")
-                || (unserved && speaks_of_memory(&exception.message))
-        };
+        let is_memory = |one: &Exception| is_out_of_memory(&one.kind, &one.message, unserved);
         let failed = facts.failed_processes();
         let hangs = facts.any(facts::DEADLOCK).is_some();
         if facts.ending == "exit 0" && failed.is_empty() && !hangs {
@@ -795,6 +801,11 @@ impl<R: Read> Rows<R> {
 fn failure(track: &DeviceAccount) -> Option<Refusal> {
     let oom = track.last_oom().filter(|refusal| refusal.is_last);
     oom.or_else(|| track.last_refusal().filter(|refusal| refusal.is_last))
+}
+
+/// Whether an exception is the end of a process that got no GPU memory. `refused`: the last that it asked for was refused.
+pub fn is_out_of_memory(kind: &str, message: &str, refused: bool) -> bool {
+    kind.ends_with("OutOfMemoryError") || (refused && speaks_of_memory(message))
 }
 
 /// Whether an exception's message is about device memory that could not be had.

@@ -356,15 +356,28 @@ fn headline(verdict: &Verdict) -> String {
     }
 }
 
-/// A process that failed, by its rank or its program.
-fn name_failed(verdict: &Verdict, process: &FailedProcess) -> String {
-    let of = verdict.ranks_run.as_ref();
-    let of = of.map_or_else(String::new, |run| {
-        format!(" of {}", count(u64::from(run.world_size)))
-    });
-    match process.rank {
-        Some(rank) => format!("rank {rank}{of}"),
-        None => format!("process {} ({})", process.process_id, process.command),
+/// A process that failed, by its rank or its program, and how it ended.
+fn describe_failed(verdict: &Verdict, process: &FailedProcess) -> String {
+    let mut how = ended(&process.ending);
+    if process.out_of_memory {
+        how = format!("ran out of GPU memory and {how}");
+    }
+    let command = &process.command;
+    match (process.rank, process.run.zip(process.runs)) {
+        (Some(rank), _) => {
+            let of = verdict.ranks_run.as_ref();
+            let of = of.map_or_else(String::new, |run| {
+                format!(" of {}", count(u64::from(run.world_size)))
+            });
+            format!("rank {rank}{of} {how}")
+        }
+        (None, Some((run, runs))) => {
+            let mut words = command.split(' ');
+            let first = words.next().unwrap_or_default();
+            let program = words.find(|word| !word.starts_with('-')).unwrap_or(first);
+            format!("run {run} of {runs} of {program} {how} ({command})")
+        }
+        (None, None) => format!("process {} ({command}) {how}", process.process_id),
     }
 }
 
@@ -375,11 +388,7 @@ fn failed(verdict: &Verdict) -> String {
         process.rank.is_some() || process.ending != verdict.ending && verdict.ending == "exit 0"
     };
     match verdict.failed_processes.first().filter(is_named) {
-        Some(process) => format!(
-            "{} {}",
-            name_failed(verdict, process),
-            ended(&process.ending)
-        ),
+        Some(process) => describe_failed(verdict, process),
         None => format!("the script {}", ended(&verdict.ending)),
     }
 }
@@ -393,12 +402,7 @@ fn failed_processes(text: &mut String, verdict: &Verdict) {
     // One process is the script itself, unless the command hid that it failed.
     if all.len() > 1 || (verdict.ending == "exit 0" && !all.is_empty()) {
         for process in all.iter().take(OTHERS) {
-            let how = ended(&process.ending);
-            row(
-                text,
-                "failed",
-                &format!("{} {how}", name_failed(verdict, process)),
-            );
+            row(text, "failed", &describe_failed(verdict, process));
         }
     }
     if all.len() > OTHERS {
