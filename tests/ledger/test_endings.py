@@ -240,6 +240,18 @@ def test_a_rank_that_tonnage_starts_is_named(here):
     assert "KeyboardInterrupt" not in done.stderr
 
 
+@pytest.mark.parametrize(("uses", "outcome"), [("", "no_device"), ("{python} worker.py well\n", "fits")])
+def test_a_process_that_a_job_leaves_in_the_background_is_named(run, here, uses, outcome):
+    """It would have used a GPU later, maybe: nobody knows how much."""
+    script = uses + "{python} -c 'import time; time.sleep(60)' &\nexit 0\n"
+    ran = run(*launch(here, "leaves.sh", script))
+    assert (ran.status, ran.verdict["outcome"]) == (0, outcome)
+    assert "import time; time.sleep(60)` in the background would have used: it was ended" in ran.unknown
+    # One that the job waits for is followed to its end.
+    ran = run(*launch(here, "waits.sh", script.replace("(60)", "(0)").replace("exit 0", "wait")))
+    assert "in the background" not in ran.unknown
+
+
 SLEEPERS = """
 import os, time
 for _ in range(2):

@@ -42,6 +42,8 @@ pub const WITHOUT_NEW_PEAK: &str = "run.seconds_without_new_peak";
 pub const KILLED_FOR_MEMORY: &str = "run.killed_for_memory";
 /// How many processes with a GPU still ran when the command had ended, and were ended.
 pub const LEFT_RUNNING: &str = "run.left_running";
+/// The arguments of a process that still ran when the command had ended, had not used a GPU, and was ended.
+pub const LEFT_WITHOUT_GPU: &str = "run.left_without_gpu";
 /// Set if the user interrupted the run.
 pub const INTERRUPTED: &str = "run.interrupted";
 /// Which values a process read that were not computed, and which sizes depended on such values, as JSON.

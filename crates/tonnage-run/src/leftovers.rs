@@ -40,8 +40,26 @@ pub(crate) fn processes_of(folder: &Path) -> Vec<u32> {
         .collect()
 }
 
-/// Ends the processes of a run whose command has ended; how many of them had used a GPU.
-pub(crate) fn end(folder: &Path, interrupted: bool) -> usize {
+/// What starts these ends them: they do no work of the job.
+const HELPERS: [&str; 2] = [
+    "multiprocessing.resource_tracker",
+    "torch/_inductor/compile_worker",
+];
+/// So many processes are named, by so many characters each.
+const NAMED: usize = 64;
+const CHARACTERS: usize = 200;
+
+/// Processes that still ran when the command had ended, and were ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended {
+    /// How many of them had used a GPU.
+    pub(crate) users: usize,
+    /// The arguments of each other.
+    pub(crate) others: Vec<String>,
+}
+
+/// Ends the processes of a run whose command has ended.
+pub(crate) fn end(folder: &Path, interrupted: bool) -> Ended {
     let since = Instant::now();
     let grace = if interrupted { Duration::ZERO } else { GRACE };
     let mut left = processes_of(folder);
@@ -50,10 +68,14 @@ pub(crate) fn end(folder: &Path, interrupted: bool) -> usize {
         left = processes_of(folder);
     }
     if left.is_empty() {
-        return 0;
+        return Ended::default();
     }
-    let users = left.iter().filter(|&&process| has_log(folder, process));
-    let users = users.count();
+    let (users, others): (Vec<u32>, Vec<u32>) =
+        (left.iter()).partition(|&&process| has_log(folder, process));
+    let ended = Ended {
+        users: users.len(),
+        others: (others.into_iter().filter_map(arguments).take(NAMED)).collect(),
+    };
     let mut termination = Termination::start(folder, PACE);
     let since = Instant::now();
     while !left.is_empty() && since.elapsed() < PATIENCE {
@@ -61,7 +83,16 @@ pub(crate) fn end(folder: &Path, interrupted: bool) -> usize {
         std::thread::sleep(POLL);
         left = processes_of(folder);
     }
-    users
+    ended
+}
+
+/// The arguments of a process in one line; `None` for one that has ended, and for a helper.
+fn arguments(process: u32) -> Option<String> {
+    let line = fs::read(format!("/proc/{process}/cmdline")).ok()?;
+    let line = String::from_utf8_lossy(&line).replace(char::is_control, " ");
+    let line: String = line.trim_end().chars().take(CHARACTERS).collect();
+    let is_helper = HELPERS.iter().any(|helper| line.contains(helper));
+    (!line.is_empty() && !is_helper).then_some(line)
 }
 
 fn has_log(folder: &Path, process: u32) -> bool {

@@ -91,6 +91,8 @@ pub struct JobEnd {
     pub interrupted: bool,
     /// How many processes with a GPU still ran when the command had ended, and were ended.
     pub left_running: usize,
+    /// The arguments of processes that still ran then, had not used a GPU, and were ended.
+    pub left_without_gpu: Vec<String>,
     /// How long it had gone on without a new peak.
     pub quiet: Duration,
     /// How many processes the kernel ended meanwhile, on the whole machine, for want of memory.
@@ -107,6 +109,7 @@ impl JobEnd {
             stopped: None,
             interrupted: false,
             left_running: 0,
+            left_without_gpu: Vec::new(),
             quiet: Duration::ZERO,
             killed_for_memory: 0,
             elapsed,

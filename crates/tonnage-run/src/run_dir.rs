@@ -243,6 +243,10 @@ impl RunDir {
         if end.left_running > 0 && !end.interrupted {
             all.push((facts::LEFT_RUNNING, end.left_running.to_string()));
         }
+        if !end.interrupted {
+            let left = end.left_without_gpu.iter().cloned();
+            all.extend(left.map(|arguments| (facts::LEFT_WITHOUT_GPU, arguments)));
+        }
         if end.interrupted {
             all.push((facts::INTERRUPTED, "yes".to_owned()));
         }

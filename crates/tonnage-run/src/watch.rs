@@ -269,12 +269,13 @@ pub(crate) fn watch(
         record_signal(prepared.folder(), process, status);
     }
     let interrupted = interrupted || forwarding.as_ref().is_some_and(Forwarding::interrupted);
-    let left_running = leftovers::end(prepared.folder(), interrupted);
+    let left = leftovers::end(prepared.folder(), interrupted);
     Ok(JobEnd {
         ending: status.into(),
         stopped,
         interrupted,
-        left_running,
+        left_running: left.users,
+        left_without_gpu: left.others,
         quiet: last_peak.1.elapsed(),
         killed_for_memory: kills_for_memory().saturating_sub(kills_before),
         elapsed: started.elapsed(),

@@ -615,6 +615,21 @@ fn unknown<R: Read>(facts: &Facts<'_>, outcome: Outcome, rows: &Rows<R>) -> Vec<
             plural(left, "process")
         ));
     }
+    let left = facts.all.iter();
+    let left: Vec<_> = left
+        .filter(|fact| fact.name == facts::LEFT_WITHOUT_GPU)
+        .collect();
+    if let [first, rest @ ..] = left.as_slice() {
+        let (more, them) = match rest.len() as u64 {
+            0 => (String::new(), "it was"),
+            more => (format!(" and {}", count(more)), "they were"),
+        };
+        unknown.push(format!(
+            "memory that `{}`{more} in the background would have used: {them} ended with the command, before any use \
+             of a GPU",
+            first.text
+        ));
+    }
     let quiet = facts.any(facts::WITHOUT_NEW_PEAK).filter(|_| used_gpu);
     if facts.any(facts::INTERRUPTED).is_some() && (outcome == Outcome::Fits || quiet.is_some()) {
         let quiet = quiet.map_or_else(String::new, |seconds| {
