@@ -246,7 +246,7 @@ def test_a_process_that_a_job_leaves_in_the_background_is_named(run, here, uses,
     script = uses + "{python} -c 'import time; time.sleep(60)' &\nexit 0\n"
     ran = run(*launch(here, "leaves.sh", script))
     assert (ran.status, ran.verdict["outcome"]) == (0, outcome)
-    assert "import time; time.sleep(60)` in the background would have used: it was ended" in ran.unknown
+    assert "import time; time.sleep(60)` would have used in the background: it was ended" in ran.unknown
     # One that the job waits for is followed to its end.
     ran = run(*launch(here, "waits.sh", script.replace("(60)", "(0)").replace("exit 0", "wait")))
     assert "in the background" not in ran.unknown

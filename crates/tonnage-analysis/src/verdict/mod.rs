@@ -622,10 +622,10 @@ fn unknown<R: Read>(facts: &Facts<'_>, outcome: Outcome, rows: &Rows<R>) -> Vec<
     if let [first, rest @ ..] = left.as_slice() {
         let (more, them) = match rest.len() as u64 {
             0 => (String::new(), "it was"),
-            more => (format!(" and {}", count(more)), "they were"),
+            more => (format!(" and {} more", count(more)), "they were"),
         };
         unknown.push(format!(
-            "memory that `{}`{more} in the background would have used: {them} ended with the command, before any use \
+            "memory that `{}`{more} would have used in the background: {them} ended with the command, before any use \
              of a GPU",
             first.text
         ));
