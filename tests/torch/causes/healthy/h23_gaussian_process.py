@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""Fits the hyperparameters of a Gaussian process by its marginal likelihood."""
+
+import torch
+
+N, D = 4096, 8
+x = torch.rand(N, D, device="cuda")
+y = torch.sin(x.sum(1)) + 0.1 * torch.randn(N, device="cuda")
+log_scale = torch.zeros(D, device="cuda", requires_grad=True)
+log_noise = torch.tensor(-2.0, device="cuda", requires_grad=True)
+optimizer = torch.optim.Adam([log_scale, log_noise], lr=0.1)
+identity = torch.eye(N, device="cuda")
+
+
+def kernel(a, b):
+    a, b = a / log_scale.exp(), b / log_scale.exp()
+    squared = a.square().sum(1)[:, None] + b.square().sum(1)[None] - 2 * a @ b.T
+    return torch.exp(-0.5 * squared.clamp(min=0))
+
+
+for step in range(4):
+    covariance = kernel(x, x) + log_noise.exp() * identity
+    factor, info = torch.linalg.cholesky_ex(covariance)
+    alpha = torch.cholesky_solve(y[:, None], factor)
+    loss = 0.5 * (y @ alpha.squeeze(1)) + factor.diagonal().log().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
