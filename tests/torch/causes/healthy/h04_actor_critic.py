@@ -4,7 +4,7 @@
 import torch
 from torch import nn
 
-STEPS, ENVIRONMENTS, OBSERVATION, ACTIONS = 64, 256, 512, 8
+STEPS, ENVIRONMENTS, OBSERVATION, ACTIONS = 32, 512, 512, 8
 
 
 class ActorCritic(nn.Module):

@@ -22,12 +22,17 @@ optimizer = torch.optim.Adam([*encoder.parameters(), *projector.parameters()], l
 itself = torch.eye(2 * BATCH, dtype=torch.bool, device="cuda")
 partner = torch.arange(2 * BATCH, device="cuda").roll(BATCH)
 
+
+def contrastive_loss(z):
+    similarity = (z @ z.T / 0.1).masked_fill(itself, float("-inf"))
+    return F.cross_entropy(similarity, partner)
+
+
 for step in range(4):
     images = torch.rand(BATCH, 3, 64, 64, device="cuda")
     views = torch.cat([augment(images), augment(images)])
     z = F.normalize(projector(encoder(views)), dim=1)
-    similarity = (z @ z.T / 0.1).masked_fill(itself, float("-inf"))
-    loss = F.cross_entropy(similarity, partner)
+    loss = contrastive_loss(z)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

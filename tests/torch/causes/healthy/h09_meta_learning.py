@@ -27,10 +27,9 @@ def adapt(x, y):
 
 for iteration in range(3):
     meta.zero_grad()
-    outer = []
     for _ in range(TASKS):
         x, y = task()
-        outer.append(F.cross_entropy(functional_call(model, adapt(x[0], y[0]), (x[1],)), y[1]))
-    torch.stack(outer).mean().backward()
+        outer = F.cross_entropy(functional_call(model, adapt(x[0], y[0]), (x[1],)), y[1])
+        (outer / TASKS).backward()
+        del outer
     meta.step()
-    del outer

@@ -14,9 +14,9 @@ class Model(nn.Module):
         self.lstm = nn.LSTM(WIDTH, WIDTH, num_layers=2, batch_first=True)
         self.decoder = nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, tokens, state):
+    def forward(self, tokens, labels, state):
         output, state = self.lstm(self.embedding(tokens), state)
-        return self.decoder(output), state
+        return nn.functional.cross_entropy(self.decoder(output).flatten(0, 1), labels.flatten()), state
 
 
 model = Model().cuda()
@@ -25,9 +25,8 @@ text = torch.randint(VOCABULARY, (BATCH, 6 * CHUNK + 1), device="cuda")
 state = None
 for start in range(0, 6 * CHUNK, CHUNK):
     tokens, labels = text[:, start : start + CHUNK], text[:, start + 1 : start + CHUNK + 1]
-    logits, state = model(tokens, state)
+    loss, state = model(tokens, labels, state)
     state = tuple(part.detach() for part in state)
-    loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 0.25)

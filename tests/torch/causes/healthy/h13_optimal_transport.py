@@ -22,9 +22,13 @@ def plan(cost, rounds=5):
     return torch.exp((f[:, None] + g[None, :] - cost) / EPSILON + 2 * weight)
 
 
-for step in range(4):
+def transport_loss():
     cost = torch.cdist(points, target).square()
-    loss = (plan(cost.detach()) * cost).sum()
+    return (plan(cost.detach()) * cost).sum()
+
+
+for step in range(4):
+    loss = transport_loss()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -18,11 +18,15 @@ def kernel(a, b):
     return torch.exp(-0.5 * squared.clamp(min=0))
 
 
-for step in range(4):
+def negative_likelihood():
     covariance = kernel(x, x) + log_noise.exp() * identity
-    factor, info = torch.linalg.cholesky_ex(covariance)
+    factor, _ = torch.linalg.cholesky_ex(covariance)
     alpha = torch.cholesky_solve(y[:, None], factor)
-    loss = 0.5 * (y @ alpha.squeeze(1)) + factor.diagonal().log().sum()
+    return 0.5 * (y @ alpha.squeeze(1)) + factor.diagonal().log().sum()
+
+
+for step in range(4):
+    loss = negative_likelihood()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

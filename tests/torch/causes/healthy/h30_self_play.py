@@ -32,5 +32,6 @@ for generation in range(6):
     optimizer.step()
     league.append(copy.deepcopy(learner).requires_grad_(False))
 
-scores = [F.mse_loss(opponent(states), logits) for opponent in league]
-print(torch.stack(scores).shape)
+with torch.no_grad():
+    scores = torch.stack([F.mse_loss(opponent(states), learner(states)) for opponent in league])
+print(scores.shape)

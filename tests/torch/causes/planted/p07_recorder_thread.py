@@ -33,7 +33,7 @@ class Recorder(threading.Thread):
 recorder = Recorder()
 recorder.start()
 
-model = nn.Sequential(nn.Conv1d(1, 32, 9, padding=4), nn.PReLU(), nn.Conv1d(32, 1, 9, padding=4)).cuda()
+model = nn.Sequential(nn.Conv1d(1, 4, 9, padding=4), nn.PReLU(), nn.Conv1d(4, 1, 9, padding=4)).cuda()
 optimizer = torch.optim.Adam(model.parameters())
 
 

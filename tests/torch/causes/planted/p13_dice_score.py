@@ -10,14 +10,16 @@ from torch import nn
 CLASSES = 32
 
 
+def count(classes, weights):
+    return torch.zeros(CLASSES, device="cuda").index_add_(0, classes.flatten(), weights.flatten())
+
+
 def dice(logits, labels):
     predicted = logits.argmax(1)
     if os.environ.get("FIXED"):
-        scores = []
-        for c in range(CLASSES):
-            p, t = predicted == c, labels == c
-            scores.append(2 * (p & t).sum() / (p.sum() + t.sum()))
-        return torch.stack(scores)
+        hits = count(labels, (predicted == labels).float())
+        ones = torch.ones_like(labels, dtype=torch.float)
+        return 2 * hits / (count(predicted, ones) + count(labels, ones))
     p = F.one_hot(predicted, CLASSES)  # <- here
     t = F.one_hot(labels, CLASSES)  # <- here
     return 2 * (p * t).sum((0, 1, 2)) / (p.sum((0, 1, 2)) + t.sum((0, 1, 2)))  # <- here

@@ -6,6 +6,7 @@ import os
 import torch
 from torch import nn
 
+FIXED = os.environ.get("FIXED") == "1"
 ROWS, WIDTH, DEPTH = 8192, 2048, 4
 layers = [m for _ in range(DEPTH) for m in (nn.Linear(WIDTH, WIDTH), nn.GELU())]
 trunk = nn.Sequential(*layers).cuda()
@@ -21,8 +22,10 @@ def train_step():
     extra = nn.functional.cross_entropy(extra_head(features), torch.randint(3, (ROWS,), device="cuda"))
     optimizer.zero_grad()
     main.backward(retain_graph=True)
-    extra.backward(retain_graph=not os.environ.get("FIXED"))  # <- here
+    extra.backward(retain_graph=not FIXED)  # <- here
     optimizer.step()
+    if FIXED:
+        main, extra = main.detach(), extra.detach()
     log.append({"main": main, "extra": extra})  # <- here
 
 
