@@ -81,7 +81,7 @@ def trial(width: int) -> int:
 PLANTED = (
     Truth(
         "p01_validation_history",
-        gpu("rtx3060", "2.85GiB"),
+        gpu("rtx3060", "2.54GiB"),
         False,
         "Each validation loss keeps the graph of its batch: images and two outputs of ReLU in place.",
         "list of losses with their graph",
@@ -165,7 +165,7 @@ PLANTED = (
     ),
     Truth(
         "p08_frame_windows",
-        gpu("rtx3070", "3.85GiB"),
+        gpu("rtx3070", "3.2GiB"),
         False,
         "A local list of a generator keeps all nine frames; only the last four can still be part of a window.",
         "generator",
