@@ -59,10 +59,10 @@ class Judge:
         command = [self.tonnage, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=900, env=environment, cwd=folder)
 
-    def run(self, truth, folder, *options, fixed=False):
+    def run(self, truth, folder, options, fixed=False):
         """The verdict of a dry run, and its recording."""
         recording = str(Path(folder) / f"{truth.name}-{len(os.listdir(folder))}.tonnage")
-        words = ("--json", "--no-progress", "--margin", "0", "-o", recording, *truth.options, *options)
+        words = ("--json", "--no-progress", "--margin", "0", "-o", recording, *options)
         done = self.call("run", *words, "--", self.python, str(truth.path), folder=folder, fixed=fixed)
         try:
             return json.loads(done.stdout), recording
@@ -72,7 +72,7 @@ class Judge:
     def judge(self, truth):
         row = Row(truth)
         with tempfile.TemporaryDirectory() as folder:
-            verdict, recording = self.run(truth, folder)
+            verdict, recording = self.run(truth, folder, truth.options)
             expected = "fits" if truth.fits else "does_not_fit"
             row.mark("outcome", verdict["outcome"] == expected, f"{verdict['outcome']}, is {expected}")
             done = self.call("explain", "--json", recording, folder=folder)
@@ -83,8 +83,8 @@ class Judge:
             text = self.call("explain", recording, folder=folder).stdout
             judge_statements(row, explained, text)
             if truth.planted:
-                whole = verdict if truth.fits else self.run(truth, folder, *without_capacity(truth))[0]
-                fixed = self.run(truth, folder, *without_capacity(truth), fixed=True)[0]
+                whole = verdict if truth.fits else self.run(truth, folder, enough_memory(truth))[0]
+                fixed = self.run(truth, folder, enough_memory(truth), fixed=True)[0]
                 judge_truth(row, whole, fixed)
                 judge_cause(row, explained)
                 judge_promise(row, explained, whole, fixed)
@@ -93,8 +93,9 @@ class Judge:
         return row
 
 
-def without_capacity(truth):
-    return () if truth.fits else UNLIMITED
+def enough_memory(truth):
+    """Options for the same GPU with as much memory as the program needs."""
+    return truth.options if truth.fits else (*truth.options[:2], *UNLIMITED)
 
 
 def peak(verdict, measure):

@@ -165,8 +165,8 @@ PLANTED = (
     ),
     Truth(
         "p08_frame_windows",
-        gpu("rtx3070", "3.2GiB"),
-        False,
+        gpu("rtx3070"),
+        True,
         "A local list of a generator keeps all nine frames; only the last four can still be part of a window.",
         "generator",
         ("frames", "windows"),
@@ -272,8 +272,8 @@ PLANTED = (
     ),
     Truth(
         "p16_feature_bank",
-        gpu("rtx3060", "3GiB"),
-        False,
+        gpu("rtx3070"),
+        True,
         "Old and new bank are alive at once: five and six parts of 131072 × 512. With a bank made once, the peak lies "
         "in the encoder: six parts, input (64 wide), the output of Linear and that of LayerNorm.",
         "growth by cat",
