@@ -5,7 +5,8 @@ Every source file says what it is for, no committed file names a machine's own
 paths or a package registry, pure crates forbid `unsafe`, global locks of the
 stand-in are known to its forks, no dependency between crates points upward, a
 finding, a command, a change, a module of the hook and a GPU are each in few
-files, and there is one version.
+files, there is one version, and wording that the style guide advises against
+does not spread. `--update` accepts counts of such wording that have fallen.
 """
 
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import style
 import tomllib
 
 SPDX = "SPDX-License-Identifier: MIT OR Apache-2.0"
@@ -72,7 +74,7 @@ FORBIDDEN = [
 def main():
     root = Path(__file__).parents[1]
     names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
-    problems = []
+    problems, texts = [], []
     for name in filter(None, names):
         path = root / name
         if not path.is_file():
@@ -81,6 +83,7 @@ def main():
             text = path.read_text()
         except UnicodeDecodeError:
             continue
+        texts.append((name, text))
         lines = text.splitlines()
         if name.endswith(".rs"):
             if not lines or lines[0] != f"// {SPDX}":
@@ -101,6 +104,7 @@ def main():
             for pattern in FORBIDDEN:
                 if pattern.search(line):
                     problems.append(f"{name}:{number}: names {pattern.pattern}")
+    problems += style.problems(root, texts, update="--update" in sys.argv)
     problems += claims(root)
     problems += versions(root)
     problems += archives(root)
