@@ -191,7 +191,7 @@ def releases(root):
     major, minor = re.search(r"const VERIFIED: Self = Self\((\d+), (\d+)\);", rules).groups()
     copies = {
         ".ci/run": rf"(?m)^torch_version={major}\.{minor}\.\d+$",
-        "README.md": rf"torch 2\.1 to\s+{major}\.{minor}\]",
+        "README.md": rf"PyTorch 2\.1 to\s+{major}\.{minor}\]",
         "crates/tonnage-alloc/src/torch/mod.rs": rf"The policy of torch {major}\.{minor}\.\d+ as",
         "crates/tonnage-export/src/snapshot.rs": rf"const NEWEST: u32 = {minor};",
         "crates/tonnage-import/src/pytorch.rs": rf"(?m)PyTorch 2\.1 to {major}\.{minor}\.$",
