@@ -53,6 +53,8 @@ SLOW = re.compile(r"^(?:tonnage run|tonnage check|python -m pytest)", re.MULTILI
 #: What only a test needs, and a reader would stumble over.
 HARNESS = re.compile(r"^(?:\$ |\s*…\s*$)|\s# exit \d+\s*$")
 LINK = re.compile(r"\]\(([^)#\s][^)\s]*)\)")
+#: Files of this repository by their address; README.md is also shown where relative links lead nowhere.
+OWN = re.compile(r"^https://(github\.com/tonnage/tonnage/blob|raw\.githubusercontent\.com/tonnage/tonnage)/main/")
 #: How a page's folder reads in what is compared.
 SHOWN_FOLDER = "/job"
 #: No command of a page takes longer, in seconds.
@@ -408,6 +410,7 @@ def dead_links() -> list[str]:
     for page in sorted(ROOT.glob("*.md")):
         for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
             for target in LINK.findall(line):
+                target = OWN.sub("", target)
                 if "://" not in target and not (ROOT / target.partition("#")[0]).exists():
                     dead.append(f"{page.name}:{number}: {target} is not there")
     return dead
