@@ -11,7 +11,7 @@ TITLES = {
     "batch": "Batch sizes at which a script stops running out of memory",
     "bytes": "Peaks and counters",
     "events": "Events of the allocator, in order",
-    "fits": "Runs that run out of memory, or do not",
+    "fits": "Runs that fit or run out of memory",
 }
 
 
@@ -61,17 +61,24 @@ def thresholds_of(rows):
     return len(thresholds), right, len(larger), uncertain
 
 
+def differences(figures):
+    """The differences of figures in bytes, in percent, by the counter that was measured."""
+    groups = {"allocated memory": [], "reserved memory": [], "in use by the process": []}
+    for figure in figures:
+        if kind(figure) == "bytes":
+            name = next((name for name in ("reserved", "in use") if name in figure["what"]), "allocated")
+            groups[next(title for title in groups if title.startswith(name))].append(abs(difference(figure)))
+    return groups
+
+
 def tables(known, commit):
     rows = [(job, result, figure) for job, result in known for figure in result["figures"]]
     authors = sorted({SOURCES[job.source][2] for job, _, _ in rows}, key=str.lower)
     by_kind = defaultdict(list)
     for row in rows:
         by_kind[kind(row[2])].append(row)
-    measured = [row for row in by_kind["bytes"]]
-    groups = {"allocated memory": [], "reserved memory": [], "in use by the process": []}
-    for _, _, one in measured:
-        name = next((name for name in ("reserved", "in use") if name in one["what"]), "allocated")
-        groups[next(title for title in groups if title.startswith(name))].append(abs(difference(one)))
+    measured = by_kind["bytes"]
+    groups = differences(figure for _, _, figure in measured)
     thresholds = by_kind["batch"] + by_kind["fits"]
     _, right, larger, uncertain = thresholds_of((job, figure) for job, _, figure in rows)
     wrong = len(thresholds) - right
@@ -81,7 +88,7 @@ def tables(known, commit):
     ]
     unknown = sum(1 for job, _, figure in above if cause(job, figure).startswith("unknown") or not cause(job, figure))
     text = [
-        f"{len(rows)} figures by {len(authors)} authors: {', '.join(authors)}.",
+        f"The page compares {len(rows)} figures by {len(authors)} authors: {', '.join(authors)}.",
         "",
         "| | figures | median difference | 95th percentile | largest |",
         "|---|---|---|---|---|",
@@ -92,14 +99,14 @@ def tables(known, commit):
             text.append(f"| {name} | {len(values)} | {' | '.join(f'{value:.3f} %' for value in cells)} |")
     text += [
         "",
-        f"* Thresholds of running out of memory: {right} of {len(thresholds)} right"
+        f"* Out-of-memory thresholds: {right} of {len(thresholds)} right"
         + (f" ({100 * right / len(thresholds):.0f} %)." if thresholds else "."),
-        f"* Direction of the {wrong} misses: in {larger} the dry run completes a batch that the real GPU refused. The"
-        f" verdict of {uncertain} of these is *uncertain*, so {larger - uncertain} are false *fits*;"
+        f"* The {wrong} misses have a direction: in {larger} of them the dry run completes a batch that the real GPU"
+        f" refused. The verdict of {uncertain} of these is *uncertain*, so {larger - uncertain} are false *fits*."
         f" {wrong - larger} is a false *does not fit*.",
-        f"* Traces of which every event agrees in order, with its size: {whole} of {len(by_kind['events'])}.",
-        f"* Differences above 1 %, and thresholds and traces that are not the same: {len(above)}; of {unknown} of them"
-        " the cause is unknown.",
+        f"* Allocation traces: {whole} of {len(by_kind['events'])} agree in every event, its size, and its order.",
+        f"* {len(above)} comparisons differ by more than 1 % or in their outcome."
+        f" The cause of {unknown} of these is unknown.",
         "",
     ]
     for unit, title in TITLES.items():

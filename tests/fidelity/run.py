@@ -21,6 +21,7 @@ import os
 import re
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -156,14 +157,16 @@ def render_page(before, history, at):
 
 
 def repeated(known):
-    """The words about thresholds on the pages of REPEATED."""
-    from page import thresholds_of
+    """The words about thresholds and differences on the pages of REPEATED."""
+    from page import differences, thresholds_of
 
     scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
     rows = [(job, figure) for job, result in scripts for figure in result["figures"]]
     number, right, larger, uncertain = thresholds_of(rows)
+    median = statistics.median(differences(figure for _, figure in rows)["allocated memory"])
     return [
-        f"{right} of {number} thresholds of running out of memory",
+        f"a median difference of {median:.3f} %",
+        f"{right} of {number} out-of-memory thresholds",
         f"{larger - uncertain} of the {number - right} misses are false *fits*",
     ]
 
