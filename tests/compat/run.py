@@ -41,28 +41,27 @@ RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "compatibility.md"
 GIB = 1 << 30
 OPENING = """
-# Which programs a dry run carries to their end
+# Tested programs
 
 <!-- page not run: made by tests/compat/run.py, which takes an hour and other torches -->
 
-{rows} programs, run with `tonnage run --margin 0` on a machine without a GPU: {right} end as on a GPU, {limited} of
-these with a limit that the verdict names; {wrong} do not. torch {torches}; besides torch: {packages}.
+{right} of {rows} programs end as on a GPU, run with `tonnage run --margin 0` on a machine without a GPU. The verdict of
+{limited} of these names a limit; {wrong} end differently. PyTorch: {torches}. Other packages: {packages}.
 
-*Works* means: the script ends as on a GPU, with the exit code and the lines that it prints there as far as they do not
-depend on the values of kernels, and the verdict is the one that is expected: it fits, or it runs out of memory. With a
-margin of 0, little headroom does not make a verdict uncertain.
-*Limits* are what the verdict itself says it does not know. How each program ends on a GPU follows from its source; none
-of them was run on a real one.
+*Works* means that the script ends as on a GPU, with the same exit code, and with the same output where it does not
+depend on the values of kernels. The verdict is the expected one: the program fits, or it runs out of memory. With a
+margin of 0, little headroom does not make a verdict uncertain. *Limits* are those that the verdict reports. The outcome
+of each program on a GPU follows from its source; none of them was run on a real GPU.
 
-Peak is what PyTorch's blocks take, and in brackets what the device has in use with cache and context. Processor time
-and host memory (of the largest process) are of the whole dry run, with a debug build of tonnage on two shared cores.
-Weights are random and data is made by the program, because nothing is downloaded.
+*Peak* is the memory of PyTorch's blocks, and in brackets the memory in use on the device with cache and context. CPU
+time and host memory (of the largest process) cover the whole dry run, with a debug build of tonnage on two shared
+cores. Weights are random, and the programs generate their data, because nothing is downloaded.
 
 {ages}
 
-The programs are in `tests/compat/programs`, what is expected of each in `tests/compat/rows.py`, the results in
-`tests/compat/results.jsonl`. The command runs what has no result yet, and can be ended and started again; the second
-makes the environment of a torch, which takes about 5 GB:
+The programs are in `tests/compat/programs`, the expected outcomes in `tests/compat/rows.py`, and the results in
+`tests/compat/results.jsonl`. The first command runs the programs that have no result yet; you can stop it and start it
+again. The second creates the environment of a PyTorch version, which needs about 5 GB:
 
 ```sh
 python3 tests/compat/run.py
@@ -259,7 +258,7 @@ def page(found, history, at):
         "ages": stored.sentence(history, [result for _, result in known], at),
     }
     lines = [OPENING.format(**names).strip(), ""]
-    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | processor s | host | commit |"]
+    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | CPU s | host | commit |"]
     lines += ["|---" * 10 + "|"]
     for row, result in known:
         version = result["versions"].get(row.packages[0], "")

@@ -2,24 +2,24 @@
 """Why a figure differs, as it was tested. The first pattern that is part of `job: what` counts."""
 
 ADDRESSES = (
-    "addresses that the driver hands out decide ties between free blocks; replayed with the real ones, the figure is"
+    "addresses that the driver chooses decide ties between free blocks; replayed with the real ones, the figure is"
     " the real one"
 )
-IMAGES = "memory beside PyTorch that is not counted, images and handles of libraries (the verdict says so)"
+IMAGES = "memory outside PyTorch that is not counted, images and handles of libraries (the verdict states it)"
 EARLIER = (
     "programs that ran before it in the process left memory: it has blocks of 512 MiB and of 1 GiB only, and the"
-    " difference, 0.66 GiB, is no sum of these"
+    " difference, 0.66 GiB, is not a sum of these"
 )
 WORKSPACE = (
-    "workspace of a convolution, which cuDNN below 9.8 does not tell without a GPU (the verdict says so); with cuDNN"
+    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with cuDNN"
     " 9.10 (torch 2.9.1) 1.02 GiB more are in use"
 )
 BESIDE = (
-    "memory outside PyTorch that is not counted: with 350 MiB more, the most that was seen, it is the published one."
+    "memory outside PyTorch that is not counted: with 350 MiB more, the maximum seen, it is the published one."
     " The verdict of the larger batch is uncertain, because its headroom is less"
 )
 UNTOLD = (
-    "workspace of a convolution, which cuDNN below 9.8 does not tell without a GPU (the verdict says so); with cuDNN"
+    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with cuDNN"
     " 9.10 (torch 2.9.1) it is the published one"
 )
 CAUSES = [
@@ -30,7 +30,7 @@ CAUSES = [
     ("maxvit_rmlp_nano_rw_256", UNTOLD),
     (
         "samvit_base_patch16",
-        "unknown; cuDNN below 9.8 does not tell workspaces of convolutions, and with those of 9.10 (torch 2.9.1) it is"
+        "unknown; cuDNN below 9.8 does not report workspaces of convolutions, and with those of 9.10 (torch 2.9.1) it is"
         " 8",
     ),
     ("coatnet_3_rw_224", "unknown; with torch 2.9.1 and the workspaces of its cuDNN 9.10 it is the same"),
@@ -38,7 +38,7 @@ CAUSES = [
     ("davit_large", "unknown; the larger batch needs 27.13 GiB of 31.36 GiB, and with --fast-norm it fits, too"),
     (
         "twins_svt_large",
-        "unknown; with 410 MiB more beside PyTorch it is the published one, and 350 MiB is the most that was seen",
+        "unknown; with 410 MiB more outside PyTorch it is the published one, and 350 MiB is the maximum seen",
     ),
     (
         "convnext_large_mlp 384",

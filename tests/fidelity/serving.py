@@ -233,7 +233,7 @@ LOGS = [
         f"[PR 10511]({PULL}10511)",
         options=("--capacity", "79.22GiB"),
         note="main of 2024-12-13",
-        cause="1.79 GiB beside PyTorch there, of code that was not merged yet; 0.12 GiB in the log below, of the"
+        cause="1.79 GiB outside PyTorch there, of code that was not merged yet; 0.12 GiB in the log below, of the"
         " release that followed",
     ),
     Log(
@@ -286,7 +286,7 @@ LOGS = [
         {"weights": 7.56, "other": 0.04, "activation": 0.74, "kv": 3.06, "tokens": 1394 * 16},
         "a public log",
         options=("--capacity", "12GiB"),
-        cause="the difference is the 0.04 GiB beside PyTorch, which are not counted",
+        cause="the difference is the 0.04 GiB outside PyTorch, which are not counted",
     ),
     Log(
         "vllm issue-13061",
@@ -300,7 +300,7 @@ LOGS = [
         f"[issue 13061]({ISSUE}13061)",
         options=("--gpus", "2"),
         note="ends there as in the log: 131,072 tokens do not fit",
-        cause="0.25 GiB beside PyTorch there, NCCL's buffers among them, which are not counted; with these taken off"
+        cause="0.25 GiB outside PyTorch there, NCCL's buffers among them, which are not counted; with these taken off"
         " the cache is 8.66 GiB",
     ),
     Log(
@@ -315,7 +315,7 @@ LOGS = [
         f"[PR 10511]({PULL}10511)",
         options=("--capacity", "79.22GiB", "--gpus", "2"),
         note="main of 2024-12-13",
-        cause="3.58 GiB beside PyTorch there, twice what it is on one GPU",
+        cause="3.58 GiB outside PyTorch there, twice what it is on one GPU",
     ),
     Log(
         "vllm issue-11251",
@@ -333,7 +333,7 @@ LOGS = [
         {"weights": 7.51, "other": 0.39, "activation": 2.53, "kv": 3.76, "tokens": 3852 * 16},
         f"[issue 11251]({ISSUE}11251)",
         options=("--capacity", "15.77GiB", "--gpus", "2"),
-        cause="the difference is 0.04 GiB beside PyTorch, which are not counted",
+        cause="the difference is 0.04 GiB outside PyTorch, which are not counted",
     ),
     Log(
         "vllm a5000 eager",
@@ -410,9 +410,9 @@ LOGS = [
         {"kv": 8.11, "tokens": 178880},
         f"[issue 21348]({ISSUE}21348)",
         options=("--gpus", "4"),
-        note="the issue does not name a version; without LMCache, which was beside it there; the first request ends"
+        note="the issue does not name a version; without LMCache, which ran with it there; the first request ends"
         " with an error in the dry run",
-        cause="the issue has no terms, and why they differ is not known",
+        cause="the issue has no terms, and the cause of the difference is unknown",
     ),
     Log(
         "vllm pr-12126",
@@ -426,7 +426,7 @@ LOGS = [
         f"[PR 12126]({PULL}12126)",
         options=("--capacity", "79.22GiB"),
         note="main of 2025-01-16",
-        cause="the difference is the 0.16 GiB beside PyTorch, which are not counted",
+        cause="the difference is the 0.16 GiB outside PyTorch, which are not counted",
     ),
     Log(
         "vllm issue-15815",
