@@ -14,7 +14,7 @@ PATTERNS = {
     "speech": r"\b(tells?|told|telling|says?|said|saying|asks?|asked|asking|hears?|heard|speaks?|spoken?)\b",
     "headless": r"(?:^|[.!?]\s+|^[#*|> -]+)(What|Who|Whose|Whoever|Those|Of)\s(?![^.!?|]*\?)",
     "nobody": r"\b(nobody|somebody|anybody|everybody|whoever|whom)\b",
-    "is_no": r"\b(is|are|was|were) (no|none)\b",
+    "is_no": r"(?<![Tt]here )\b(is|are|was|were) (no|none)\b(?! longer)",
     "words": r"\b(for ever|beside (PyTorch|torch)|decides? by|of its own|to spare|plug-in|lock file|processor time)\b",
 }
 PATTERNS = {name: re.compile(pattern, re.MULTILINE) for name, pattern in PATTERNS.items()}
