@@ -21,7 +21,7 @@ pub enum AddressOrder {
     Ascending,
 }
 
-/// What a fresh request is rounded up to in [`AddressOrder::Descending`].
+/// The unit to which a fresh request is rounded up in [`AddressOrder::Descending`].
 const CHUNK: u64 = 32 << 20;
 
 /// A range of addresses, parts of which are taken.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{Device, DeviceAddr, DeviceError, Suballocator, rounded_request};
 
 const STEP: u64 = 256;
-/// What the first region takes.
+/// Size of the first region.
 const FIRST_REGION: u64 = 2 << 20;
 /// A chunk that exceeds a request by this much is split even if it is not twice as large.
 const MAX_SLACK: u64 = 128 << 20;

@@ -6,7 +6,7 @@
 //! Everything a policy may know about a device is here; addresses are
 //! integers, time does not exist, and order of calls is the only order.
 //!
-//! The trait does not say how bytes are read or written: a policy never does.
+//! The trait has no access to bytes, because a policy never reads or writes them.
 
 use thiserror::Error;
 
@@ -17,8 +17,7 @@ pub struct DeviceAddr(pub u64);
 impl DeviceAddr {
     /// The address `bytes` further on.
     ///
-    /// Saturates: an address past the end of the space belongs to nobody, which
-    /// every lookup then says.
+    /// Saturates: an address past the end of the space has no owner, which every lookup then reports.
     #[must_use]
     pub fn offset(self, bytes: u64) -> Self {
         Self(self.0.saturating_add(bytes))
@@ -37,7 +36,7 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// What the device may do with a mapped range.
+/// Access rights of the device to a mapped range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
     /// Nothing. A range that was just mapped has this.
@@ -56,22 +55,21 @@ pub enum DeviceError {
     /// There is not enough free memory, or no range of addresses for it.
     #[error("out of memory: {requested} bytes asked for, {free} bytes free")]
     OutOfMemory {
-        /// Bytes the caller asked for, before rounding.
+        /// Bytes the caller requested, before rounding.
         requested: u64,
         /// Bytes that were free at that moment.
         free: u64,
     },
-    /// The call contradicts the contract: a size of zero, a range that is not
-    /// mapped, an address that is no allocation's first byte.
+    /// The call contradicts the contract: a size of zero, a range that is not mapped, an address that is not the first
+    /// byte of an allocation.
     #[error("invalid value: {0}")]
     Invalid(&'static str),
-    /// The driver failed for a reason of its own: a lost device, an illegal
-    /// access by earlier work, a limit of the system.
+    /// The driver failed for another reason: a lost device, an illegal access by earlier work, a limit of the system.
     #[error("{call} failed with code {code}")]
     Driver {
         /// The function of the driver or of the system.
         call: &'static str,
-        /// What it returned.
+        /// Its return value.
         code: i32,
     },
 }
@@ -95,9 +93,8 @@ pub enum DeviceError {
 ///
 /// # Blocking, and graph capture
 ///
-/// A runtime holds a lock while it calls a device, and it may be called while a
-/// stream of the program is captured into a graph. So each verb says here what
-/// it may do:
+/// A runtime holds a lock while it calls a device, and it may be called while a stream of the program is captured into
+/// a graph. Each verb therefore states its permissions here:
 ///
 /// | verb | may block | while a stream is captured |
 /// |---|---|---|
@@ -121,7 +118,7 @@ pub trait Device: Send {
     /// Bytes of memory the device has, as its driver reports them.
     fn total(&self) -> u64;
 
-    /// Bytes nobody holds; 0 if the driver does not say.
+    /// Free bytes; 0 if the driver does not report them.
     fn free_bytes(&self) -> u64;
 
     /// Smallest unit of [`create`](Device::create) and [`map`](Device::map).
@@ -185,7 +182,7 @@ pub trait Device: Send {
 
     /// Makes an event that marks nothing yet (`cudaEventCreateWithFlags`).
     ///
-    /// Who made it destroys it.
+    /// The creator destroys it.
     fn create_event(&mut self) -> Result<EventId, DeviceError>;
 
     /// Returns an event (`cudaEventDestroy`).
@@ -202,13 +199,12 @@ pub trait Device: Send {
     /// (`cudaEventQuery`). An event that marks nothing is done.
     fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError>;
 
-    /// Waits until [`query_event`](Device::query_event) would say yes
-    /// (`cudaEventSynchronize`).
+    /// Waits until [`query_event`](Device::query_event) would return true (`cudaEventSynchronize`).
     fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError>;
 }
 
-/// A device whose bytes the host can copy, for whoever has to keep them while
-/// they have no memory on the device. Policies do not.
+/// A device whose bytes the host can copy, for callers that keep them while they have no memory on the device. Policies
+/// do not.
 ///
 /// All three calls may block until the work on the device is done, and are
 /// forbidden while a stream is captured.

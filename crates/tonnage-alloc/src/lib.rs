@@ -16,8 +16,8 @@
 //!
 //! * **segment**: a range obtained from the device by one call;
 //! * **block**: a part of a segment handed out by a policy;
-//! * **request**: what the program asked for, before rounding;
-//! * **charged**: bytes of device memory that are spoken for, whoever holds them;
+//! * **request**: the bytes that the program requested, before rounding;
+//! * **charged**: bytes of device memory in use by any holder;
 //! * **reservation**: a range of addresses with no memory behind it;
 //! * lifetimes and address ranges are half-open.
 //!
@@ -51,8 +51,8 @@ pub use stream_safe::{StreamSafe, Suballocator};
 /// The granularity of the driver: physical memory comes in pieces of 2 MiB.
 pub const GRANULARITY: u64 = 2 << 20;
 
-/// What a request takes in an allocator that hands out multiples of `step`, or
-/// why nothing can: no bytes were asked for, or more than can be counted.
+/// The size of a request in an allocator with multiples of `step`, or the reason why it cannot be served: zero bytes,
+/// or more than can be counted.
 pub(crate) fn rounded_request(
     device: &impl Device,
     size: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What every allocator policy can do, whatever its rules are.
+//! The interface of every allocator policy, independent of its rules.
 //!
 //! A policy owns a [`Device`] and cuts its memory into blocks. PyTorch's
 //! caching allocator ([`torch::Allocator`](crate::torch::Allocator)) is one;
@@ -13,7 +13,7 @@ use crate::tonnage::Live;
 use crate::torch::{PoolId, Undefined};
 use crate::{Device, DeviceAddr, DeviceError, StreamId};
 
-/// What a program calls some of its blocks, as a number; policies that do not know tags ignore it.
+/// A program's name for some of its blocks, as a number; policies that do not know tags ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u16);
 
@@ -26,13 +26,13 @@ impl Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
-    /// Bytes that the program asks for.
+    /// Bytes that the program requests.
     pub bytes: u64,
     /// The stream that will use the block first.
     pub stream: StreamId,
     /// The pool it comes from.
     pub pool: PoolId,
-    /// What the program calls it.
+    /// The program's name for it.
     pub tag: Tag,
 }
 
@@ -75,8 +75,7 @@ pub enum PolicyError {
         /// Bytes the device had free.
         free: u64,
     },
-    /// The policy does not serve such a call at all: a request of zero bytes,
-    /// one too large to count, a pool that nobody uses.
+    /// The policy does not serve such a call at all: a request of zero bytes, one too large to count, an unused pool.
     #[error("{0}")]
     Refused(String),
     /// No live block starts at this address.
@@ -91,8 +90,7 @@ pub enum PolicyError {
     /// The device failed in a way that is not shortage of memory.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// PyTorch's own behaviour is undefined here: nothing after this says
-    /// anything about it.
+    /// PyTorch's own behavior is undefined here: later results do not apply to it.
     #[error("undefined in torch: {0}")]
     Undefined(Undefined),
 }
@@ -101,8 +99,8 @@ pub enum PolicyError {
 ///
 /// # Contract
 ///
-/// * Live blocks never overlap. A block has at least the bytes asked for and
-///   starts at a multiple of [`ALIGNMENT`](Self::ALIGNMENT).
+/// * Live blocks never overlap. A block has at least the requested bytes and starts at a multiple of
+///   [`ALIGNMENT`](Self::ALIGNMENT).
 /// * [`reserved`](Self::reserved) is what the policy holds from the device.
 /// * A call that returns an error leaves every live block as it was. A request
 ///   that ran out of memory may have given cached memory back, nothing else.
@@ -146,16 +144,15 @@ pub enum PolicyError {
 /// # Ok::<(), PolicyError>(())
 /// ```
 pub trait Policy {
-    /// What it runs on.
+    /// The device it runs on.
     type Device: Device;
 
     /// Every block starts at a multiple of this.
     const ALIGNMENT: u64;
 
-    /// Whether the policy knows streams and captures: a block that one stream
-    /// freed goes to another only when the work of the first is done. A policy
-    /// that says `false` counts all streams as one, so its program must order
-    /// them, and cannot serve requests while a stream is captured.
+    /// Whether the policy knows streams and captures: a block that one stream freed goes to another only when the work
+    /// of the first is done. A policy that returns `false` counts all streams as one, so its program must order them,
+    /// and cannot serve requests while a stream is captured.
     const STREAM_AWARE: bool;
 
     /// Serves a request: the first byte of a block.
@@ -177,8 +174,8 @@ pub trait Policy {
     /// that first.
     fn process_events(&mut self) -> Result<(), PolicyError>;
 
-    /// Gives cached memory back: everything for [`PoolId::DEFAULT`], else that of
-    /// one pool nobody uses any more. May wait for streams that delay a free.
+    /// Gives cached memory back: everything for [`PoolId::DEFAULT`], else that of one pool that is no longer used. May
+    /// wait for streams that delay a free.
     fn empty_cache(&mut self, pool: PoolId) -> Result<(), PolicyError>;
 
     /// One user of a pool less; without users its memory may go back.

@@ -85,7 +85,7 @@ impl Reservations {
 }
 
 /// A size that is a whole number of pieces of physical memory, as [`Device::reserve`](crate::Device::reserve) and
-/// [`Device::create`](crate::Device::create) ask for.
+/// [`Device::create`](crate::Device::create) require.
 pub fn whole_pieces(size: u64) -> Result<u64, DeviceError> {
     if size == 0 || !size.is_multiple_of(GRANULARITY) {
         return Err(DeviceError::Invalid(

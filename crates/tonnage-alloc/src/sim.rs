@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A device made of arithmetic: it refuses and releases exactly like one.
 //!
-//! What is modelled, and how it is known:
+//! The model and its evidence:
 //!
 //! * physical memory comes in pieces of 2 MiB (CUDA documents this as the
 //!   granularity of virtual memory management; `cudaMalloc` was seen to follow it);
@@ -30,7 +30,7 @@ const SHARED_LIMIT: u64 = 1 << 20;
 /// Distance between requests that share a piece.
 const SHARED_STEP: u64 = 512;
 
-/// What a simulated device is like.
+/// Properties of a simulated device.
 ///
 /// ```
 /// use tonnage_alloc::{Device, DeviceError, SimConfig, SimDevice};
@@ -78,11 +78,11 @@ impl SimConfig {
     }
 }
 
-/// What kind of thing an address belongs to.
+/// The kind of object that an address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocationKind {
-    /// `malloc`, with pieces of its own.
+    /// `malloc`, with separate pieces.
     Own,
     /// `malloc`, sharing a piece with others.
     Shared,
@@ -98,7 +98,7 @@ pub enum AllocationKind {
 pub struct Allocation {
     /// First byte.
     pub addr: DeviceAddr,
-    /// Bytes, as asked for (not rounded).
+    /// Bytes, as requested (not rounded).
     pub size: u64,
     /// How it came about.
     pub kind: AllocationKind,
@@ -127,7 +127,7 @@ pub struct SimDevice {
     config: SimConfig,
     space: AddressSpace,
     reservable: AddressSpace,
-    /// Bytes spoken for.
+    /// Charged bytes.
     charged: u64,
     peak_charged: u64,
     context_open: bool,
@@ -174,12 +174,12 @@ impl SimDevice {
         }
     }
 
-    /// What the device was made from.
+    /// The configuration of the device.
     pub fn config(&self) -> &SimConfig {
         &self.config
     }
 
-    /// Bytes spoken for, the context and charges from outside included.
+    /// Charged bytes, the context and charges from outside included.
     pub fn charged(&self) -> u64 {
         self.charged
     }
@@ -312,7 +312,7 @@ impl SimDevice {
         self.mapping_at(addr).map(|mapping| mapping.memory)
     }
 
-    /// What the device may do at `addr`; `None` if nothing is mapped there.
+    /// Access rights of the device at `addr`; `None` if nothing is mapped there.
     pub fn access_at(&self, addr: DeviceAddr) -> Option<Access> {
         self.mapping_at(addr).map(|mapping| mapping.access)
     }
@@ -330,7 +330,7 @@ impl SimDevice {
     /// Recounts the books; tests call it after every step.
     ///
     /// # Errors
-    /// A sentence saying which sum is off.
+    /// A sentence that names the wrong sum.
     pub fn check(&self) -> Result<(), String> {
         let whole = |wanted: AllocationKind| -> u64 {
             self.allocations
@@ -417,7 +417,7 @@ impl SimDevice {
         }
     }
 
-    /// Charges and places `rounded` bytes; `asked` is what the error reports.
+    /// Charges and places `rounded` bytes; the error reports `asked`.
     fn take_piece(&mut self, rounded: u64, asked: u64) -> Result<u64, DeviceError> {
         let out_of_memory = DeviceError::OutOfMemory {
             requested: asked,

@@ -49,7 +49,7 @@ pub trait Suballocator: Default {
 #[derive(Clone, Debug)]
 struct Waiting {
     addr: DeviceAddr,
-    /// What it waits for.
+    /// The events that it waits for.
     events: Vec<EventId>,
 }
 
@@ -103,7 +103,7 @@ impl<A: Suballocator, D: Device> StreamSafe<A, D> {
         Ok(marked)
     }
 
-    /// Completes frees for which `done` says that their events are done.
+    /// Completes frees whose events are done according to `done`.
     fn complete(
         &mut self,
         done: impl Fn(&mut D, EventId) -> Result<bool, DeviceError>,

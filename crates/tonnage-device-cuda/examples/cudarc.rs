@@ -96,7 +96,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let back = second.clone_dtoh(copy.slice())?;
     assert_eq!(back, numbers, "the copy has what was written");
 
-    // Every other block is freed; what is asked for then is larger than any hole.
+    // Every other block is freed; the next request is larger than any hole.
     let mut blocks = Vec::new();
     for number in 0..64 {
         let stream = [&first, &second][number % 2];

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A [`Device`] over the CUDA driver.
 //!
-//! The driver is loaded when the program runs, so a program that links this
-//! crate starts on machines without a GPU and is told there what is missing.
-//! No header and no library of NVIDIA's is needed to build it; the functions it
-//! calls are in one table (`table.rs`).
+//! The driver is loaded when the program runs, so a program that links this crate starts on machines without a GPU and
+//! gets an error there that names the missing part. No header and no library of NVIDIA's is needed to build it; the
+//! functions it calls are in one table (`table.rs`).
 //!
 //! Calls are made in the device's primary context, which the CUDA runtime and
 //! PyTorch use too. It is made current for each call and put back after it, so a
@@ -72,7 +71,7 @@ pub enum LoadError {
     Driver {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// Its return value.
         code: i32,
     },
     /// The device cannot map memory.
@@ -94,7 +93,7 @@ pub enum Capture {
 /// A device of the CUDA driver.
 ///
 /// The driver follows the handles and addresses that it is given, and the verbs of [`Device`] and [`Contents`] are safe
-/// functions. So whoever makes a device promises, once, that they are right; see [`new`](Self::new).
+/// functions. The creator of a device therefore promises, once, that they are right; see [`new`](Self::new).
 #[derive(Debug)]
 pub struct CudaDevice {
     table: Table,
@@ -185,12 +184,12 @@ impl CudaDevice {
         if changed == 0 {
             self.table.capture_mode(before);
         }
-        // What was pushed above can be popped; there is nothing to do if not.
+        // The context pushed above can be popped; there is nothing to do if not.
         self.table.pop_current();
         Ok(result)
     }
 
-    /// What a call that obtains memory or addresses gave.
+    /// The result of a call that obtains memory or addresses.
     fn obtained<T>(
         &self,
         call: &'static str,

@@ -134,7 +134,7 @@ impl Library {
     }
 }
 
-/// What `dlopen` said.
+/// The error of `dlopen`.
 fn last_error() -> String {
     // SAFETY: the string is this thread's until the next call of the loader, and copied here.
     unsafe {
@@ -263,7 +263,7 @@ impl Table {
     /// The smallest unit of memory of a device.
     pub(crate) fn granularity(&self, properties: &AllocationProperties) -> (Status, usize) {
         let mut size = 0;
-        // SAFETY: the function reads the description and writes a number to a local. 0 asks for the minimum.
+        // SAFETY: the function reads the description and writes a number to a local. 0 requests the minimum.
         let status = unsafe { (self.0.granularity)(&raw mut size, properties, 0) };
         (status, size)
     }

@@ -105,8 +105,7 @@ fn hold(stream: StreamId, hold: bool) {
     }
 }
 
-/// The stand-in has no bytes behind large memory, so the suite writes none; it
-/// checks what the driver was asked to do.
+/// The stand-in has no bytes behind large memory, so the suite writes none; it checks the calls of the driver.
 struct Driver(CudaDevice);
 
 impl Driver {

@@ -10,8 +10,8 @@
 //! to it, [`HostDevice::run_stream`] or a wait lets it happen. An event is done
 //! when the work before it is; without work it is done at once.
 //!
-//! What it does not have: kernels, copies between devices, several processes,
-//! and small requests that share a piece. Each allocation takes 2 MiB at least.
+//! It does not have kernels, copies between devices, several processes, and small requests that share a piece. Each
+//! allocation takes 2 MiB at least.
 //!
 //! ```
 //! use tonnage_alloc::{Access, Device};
@@ -96,7 +96,7 @@ pub struct HostDevice {
     mappings: BTreeMap<u64, PhysicalId>,
     next_physical: u64,
     streams: BTreeMap<StreamId, Queue>,
-    /// What each event waits for: how much work of which stream.
+    /// The work that each event waits for: an amount of work of a stream.
     events: BTreeMap<EventId, Option<(StreamId, u64)>>,
     next_event: u64,
 }

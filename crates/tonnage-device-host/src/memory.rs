@@ -37,14 +37,14 @@ struct Mapped {
 /// A range of addresses of this process, and a file to fill it with.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// What was reserved, with room to align the start.
+    /// The reserved range, with space to align the start.
     reserved: NonNull<c_void>,
     reserved_length: usize,
     base: u64,
     length: u64,
     file: OwnedFd,
     next_offset: u64,
-    /// What is mapped in the range, by address. No two overlap.
+    /// The mappings in the range, by address. No two overlap.
     mapped: BTreeMap<u64, Mapped>,
 }
 
@@ -110,7 +110,7 @@ impl Memory {
         Ok(Extent { offset, size })
     }
 
-    /// Gives memory back to the host. What is still mapped of it reads as zero.
+    /// Gives memory back to the host. Its remaining mappings read as zero.
     pub(crate) fn discard(&mut self, extent: Extent) -> Result<(), DeviceError> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.file, flags, extent.offset, extent.size)
@@ -136,9 +136,8 @@ impl Memory {
         if before.is_some_and(|(&start, mapped)| start + mapped.size > addr) {
             return Err(DeviceError::Invalid("the range is mapped already"));
         }
-        // SAFETY: `inside` says that the pages lie in the range this value
-        // reserved, and the table that nothing is mapped there; so only our own
-        // reservation is replaced. The file is longer than the extent.
+        // SAFETY: `inside` checks that the pages lie in the range this value reserved, and the table that nothing is
+        // mapped there; so only our own reservation is replaced. The file is longer than the extent.
         let mapped = unsafe {
             rustix::mm::mmap(
                 self.pointer(addr),
@@ -160,8 +159,7 @@ impl Memory {
     pub(crate) fn unmap(&mut self, addr: u64) -> Result<(), DeviceError> {
         let unknown = DeviceError::Invalid("nothing is mapped there");
         let mapped = *self.mapped.get(&addr).ok_or(unknown)?;
-        // SAFETY: the table says that this mapping is ours, and `&mut self` that
-        // nobody reads or writes it.
+        // SAFETY: by the table, this mapping is ours, and by `&mut self`, no other code reads or writes it.
         let replaced = unsafe {
             rustix::mm::mmap_anonymous(
                 self.pointer(addr),
@@ -185,8 +183,7 @@ impl Memory {
             Access::Read => MprotectFlags::READ,
             Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
         };
-        // SAFETY: the table says that this mapping is ours, and `&mut self` that
-        // nobody reads or writes it.
+        // SAFETY: by the table, this mapping is ours, and by `&mut self`, no other code reads or writes it.
         unsafe { rustix::mm::mprotect(at, mapped.size as usize, flags) }
             .map_err(failed("mprotect"))?;
         mapped.access = access;
@@ -199,9 +196,8 @@ impl Memory {
     /// If not all of the range may be written.
     pub(crate) fn write(&mut self, addr: u64, bytes: &[u8]) -> Result<(), DeviceError> {
         self.check(addr, bytes.len() as u64, Access::ReadWrite)?;
-        // SAFETY: the range is mapped and may be written, says the table; `bytes`
-        // is memory of the program and not part of the range, to which nobody
-        // outside of this file has a reference.
+        // SAFETY: by the table, the range is mapped and may be written; `bytes` is memory of the program and not part
+        // of the range, to which no code outside of this file has a reference.
         unsafe {
             let to = self.pointer(addr).cast::<u8>();
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What only a device with bytes can show.
+//! Properties that only a device with bytes can show.
 
 use tonnage_alloc::{Access, Device, DeviceAddr, DeviceError, StreamId};
 use tonnage_device_host::HostDevice;

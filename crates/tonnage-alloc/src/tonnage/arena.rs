@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! One address space, cut into blocks: who has which range, and where there is room.
 //!
-//! Pure accounting. It knows which ranges have memory and which are gaps, but no
-//! device: what has to be mapped or unmapped is decided here (`window.rs`) and
-//! done by the allocator, which tells the arena afterwards.
+//! Pure accounting. It knows which ranges have memory and which are gaps, but has no device. It decides which ranges to
+//! map or unmap (`window.rs`); the allocator does so and updates the arena afterwards.
 //!
 //! A free block belongs to a *lane*, a stream within a pool, because only that
 //! stream may use it at once. Free blocks whose work is done belong to
@@ -12,8 +11,8 @@
 //! younger use then stands for both. What private pools have is joined with
 //! nothing else.
 //!
-//! With a plan, the addresses below its height are kept for it: what is free
-//! there is in lists of its own, in which requests without a place do not search.
+//! With a plan, the addresses below its height are kept for it: free blocks there are in separate lists, in which
+//! requests without a place do not search.
 
 use super::blocks::{Block, Blocks, NONE, PageRange, State, Window};
 use super::index::Index;
@@ -23,15 +22,15 @@ use crate::Tag;
 /// The lane of blocks that no stream uses any more.
 pub(super) const SHARED: u32 = 0;
 
-/// What a request asks for.
+/// The properties of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Demand {
     pub(super) lane: u32,
     /// Bytes of the block.
     pub(super) size: u64,
-    /// Bytes that the program asked for.
+    /// Bytes that the program requested.
     pub(super) requested: u64,
-    /// Whether a stream is captured, so that nothing may be asked, waited for or unmapped.
+    /// Whether a stream is captured, so that the allocator must not query, wait, or unmap.
     pub(super) capturing: bool,
     pub(super) tag: Tag,
     /// Whether a handle will own the block.
@@ -42,7 +41,7 @@ pub(super) struct Demand {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lane {
     pub(super) free: Lists,
-    /// Those below the height of the plan.
+    /// Blocks below the height of the plan.
     pub(super) planned: Lists,
     /// Used and pending blocks.
     pub(super) live: u32,
@@ -57,7 +56,7 @@ pub(super) struct Lane {
 pub(super) struct Arena {
     pub(super) blocks: Blocks,
     pub(super) gaps: Lists,
-    /// Those below the height of the plan.
+    /// Blocks below the height of the plan.
     planned_gaps: Lists,
     /// The height of the plan in whole pages; 0 without one.
     planned: u64,
@@ -174,7 +173,7 @@ impl Arena {
         }
     }
 
-    /// Makes what is asked for, from `start` on, which lies in a free block, a used block.
+    /// Turns the requested range into a used block. It begins at `start`, which lies in a free block.
     #[inline]
     pub(super) fn hand_out(&mut self, found: u32, start: u64, demand: &Demand) -> u32 {
         let index = self.carve(found, start, start + demand.size);
@@ -452,7 +451,7 @@ impl Arena {
     /// Recounts everything.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the contradiction.
     pub(super) fn check(&self) -> Result<(), String> {
         self.blocks.check(self.span)?;
         self.gaps.check(&self.blocks)?;

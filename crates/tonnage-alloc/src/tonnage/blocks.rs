@@ -19,13 +19,13 @@ pub(super) enum State {
     Used,
     /// Freed, and a stream that was named for it may still use it.
     Pending,
-    /// Memory that nobody uses, in a list of its lane.
+    /// Unused memory, in a list of its lane.
     Free,
     /// Addresses without memory, whole pages of them, in the list of gaps.
     Gap,
     /// A part of a page without memory, which a block left that was freed meanwhile; in no list.
     Left,
-    /// An entry of the table that is no block.
+    /// An entry of the table that is not a block.
     Vacant,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Block {
     /// Distance from the first address.
     pub(super) offset: u64,
     pub(super) size: u64,
-    /// Bytes the program asked for, while it is used or pending.
+    /// Bytes the program requested, while it is used or pending.
     pub(super) requested: u64,
     /// While it is free: which work of its lane's stream may still use it.
     pub(super) epoch: u64,
@@ -45,12 +45,12 @@ pub(super) struct Block {
     /// Neighbours in a list of free blocks or of gaps.
     pub(super) list_prev: u32,
     pub(super) list_next: u32,
-    /// Whose it is.
+    /// Its owner.
     pub(super) lane: u32,
     /// The first of the streams that were named for it.
     pub(super) uses: u32,
     pub(super) state: State,
-    /// What the program calls it, while it is used or pending.
+    /// The program's name for it, while it is used or pending.
     pub(super) tag: u16,
     /// Whether a handle owns it, while it is used: its address alone does not free it.
     pub(super) owned: bool,
@@ -218,7 +218,7 @@ impl Blocks {
     /// Recounts the table.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the contradiction.
     pub(super) fn check(&self, span: u64) -> Result<(), String> {
         let (mut end, mut before, mut count, mut planned) = (0, NONE, 0, 0);
         for (index, block) in self.by_address() {

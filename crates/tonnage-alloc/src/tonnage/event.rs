@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the allocator does, one event at a time, for whoever wants to keep it.
+//! The actions of the allocator as events, for an observer that stores them.
 //!
-//! The allocator tells and keeps nothing: who keeps events decides how many, and
-//! whether they have times. Events are told when what they say has happened, in
-//! that order, so the state of the allocator follows from them.
+//! The allocator reports events and stores none: the observer decides how many to keep, and whether they have times. An
+//! event is reported after its action, in order, so the state of the allocator follows from the events.
 
 use crate::{DeviceAddr, StreamId};
 
@@ -32,7 +31,8 @@ pub enum EventKind {
     Resume,
     /// A step of the search for memory, for a request that no free block could serve.
     Search(SearchStep),
-    /// A request was not served, because there is no memory. `addr` is no address: the bytes that the device had free.
+    /// A request was not served, because there is no memory. `addr` is not an address here, but the free bytes of the
+    /// device.
     Refused,
 }
 
@@ -42,21 +42,21 @@ pub enum EventKind {
 pub enum SearchStep {
     /// Blocks of other streams whose work is done were made anyone's.
     OtherStreams,
-    /// Pages were obtained from the device or moved from where nobody used them.
+    /// Pages were obtained from the device or moved from unused places.
     Pages,
     /// All work was waited for that delays a free or the use of a free block.
     Wait,
-    /// What a plan keeps for its places was looked at.
+    /// Memory that a plan keeps for its places was searched.
     Planned,
-    /// The device was asked for memory although it said that it has none.
+    /// Memory was requested from the device although it reported none.
     Device,
     /// Blocks that fronts of threads keep were taken back. This step and those after it are of a runtime.
     Fronts,
-    /// The program was asked to free something.
+    /// A callback of the program was called to free memory.
     Callbacks,
     /// The contents of a tag's blocks were copied to the host and their memory was used.
     Spill,
-    /// Other processes that share the device were asked for what they do not use.
+    /// Unused memory was requested from other processes that share the device.
     Leases,
 }
 
@@ -146,7 +146,7 @@ impl EventKind {
 pub struct Event {
     /// The first byte it is about; 0 if it is about none.
     pub addr: DeviceAddr,
-    /// Bytes: as asked for where it is about a block or a request, whole pages where it is about memory.
+    /// Bytes: the requested ones of a block or a request, whole pages of memory.
     pub bytes: u64,
     /// The stream that a block was requested for, or that memory was mapped for.
     pub stream: StreamId,
@@ -169,7 +169,7 @@ impl Event {
     }
 }
 
-/// Who is told of events. It is called in the middle of a request, and must be quick.
+/// Receives events. It is called in the middle of a request, and must be quick.
 ///
 /// ```
 /// use tonnage_alloc::tonnage::{Allocator, Event, EventKind, Observer, Settings};

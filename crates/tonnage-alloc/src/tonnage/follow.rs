@@ -8,8 +8,8 @@
 //! does not occur in it, or its place is taken, the others are tried, and the
 //! one that fits is the kind of step from then on.
 //!
-//! A program that does not say where its steps begin is followed by counting
-//! alone: after the last place of a key its first one comes again.
+//! A program that does not mark its steps is followed by counting alone: after the last place of a key its first one
+//! comes again.
 
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ struct Key {
     step: u64,
 }
 
-/// What a request could get.
+/// The places that a request could get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     /// The key; none if the plan does not have it.
@@ -101,9 +101,9 @@ pub(super) struct Follower {
     keys: Vec<Key>,
     /// From the code of a key to its number.
     numbers: Index,
-    /// Streams and pools by the order in which they first asked.
+    /// Streams and pools by the order of their first requests.
     lanes: BTreeMap<(PoolId, StreamId), u16>,
-    /// The last of them that asked.
+    /// The one with the latest request.
     last: (PoolId, StreamId, u16),
     /// Kinds of steps.
     kinds: u32,
@@ -113,7 +113,7 @@ pub(super) struct Follower {
     pub(super) followed: Followed,
 }
 
-/// What the index knows a key by: a multiple of the granule.
+/// The index's form of a key: a multiple of the granule.
 fn code(size: u64, lane: u16) -> u64 {
     size * u64::from(LANES) + u64::from(lane) * GRANULE
 }
@@ -126,7 +126,7 @@ impl Follower {
             live: plan.live(),
             ..Self::default()
         };
-        // The default stream has its number whoever asks first.
+        // The default stream keeps its number, whichever stream has the first request.
         let default = (PoolId::DEFAULT, StreamId::default());
         follower.lanes.insert(default, 0);
         for place in plan.once() {
@@ -181,7 +181,7 @@ impl Follower {
         }
     }
 
-    /// What the next request of a size could get.
+    /// The place that the next request of a size could get.
     pub(super) fn look_up(&mut self, request: Request, size: u64) -> Wanted {
         let mut wanted = Wanted {
             key: None,

@@ -174,7 +174,7 @@ impl Lists {
     /// Compares bits with lists, and lists with blocks.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the contradiction.
     pub(super) fn check(&self, blocks: &Blocks) -> Result<(), String> {
         let mut len = 0;
         for class in 0..self.heads.len() {

@@ -6,11 +6,9 @@
 //!   to everyone afterwards, so no memory stays with a stream.
 //! * The tightest free block is found in constant time, and neighbours are
 //!   joined at once. No call of the device is made unless no free block fits.
-//! * Memory is mapped in pages of the device's granularity. Where a request needs
-//!   pages, empty ones are moved there instead of obtaining more, so blocks of
-//!   the right sizes in the wrong places are no reason to run out of memory.
-//! * Order between streams comes from counters; an event is recorded only where
-//!   somebody has to know how far a stream is.
+//! * Memory is mapped in pages of the device's granularity. Where a request needs pages, empty ones are moved there
+//!   instead of obtaining more, so blocks of the right sizes in the wrong places do not cause an out-of-memory error.
+//! * Order between streams comes from counters; an event is recorded only where the progress of a stream matters.
 //!
 //! The parts, from the bottom up: `class` and `lists` find free blocks by size,
 //! `blocks` and `index` by address; `arena` and `window` decide who gets which
@@ -113,7 +111,7 @@ pub struct Allocator<D: Device, O: Observer = ()> {
     /// Whether a stream of the program is captured into a graph.
     capturing: bool,
     counts: Counts,
-    /// Who is told what happens.
+    /// Receives the events.
     observer: O,
     /// Whether nothing is given back when it is dropped.
     abandoned: bool,
@@ -164,7 +162,7 @@ impl<D: Device> Allocator<D> {
 }
 
 impl<D: Device, O: Observer> Allocator<D, O> {
-    /// The same, with a plan to follow if there is one, and somebody who is told of every event.
+    /// The same, with a plan to follow if there is one, and an observer of every event.
     pub fn observed(
         device: D,
         settings: Settings,
@@ -196,12 +194,12 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.abandoned = true;
     }
 
-    /// Who is told of events.
+    /// The observer of events.
     pub fn observer(&self) -> &O {
         &self.observer
     }
 
-    /// Who is told of events.
+    /// The observer of events.
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
     }
@@ -213,7 +211,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.observer.observe(Event::new(kind, addr, bytes, stream));
     }
 
-    /// What it has and what it did.
+    /// Its statistics.
     pub fn statistics(&self) -> Statistics {
         let counts = &self.counts;
         Statistics {
@@ -240,18 +238,18 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Says whether some stream of the program is captured into a graph. Meanwhile no work is asked about or waited
-    /// for and nothing is unmapped, whatever pool a request is for.
+    /// Sets whether some stream of the program is captured into a graph. During a capture, the allocator does not query
+    /// or wait for work and does not unmap, for requests of any pool.
     pub fn set_capturing(&mut self, capturing: bool) {
         self.capturing = capturing;
     }
 
-    /// Changes the limit of what may be reserved. What is reserved already stays.
+    /// Changes the limit of reserved memory. Memory that is already reserved stays.
     pub fn set_limit(&mut self, bytes: Option<u64>) {
         self.settings.limit = bytes;
     }
 
-    /// Begins the peaks since the last reset anew. Those of all time, which decide when pages move, stay.
+    /// Resets the peaks since the last reset. The peaks of all time, which decide when pages move, stay.
     pub fn reset_peaks(&mut self) {
         self.note_in_memory();
         let counts = &mut self.counts;
@@ -311,14 +309,14 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// What a request takes.
+    /// The size of a request.
     #[inline]
     fn rounded(&self, Request { bytes, .. }: Request) -> Result<u64, PolicyError> {
         if bytes == 0 {
             let reason = "a request of zero bytes";
             return Err(PolicyError::Refused(reason.to_owned()));
         }
-        // More than the device has can be told without looking.
+        // A request larger than the device fails without a search.
         match round_up(bytes, GRANULE).filter(|&size| size <= self.device.total()) {
             Some(size) => Ok(size),
             None => Err(self.out_of_memory(bytes)),
@@ -391,7 +389,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     fn name(&mut self, addr: DeviceAddr, stream: StreamId, owned: bool) -> Result<(), PolicyError> {
         let index = self.used_as(addr, owned)?;
         let block = &mut self.arena.blocks[index];
-        // Work of its own stream is in order anyway.
+        // Work of the block's stream is in order anyway.
         if self.streams.id(self.lanes.stream(block.lane)) != stream {
             self.streams.name(&mut block.uses, stream);
         }
@@ -422,7 +420,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         failure
     }
 
-    /// Reserves addresses: as many as the settings say, or fewer if the device has not so many.
+    /// Reserves addresses: as many as the settings request, or fewer if the device has not so many.
     #[cold]
     fn reserve(&mut self) -> Result<DeviceAddr, PolicyError> {
         let page = self.device.granularity();
@@ -475,7 +473,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// Recounts every structure; tests call it after every step.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         self.arena.check()?;
         self.pages.check()?;

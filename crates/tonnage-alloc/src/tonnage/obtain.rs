@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens when no free block fits, and how memory goes back.
+//! Obtains memory when no free block fits, and releases memory.
 //!
 //! The search is repeated after every step that can make room: what streams have
 //! done is shared, then pages are obtained or moved, then all work is waited for.
@@ -16,11 +16,11 @@ use crate::{DeviceError, PhysicalId, PolicyError, StreamId};
 /// How much memory may be obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// What the slack allows; the rest has to come from pages elsewhere.
+    /// The amount that the slack allows; the rest has to come from pages elsewhere.
     Slack,
-    /// What the device says that it has. Nothing is obtained that would not suffice.
+    /// The free memory that the device reports. Nothing is obtained that would not suffice.
     Told,
-    /// The device is asked for the memory, before a request is refused: what a device says may be out of date.
+    /// The memory is requested from the device before a request is refused: the report of a device may be out of date.
     Asked,
 }
 
@@ -28,8 +28,8 @@ pub(super) enum Room {
 /// begun it stays below 1 %.
 const PLAN_SLACK: u64 = 125;
 
-/// Bytes by which a device may have more free than it said. What is far from enough is not asked for: until it is given
-/// back, nobody else could have it.
+/// Bytes by which the free memory of a device may exceed its report. An amount that is far from enough is not
+/// requested, because other processes could not use it until it is released.
 const OUT_OF_DATE: u64 = 64 << 20;
 
 /// Memory for pages.
@@ -87,7 +87,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         block
     }
 
-    /// What a plan keeps, and what the device gives although it said that it has not so much.
+    /// The memory that a plan keeps, and memory that the device gives beyond its report.
     fn last_resort(&mut self, demand: &Demand) -> Result<u32, PolicyError> {
         if self.arena.planned_pages() > 0 {
             self.note(SearchStep::Planned, demand);
@@ -163,7 +163,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         room: Room,
     ) -> Result<Option<u32>, DeviceError> {
         let targets = self.arena.missing_pages(window);
-        // What is still mapped there, because undoing it failed, is used as it is.
+        // Memory that is still mapped there, because undoing failed, is used unchanged.
         let stuck = self.pages.stuck.iter();
         let stuck = stuck.filter(|(page, _)| targets.binary_search(page).is_ok());
         let missing = window.missing - stuck.count() as u64;
@@ -233,7 +233,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
         let kept = self.pages.spare.split_off((spare - kept) as usize);
         let memory = self.more(kept, new)?;
-        // The device may have had less than it said.
+        // The device may have had less than it reported.
         let lacking = missing - memory.len() as u64;
         if count(&sources) != lacking {
             sources = empty(&self.arena, lacking);
@@ -316,7 +316,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
     /// Pages that the limit and the device leave.
     pub(super) fn room(&self) -> u64 {
         let limit = self.limit();
-        // A device that says 0 may not know.
+        // A device that reports 0 may not know.
         match self.device.free_bytes() / self.arena.page {
             0 => limit,
             free => limit.min(free),

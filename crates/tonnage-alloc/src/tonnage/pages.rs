@@ -34,7 +34,8 @@ impl Pages {
         self.mapped + (self.spare.len() + self.stuck.len()) as u64
     }
 
-    /// How many pages have memory from one on. It counts them: only who is short of memory asks.
+    /// How many pages have memory from one on. It counts them, which is rare: only a shortage of memory needs the
+    /// number.
     pub(super) fn from(&self, page: u64) -> u64 {
         let pages = self.handles.get(page as usize..).unwrap_or_default();
         pages.iter().flatten().count() as u64
@@ -81,7 +82,7 @@ impl Pages {
     /// Recounts the handles.
     ///
     /// # Errors
-    /// A sentence that says what is wrong.
+    /// A sentence that names the contradiction.
     pub(super) fn check(&self) -> Result<(), String> {
         let mapped = self.handles.iter().flatten();
         let stuck = self.stuck.iter().map(|(_, memory)| memory);

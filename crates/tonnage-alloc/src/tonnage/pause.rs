@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Blocks without memory: their pages go back to the device, their addresses stay.
 //!
-//! A program gives blocks a tag, and pauses and resumes what has the tag. A page
-//! is paused if used blocks of that one tag cover all of it; one that a block of
-//! something else, or free memory, shares is not, and its memory stays. What was
-//! in a page is gone when it is resumed, unless somebody kept it meanwhile.
+//! A program gives blocks a tag, and pauses and resumes all blocks of the tag. A page is paused if used blocks of that
+//! one tag cover all of it; one that a block of something else, or free memory, shares is not, and its memory stays.
+//! The content of a page is gone when it is resumed, unless the caller kept it.
 //!
 //! Both are transactions: if a call of the device fails, or there is not enough
 //! memory to resume, everything is as it was. A block that is freed while it is
@@ -32,7 +31,7 @@ pub struct Range {
 }
 
 impl<D: Device, O: Observer> Allocator<D, O> {
-    /// What [`pause`](Self::pause) would take the memory of, by address: for whoever wants to keep what is in it.
+    /// The ranges whose memory [`pause`](Self::pause) would release, by address, for callers that keep their content.
     pub fn pausable(&self, tag: Tag) -> Vec<Range> {
         self.ranges(&self.pausable_pages(tag))
     }
@@ -42,7 +41,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.pages.paused.len() as u64 * self.arena.page
     }
 
-    /// What is paused of a tag, by address.
+    /// The paused ranges of a tag, by address.
     pub fn paused(&self, tag: Tag) -> Vec<Range> {
         self.ranges(&self.paused_pages(tag))
     }
@@ -87,8 +86,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 
     /// Gives the memory of a tag's blocks back to the device, and keeps their addresses; answers with the bytes that
     /// were given back. Work on their streams, and on those that were named for them, is waited for; work of other
-    /// streams that uses them must be done. Until [`resume`](Self::resume) nobody may touch them, and what is in them
-    /// is lost.
+    /// streams that uses them must be done. Until [`resume`](Self::resume) the program must not touch them, and their
+    /// content is lost.
     ///
     /// # Errors
     /// If a stream is captured, or if the device fails: nothing has changed then.
@@ -113,7 +112,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             self.pages.paused.insert(page, tag);
         }
         let before = self.pages.released;
-        // What the device does not take is kept for the next request, and is counted as reserved.
+        // Memory that the device does not take back is kept for the next request, and is counted as reserved.
         let _ = self.mapper().release(memory);
         self.note_reserved();
         self.tell_pages(EventKind::Pause, &pages);
@@ -192,8 +191,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         }
     }
 
-    /// Brings memory to what is paused of a tag, at the same addresses; answers with the ranges that have memory again.
-    /// Memory comes from the device, and from pages elsewhere that nobody uses.
+    /// Brings memory to the paused ranges of a tag, at the same addresses; returns the ranges that have memory again.
+    /// Memory comes from the device, and from unused pages elsewhere.
     ///
     /// # Errors
     /// [`PolicyError::OutOfMemory`] if there is not enough: everything stays paused, `requested` is what is needed and
@@ -279,7 +278,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
 }
 
 impl Arena {
-    /// Takes a block back that lies on paused pages. What is on pages with memory is free. Whole pages without become
+    /// Takes a block back that lies on paused pages. The part on pages with memory is free. Whole pages without become
     /// gaps, which are the answer, as first and one past the last; the rest of them is left, a block for each page.
     fn leave(
         &mut self,

@@ -6,9 +6,8 @@
 //! case the request is served as if there were no plan. So a plan decides how
 //! much work there is, and never whether a block is safe.
 //!
-//! Where the device has not all the memory that the plan takes, a small block
-//! gets no page for itself because the plan says so, and requests without a place
-//! use what is free among the places.
+//! Where the device has not all the memory that the plan takes, a small block does not get a page for itself although
+//! the plan has one, and requests without a place use free memory among the places.
 
 use super::arena::Demand;
 use super::blocks::{Block, Window};
@@ -43,7 +42,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
             Some((block, _)) => block,
             None => self.find(demand)?,
         };
-        // A request that failed is asked again: only one that was served counts.
+        // A failed request is repeated: only one that was served counts.
         if let Some(plan) = &mut self.plan {
             plan.served(
                 wanted,
@@ -55,8 +54,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         Ok(block)
     }
 
-    /// The range from `start` on as a window, if nothing is in it. Other streams whose free blocks are there are asked
-    /// how far they are.
+    /// The range from `start` on as a window, if nothing is in it. The progress of other streams with free blocks there
+    /// is queried.
     fn vacate(&mut self, demand: &Demand, start: u64) -> Result<Option<Window>, DeviceError> {
         self.streams.next_pass();
         loop {

@@ -18,7 +18,7 @@ use super::class::GRANULE;
 
 /// The first line of a file.
 const HEADING: &str = "tonnage plan 1";
-/// Streams and pools that a plan tells apart.
+/// Streams and pools that a plan distinguishes.
 pub(super) const LANES: u16 = 64;
 /// The highest a plan may be: 2^49 bytes, more than any device has.
 const HIGHEST: u64 = 1 << 49;
@@ -29,7 +29,7 @@ const HIGHEST: u64 = 1 << 49;
 pub struct PlannedBlock {
     /// Bytes of the block, a multiple of 512.
     pub size: u64,
-    /// Number of its stream within its pool, by the order in which they first ask; 0 is the default stream.
+    /// Number of its stream within its pool, by the order of their first requests; 0 is the default stream.
     pub lane: u16,
     /// Distance from the first address, a multiple of 512; none if the plan has no place for it. Such a request is
     /// listed so that those after it are counted right.
@@ -76,14 +76,14 @@ pub struct AllocatorPlan {
     live: u64,
 }
 
-/// Why something is no plan.
+/// The reason why a file is not a plan.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("line {line}: {reason}")]
 #[non_exhaustive]
 pub struct PlanError {
     /// The line, from 1; for places that are in no file, their number.
     pub line: usize,
-    /// What is wrong with it.
+    /// The contradiction.
     pub reason: &'static str,
 }
 

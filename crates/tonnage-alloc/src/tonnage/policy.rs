@@ -45,7 +45,7 @@ impl<D: Device, O: Observer> Policy for Allocator<D, O> {
     }
 
     fn empty_cache(&mut self, pool: PoolId) -> Result<(), PolicyError> {
-        // What a pool in use has cached is for it alone, and stays. A capture forbids to unmap.
+        // The cache of a pool in use belongs to it alone, and stays. A capture forbids unmapping.
         if self.capturing || self.in_use(pool) {
             return Ok(());
         }

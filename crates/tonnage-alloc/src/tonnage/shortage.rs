@@ -223,12 +223,12 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.observer.observe(event);
     }
 
-    /// Counts that such a step led to what was asked for.
+    /// Counts that such a step led to the requested memory.
     pub fn note_helped(&mut self, step: SearchStep) {
         self.counts.search_steps.add_helped(step);
     }
 
-    /// Counts a refused request, tells of it, and says what there was.
+    /// Counts a refused request, reports it, and returns the available memory.
     #[cold]
     pub fn refuse(&mut self, request: Request) -> Shortage {
         let shortage = self.shortage(request);
@@ -244,7 +244,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.observer.observe(event);
     }
 
-    /// What there is for a request, and what is missing.
+    /// The memory available for a request, and the missing amount.
     pub fn shortage(&mut self, request: Request) -> Shortage {
         let page = self.arena.page;
         let paused = self.paused_bytes();

@@ -28,11 +28,11 @@ pub struct BlockInfo {
     pub addr: DeviceAddr,
     /// Bytes.
     pub bytes: u64,
-    /// Bytes the program asked for; 0 if it is free.
+    /// Bytes the program requested; 0 if it is free.
     pub requested: u64,
     /// The stream that it was requested for, or that freed it; `None` if everyone may have it.
     pub stream: Option<StreamId>,
-    /// What it is for.
+    /// Its purpose.
     pub state: BlockState,
 }
 
@@ -89,8 +89,8 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         live
     }
 
-    /// Every block that has memory or is paused, by address. Those that touch follow each other without a hole, so what
-    /// they cover is what is mapped or paused.
+    /// Every block that has memory or is paused, by address. Adjacent blocks follow each other without a gap, so they
+    /// cover exactly the mapped or paused ranges.
     pub fn blocks(&self) -> Vec<BlockInfo> {
         let Some(base) = self.base else {
             return Vec::new();

@@ -16,7 +16,7 @@ pub struct Level {
     pub recent_peak: u64,
 }
 
-/// A number of bytes that is being counted. Peaks are put together where somebody asks, so that counting is cheap.
+/// A number of bytes that is being counted. Peaks are computed on request, so that counting is cheap.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gauge {
     pub(super) now: u64,
@@ -102,7 +102,7 @@ impl SearchSteps {
     }
 }
 
-/// What is counted along the way.
+/// The running counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) requested: Gauge,
@@ -110,7 +110,7 @@ pub(super) struct Counts {
     pub(super) reserved: Gauge,
     /// How many blocks are live.
     pub(super) blocks: Gauge,
-    /// Bytes of all blocks that were ever handed out, as asked for and as they are.
+    /// Bytes of all blocks ever allocated, as requested and as rounded.
     pub(super) requested_ever: u64,
     pub(super) allocated_ever: u64,
     /// The most that live blocks had in memory, until something was last paused or resumed.
@@ -122,11 +122,11 @@ pub(super) struct Counts {
     pub(super) search_steps: SearchSteps,
 }
 
-/// What the allocator has and what it did so far. Every number is exact.
+/// The state of the allocator and its work so far. Every number is exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Bytes of live blocks, as the program asked for them.
+    /// Bytes of live blocks, as the program requested them.
     pub requested: Level,
     /// Bytes of live blocks. A block whose free waits for a stream counts.
     pub allocated: Level,
@@ -138,7 +138,7 @@ pub struct Statistics {
     pub blocks: u64,
     /// The most there were since peaks were reset.
     pub blocks_recent_peak: u64,
-    /// Bytes of all blocks that were ever handed out, as the program asked for them.
+    /// Bytes of all blocks ever allocated, as the program requested them.
     pub requested_ever: u64,
     /// Bytes of all blocks that were ever handed out.
     pub allocated_ever: u64,
@@ -154,7 +154,7 @@ pub struct Statistics {
     pub pages_created: u64,
     /// Pieces that were given back.
     pub pages_released: u64,
-    /// Pieces that were taken from where nobody used them and put where they were needed.
+    /// Pieces that were moved from unused places to where they were needed.
     pub pages_moved: u64,
     /// Events that were recorded to learn how far a stream is.
     pub events_recorded: u64,

@@ -2,12 +2,10 @@
 //! The order of work on streams: counters, and an event where a counter has to
 //! be read.
 //!
-//! A stream has a number, its *epoch*. What is freed is marked with it, which
-//! costs nothing. Only when somebody wants to know whether the stream has come
-//! that far is an event recorded; the epoch it closes is complete when the event
-//! is done. A stream has one event in flight at most, whatever the number of
-//! frees. An event that is recorded later than the free says the same or waits
-//! longer: never too short.
+//! A stream has a number, its *epoch*. A freed block is marked with it, which costs nothing. An event is recorded only
+//! when the progress of the stream matters; the epoch it closes is complete when the event is done. A stream has one
+//! event in flight at most, whatever the number of frees. An event that is recorded later than the free says the same
+//! or waits longer: never too short.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +15,7 @@ use crate::{Device, DeviceError, EventId, StreamId};
 #[derive(Clone, Debug)]
 struct Stream {
     id: StreamId,
-    /// What is freed now is marked with this.
+    /// The mark of blocks that are freed now.
     open: u64,
     /// Work of epochs up to this is done.
     done: u64,
@@ -33,12 +31,12 @@ struct Stream {
 #[derive(Clone, Copy, Debug)]
 struct Use {
     stream: u32,
-    /// What the block waits for once it is freed.
+    /// The work that the block waits for once it is freed.
     epoch: u64,
     next: u32,
 }
 
-/// Whether to wait for work or only to ask.
+/// Whether to wait for work or only to query it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     Ask,
@@ -55,7 +53,7 @@ pub(super) struct Streams {
     spare: Vec<EventId>,
     uses: Vec<Use>,
     vacant_uses: u32,
-    /// The device is asked about an event once in each pass over the blocks that wait.
+    /// An event is queried once in each pass over the blocks that wait.
     pass: u64,
     /// Counts for the statistics.
     pub(super) events_recorded: u64,
@@ -106,7 +104,7 @@ impl Streams {
         }
     }
 
-    /// What is asked from now on is asked anew.
+    /// Later queries query the device again.
     pub(super) fn next_pass(&mut self) {
         self.pass += 1;
     }
@@ -116,7 +114,7 @@ impl Streams {
         self.table[stream as usize].id
     }
 
-    /// What is freed now on a stream is marked with this.
+    /// The mark of blocks that are freed now on a stream.
     #[inline]
     pub(super) fn open(&self, stream: u32) -> u64 {
         self.table[stream as usize].open

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Calls of the device that bring memory to pages, as one transaction.
 //!
-//! A transfer takes new memory, and memory of pages that nobody uses, and maps
-//! all of it where it is needed. It happens as a whole or not at all: if a call
-//! fails, what was done is undone. One piece of memory is as good as another,
-//! because an empty page has no content, so undoing only has to bring back as
-//! many pieces. If undoing fails too, the pages it failed for become a gap and
-//! their memory goes back to the device; no piece is ever lost or mapped twice.
+//! A transfer takes new memory, and memory of unused pages, and maps all of it where it is needed. It happens as a
+//! whole or not at all: if a call fails, the earlier calls are undone. One piece of memory is as good as another,
+//! because an empty page has no content, so undoing only has to bring back as many pieces. If undoing fails too, the
+//! pages it failed for become a gap and their memory goes back to the device; no piece is ever lost or mapped twice.
 
 use super::blocks::PageRange;
 use super::pages::Pages;
@@ -48,7 +46,7 @@ impl<D: Device> Mapper<'_, D> {
                 }
                 Err(DeviceError::OutOfMemory { .. }) => break,
                 Err(error) => {
-                    // The first failure is the one to tell.
+                    // The first failure is the one to report.
                     let _ = self.release(created);
                     return Err(error);
                 }
@@ -57,7 +55,7 @@ impl<D: Device> Mapper<'_, D> {
         Ok(created)
     }
 
-    /// Gives memory back that is mapped nowhere. What the device does not take is kept.
+    /// Gives memory back that is mapped nowhere. Memory that the device does not take back is kept.
     ///
     /// # Errors
     /// The first failure; all of it was tried.
@@ -105,7 +103,7 @@ impl<D: Device> Mapper<'_, D> {
                 lost.push(*source);
             }
         }
-        // The first failure is the one to tell.
+        // The first failure is the one to report.
         let _ = self.release(memory);
         Err(Failed { error, lost })
     }

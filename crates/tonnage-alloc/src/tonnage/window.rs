@@ -2,9 +2,8 @@
 //! Where a request goes that no free block holds, and which pages can be taken
 //! from elsewhere for it.
 //!
-//! Free blocks and gaps that touch make up a run. A request fits anywhere in a
-//! run that is long enough; it needs memory only for the gaps it covers. Of the
-//! places looked at, the one that needs the fewest pages wins, the lowest of
+//! Free blocks and gaps that touch make up a run. A request fits anywhere in a run that is long enough; it needs memory
+//! only for the gaps it covers. Among the examined places, the one that needs the fewest pages wins, and the lowest of
 //! equals. Both questions only read the arena.
 
 use std::collections::BinaryHeap;
@@ -19,7 +18,7 @@ pub(super) const MANY: usize = 1024;
 /// How many neighbours of a candidate are looked at in each direction.
 const REACH: usize = 16;
 
-/// What is in a range that a plan names.
+/// The content of a range that a plan names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Vacancy {
     /// Nothing: the request may have it.
@@ -121,7 +120,7 @@ impl Arena {
             }
     }
 
-    /// What is in a range that a plan names.
+    /// The content of a range that a plan names.
     pub(super) fn vacancy(&self, lane: u32, start: u64, end: u64) -> Vacancy {
         let Some(first) = self.blocks.containing(start) else {
             return Vacancy::Taken;

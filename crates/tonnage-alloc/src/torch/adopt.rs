@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Starting in the middle: segments that existed before a recording begins.
 //!
-//! A truncated recording does not show how its first segments came about. Who
-//! reconstructs them (specification 14) hands them over one by one, in the order
-//! they were made as far as that is known, because that order breaks ties. The
-//! counters then stand as if the blocks had been handed out just now.
+//! A truncated recording does not show how its first segments came about. The caller reconstructs them (specification
+//! 14) and passes them one by one, in the order they were made as far as it is known, because that order breaks ties.
+//! The counters are then as if the blocks had just been allocated.
 
 use super::block::{Block, NONE};
 use super::stats::Counter;
@@ -12,9 +11,8 @@ use super::{Allocator, BlockState, Error, SegmentInfo, Sink};
 use crate::Device;
 
 impl<D: Device, S: Sink> Allocator<D, S> {
-    /// Takes over a segment. No event is recorded and the device is not asked:
-    /// it must hold the segment already. Blocks that are pending are completed
-    /// by [`complete_free`](Self::complete_free).
+    /// Takes over a segment. No event is recorded and the device is not called: it must hold the segment already.
+    /// Blocks that are pending are completed by [`complete_free`](Self::complete_free).
     ///
     /// Parts of expandable segments cannot be taken over: where their range of
     /// addresses begins is in no recording.

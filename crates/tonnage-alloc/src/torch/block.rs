@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Blocks and where they live: one vector, indices instead of pointers.
 //!
-//! A block's fields fill one cache line. What only some blocks have (the streams
-//! that used it, its age for garbage collection) is kept beside, not inside.
+//! A block's fields fill one cache line. Properties of only some blocks (the streams that used it, its age for garbage
+//! collection) are stored separately.
 
 use super::ska::{HashedStream, SkaSet};
 
@@ -19,8 +19,8 @@ const VACANT: u8 = 8;
 pub(super) struct Block {
     pub(super) addr: u64,
     pub(super) size: u64,
-    /// Bytes last asked for. Not cleared by a free: a free block shows what the
-    /// object that survived the merges was asked for (specification 1).
+    /// Bytes last requested. Not cleared by a free: a free block shows the request of the object that survived the
+    /// merges (specification 1).
     pub(super) requested: u64,
     /// Orders free blocks of equal size, as `Ranks` explains.
     pub(super) rank: u64,
@@ -58,8 +58,8 @@ impl Block {
         }
     }
 
-    /// Cuts `size` bytes off the low end, handed out and linked to this block,
-    /// whose index is `own`. The neighbours are not told.
+    /// Cuts `size` bytes off the low end, handed out and linked to this block, whose index is `own`. The neighbors are
+    /// not updated.
     #[inline]
     pub(super) fn cut(&mut self, own: u32, size: u64, requested: u64) -> Self {
         let part = Self {

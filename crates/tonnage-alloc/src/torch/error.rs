@@ -8,17 +8,17 @@ use thiserror::Error;
 use super::PoolId;
 use crate::{DeviceAddr, DeviceError};
 
-/// Why the allocator said no.
+/// The reason of a refusal.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
     /// Every attempt of specification 3.1 failed.
     #[error("out of memory")]
     OutOfMemory(Box<OutOfMemory>),
-    /// `throw_on_cudamalloc_oom` refused before asking the device.
+    /// `throw_on_cudamalloc_oom` refused before a call of the device.
     #[error("rejected: {held} bytes held and {segment_size} wanted, {limit} allowed")]
     Rejected {
-        /// Bytes that would have been asked of the device.
+        /// Bytes that would have been requested from the device.
         segment_size: u64,
         /// Bytes held from the device.
         held: u64,
@@ -42,7 +42,7 @@ pub enum Error {
     Pool {
         /// The pool it was about.
         pool: PoolId,
-        /// What must hold.
+        /// The violated condition.
         reason: &'static str,
     },
     /// torch aborts or corrupts its own memory here.
@@ -58,7 +58,7 @@ pub enum Error {
 
 /// Places where torch's behaviour is undefined or not a function of its input.
 ///
-/// They are reported, never imitated: what follows one says nothing about torch.
+/// They are reported, never imitated: results after one do not apply to torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Undefined {
@@ -104,7 +104,7 @@ pub struct OutOfMemory {
     pub requested: u64,
     /// The same, rounded to a block.
     pub rounded: u64,
-    /// Bytes that were asked of the device: what torch's message calls the attempt.
+    /// Bytes that were requested from the device: the attempt in torch's message.
     pub segment_size: u64,
     /// Bytes of memory of the device.
     pub device_total: u64,

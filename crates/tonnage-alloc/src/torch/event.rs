@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the allocator tells the world: trace events, and whoever listens.
+//! Trace events of the allocator, and their listeners.
 //!
 //! The events are those of a torch memory snapshot (specification 11) without
 //! what a policy cannot know: time, stacks and metadata.
@@ -12,7 +12,7 @@ use crate::{DeviceAddr, StreamId};
 pub struct PoolId(pub u64, pub u64);
 
 impl PoolId {
-    /// The pool of everything that is not told otherwise.
+    /// The default pool.
     pub const DEFAULT: Self = Self(0, 0);
 }
 

@@ -175,7 +175,7 @@ impl FreeSet {
             }
             let list = &mut self.lists[(there & !LIST) as usize];
             let key = new.key();
-            // What is freed last is often what comes first in the order.
+            // The block freed last is often the first in the order.
             if list.last().is_some_and(|last| last.key() > key) {
                 list.push(new);
             } else {
@@ -461,8 +461,7 @@ impl FreeSet {
         std::iter::successors(first, |&cursor| self.next(blocks, cursor)).map(|cursor| cursor.block)
     }
 
-    /// Whether the order and the bits are right. A block whose bit is missing is
-    /// found by whoever counts [`iter`](Self::iter).
+    /// Whether the order and the bits are right. To find a block whose bit is missing, count [`iter`](Self::iter).
     pub(super) fn check(&self, blocks: &Blocks) -> Result<(), String> {
         for (word, &bits) in self.words.iter().enumerate() {
             if (self.held[word / 64] >> (word % 64) & 1 == 1) != (bits != 0) {

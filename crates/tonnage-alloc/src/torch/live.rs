@@ -26,7 +26,7 @@ pub(super) struct Live {
     len: usize,
     /// Slots with an address, live or not.
     taken: usize,
-    /// What leaves as many bits of a hash as there are slots.
+    /// The shift that leaves as many bits of a hash as the slots need.
     shift: u32,
 }
 

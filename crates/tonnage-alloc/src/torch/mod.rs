@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! PyTorch's native CUDA caching allocator, event for event, over any [`Device`].
 //!
-//! The policy of torch 2.15.0 as `docs/concepts/pytorch-allocator.md` specifies it; numbers in
-//! comments are sections of that document. Every address, event, block and
-//! counter is that of the real allocator on a device that answers alike. What
-//! older releases do otherwise is in [`Rules`]; where torch itself is undefined,
-//! the call fails with [`Error::Undefined`] instead of guessing.
+//! The policy of torch 2.15.0 as `docs/concepts/pytorch-allocator.md` specifies it; numbers in comments are sections of
+//! that document. Every address, event, block and counter is that of the real allocator on a device that answers alike.
+//! Differences of older releases are in [`Rules`]; where torch itself is undefined, the call fails with
+//! [`Error::Undefined`] instead of guessing.
 //!
 //! ```text
 //! request ─ round ─ pool ─ search ──────────────────────────┬─ split ─ hand out
@@ -24,8 +23,8 @@
 //! One allocator stands for one device. It sees no pointer, clock or thread:
 //! calls are served in the order they are made.
 //!
-//! **Invariant:** two free neighbours of a segment that both have memory, or
-//! both lack it, never coexist; [`Allocator::check`] says so.
+//! **Invariant:** two free neighbours of a segment that both have memory, or both lack it, never coexist;
+//! [`Allocator::check`] checks this.
 
 mod adopt;
 mod block;
@@ -140,7 +139,7 @@ pub struct Allocator<D, S = ()> {
     pending: Pending,
     /// Bytes obtained from the device and not given back.
     held: u64,
-    /// The most that may be held, if a memory fraction says so (9).
+    /// The limit of held memory, if a memory fraction sets one (9).
     allowed: Option<u64>,
     /// How much larger than a request an uncut block may be.
     non_split_rounding: u64,
@@ -151,14 +150,14 @@ pub struct Allocator<D, S = ()> {
     /// `Pool::searches` when a block became free; empty until first armed.
     ages: Vec<u64>,
     ranks: Ranks,
-    /// Names given to streams that say how much address space they reserve.
+    /// Classes of streams, which decide how much address space they reserve.
     reserve_classes: BTreeMap<StreamId, String>,
     books: Books,
     undefined: BTreeSet<Undefined>,
 }
 
 impl<D: Device> Allocator<D> {
-    /// An allocator of torch 2.15 that tells nobody what it does.
+    /// An allocator of torch 2.15 without a listener.
     pub fn new(device: D, settings: Settings) -> Self {
         Self::with(device, settings, Rules::default(), ())
     }
@@ -229,7 +228,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         &self.sink
     }
 
-    /// The listener, to take what it heard.
+    /// The listener, to take its events.
     pub fn sink_mut(&mut self) -> &mut S {
         &mut self.sink
     }
@@ -278,7 +277,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         self.derive();
     }
 
-    /// What follows from the settings, the limit and the rules.
+    /// Values that follow from the settings, the limit and the rules.
     fn derive(&mut self) {
         self.non_split_rounding = if self.rules.fixed_non_split_rounding {
             settings::LARGE_SEGMENT
@@ -418,7 +417,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
-    /// What comes before a request is looked at: reaping, and its rounded size.
+    /// The first part of a request: reaping, and its rounded size.
     #[inline]
     fn prepare(&mut self, requested: u64) -> Result<u64, Error> {
         // Zero wraps around, so that one comparison finds both.
@@ -554,7 +553,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         (!refused).then(|| lane.free.take(blocks, cursor))
     }
 
-    /// Whether the rest of a block becomes a free block of its own (3.4).
+    /// Whether the rest of a block becomes a separate free block (3.4).
     #[inline]
     fn should_split(&self, block: u32, size: u64, expandable: bool) -> bool {
         let block = &self.blocks[block];
@@ -582,7 +581,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         let (addr, lane) = (whole.addr, whole.lane);
         let mut index = block;
         let mut handed = whole.size;
-        // What becomes of the free parts of segments, in number and bytes.
+        // The change of the free parts of segments, in number and bytes.
         let inactive;
         if split {
             // A new object takes the low end; the old one keeps the rest.

@@ -13,7 +13,7 @@ pub(super) struct Request {
     pub(super) lane: u32,
     pub(super) requested: u64,
     pub(super) size: u64,
-    /// What the device is asked for.
+    /// A request to the device.
     pub(super) segment: u64,
     pub(super) expandable: bool,
 }

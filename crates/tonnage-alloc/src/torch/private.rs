@@ -49,7 +49,7 @@ pub(super) struct Privates {
     all: Vec<Private>,
     vacant: Vec<u32>,
     by_id: BTreeMap<PoolId, u32>,
-    /// Those nobody uses, whose memory may go back to the device.
+    /// Unused pools, whose memory may go back to the device.
     freeable: SkaMap<PoolId, u32>,
     no_split: BTreeSet<PoolId>,
     use_on_oom: SkaSet<PoolId>,
@@ -379,7 +379,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
             .iter()
             .any(|(_, block)| lanes.contains(&block.lane))
         {
-            // The count said otherwise; torch's blocks point at freed memory now.
+            // The count differed; torch's blocks point at freed memory now.
             return Err(self.flag(Undefined::PoolDeletedInUse));
         }
         self.vacant_lanes.extend(lanes);

@@ -27,7 +27,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
-    /// Gives back what one private pool caches, if nobody uses the pool any more.
+    /// Gives back what one private pool caches, if the pool is no longer used.
     pub fn empty_cache_of(&mut self, pool: PoolId) -> Result<(), Error> {
         self.release_cached(pool)
     }

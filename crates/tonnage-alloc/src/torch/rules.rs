@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What differs between releases of torch and moves memory.
+//! Differences between releases of torch that change memory.
 //!
 //! The placement logic has been the same since 2.1 but for the points below
 //! (specification 13.3, 13.5). They are values, so a recording of torch 2.3 is
@@ -46,7 +46,7 @@ pub enum TieBreak {
     Segment,
 }
 
-/// What makes the allocator believe that a graph is being captured.
+/// The condition for which the allocator assumes a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CaptureRule {
@@ -88,17 +88,16 @@ pub struct Rules {
     pub limit: LimitRule,
     /// Which scope wins.
     pub scope: ScopeRule,
-    /// Up to 2.5 the slack of an unsplittable block was 20 MiB, whatever the settings say.
+    /// Up to 2.5 the slack of an unsplittable block was 20 MiB, for all settings.
     pub fixed_non_split_rounding: bool,
 }
 
 impl Rules {
     /// The rules of `version`.
     ///
-    /// The release in which the limit and the scope rule changed is not known:
-    /// a source from the time of 2.6 has the old ones (specification 7.1, 8.2).
-    /// Assumed: the limit changed in 2.10, which made the fraction a setting,
-    /// and the scope in 2.13, which told scopes and captures apart.
+    /// The release in which the limit and the scope rule changed is not known: a source from the time of 2.6 has the
+    /// old ones (specification 7.1, 8.2). Assumed: the limit changed in 2.10, which made the fraction a setting, and
+    /// the scope in 2.13, which separated scopes and captures.
     pub fn of(version: Version) -> Self {
         let since = |minor| version >= Version(2, minor);
         Self {

@@ -15,7 +15,7 @@ const MIB: u64 = 1 << 20;
 /// Intervals of the rounding: below 2 MiB, then one for each doubling.
 pub(super) const INTERVALS: usize = 16;
 
-/// What the large pool obtains for requests below [`MIN_OWN_SEGMENT`], unless set otherwise.
+/// Bytes that the large pool obtains for requests below [`MIN_OWN_SEGMENT`], unless set otherwise.
 pub(super) const LARGE_SEGMENT: u64 = 20 << 20;
 /// Requests from this size on get a segment of their own size.
 pub(super) const MIN_OWN_SEGMENT: u64 = 10 << 20;
@@ -117,7 +117,7 @@ impl Default for Settings {
     }
 }
 
-/// What is wrong with a settings string.
+/// The error in a settings string.
 #[derive(Clone, Debug, Error, PartialEq)]
 #[non_exhaustive]
 pub enum SettingsError {
@@ -132,7 +132,7 @@ pub enum SettingsError {
     NotANumber {
         /// The setting.
         key: &'static str,
-        /// What stood there.
+        /// The text found there.
         value: String,
     },
     /// Neither `True` nor `False`.
@@ -140,7 +140,7 @@ pub enum SettingsError {
     NotABool {
         /// The setting.
         key: &'static str,
-        /// What stood there.
+        /// The text found there.
         value: String,
     },
     /// A value outside of what the setting takes.
@@ -148,9 +148,9 @@ pub enum SettingsError {
     OutOfRange {
         /// The setting.
         key: &'static str,
-        /// What stood there.
+        /// The text found there.
         value: String,
-        /// What must hold.
+        /// The violated condition.
         must: String,
     },
 }
@@ -169,7 +169,7 @@ impl std::str::FromStr for Settings {
 /// and passes over those of the others.
 const KEYS: [&str; 22] = [
     "large_segment_size_mb",
-    // Of every accelerator.
+    // The variable of every accelerator.
     "max_split_size_mb",
     "max_non_split_rounding_mb",
     "garbage_collection_threshold",
@@ -178,7 +178,7 @@ const KEYS: [&str; 22] = [
     "pinned_use_background_threads",
     "pinned_max_round_threshold_mb",
     "pinned_max_cached_size_mb",
-    // Of CUDA.
+    // The variable of CUDA.
     "backend",
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
@@ -200,7 +200,7 @@ impl Settings {
     /// their defaults, everything else keeps its value unless mentioned.
     ///
     /// # Errors
-    /// What is wrong; as in torch, what was read before it stays in force.
+    /// The error; as in torch, settings read before it stay in force.
     pub fn update(&mut self, text: &str) -> Result<(), SettingsError> {
         self.max_split_size = u64::MAX;
         self.roundup_power2_divisions = [0; INTERVALS];
@@ -675,7 +675,7 @@ mod tests {
         text.parse()
     }
 
-    /// What torch 2.15.0 said to the same strings.
+    /// The results of torch 2.15.0 for the same strings.
     #[test]
     fn torch_takes_these() {
         for text in [

@@ -7,9 +7,9 @@ use super::settings::{INTERVALS, MIN_OWN_SEGMENT, Settings};
 pub(super) const MIN_BLOCK: u64 = 512;
 /// Rounded requests up to this size come from the small pool.
 pub(super) const SMALL_LIMIT: u64 = 1 << 20;
-/// What the small pool obtains from the device.
+/// Bytes that the small pool obtains from the device.
 pub(super) const SMALL_SEGMENT: u64 = 2 << 20;
-/// What segments of their own size are rounded up to.
+/// The unit to which segments of their own size are rounded up.
 const OWN_SEGMENT_STEP: u64 = 2 << 20;
 /// Requests from this size on are refused at once.
 pub(super) const TOO_LARGE: u64 = 1 << 60;
@@ -43,7 +43,7 @@ pub(super) fn round_plainly(requested: u64) -> u64 {
     (requested + (MIN_BLOCK - 1)) & !(MIN_BLOCK - 1)
 }
 
-/// What is asked of the device for a block of `size` bytes.
+/// Bytes to request from the device for a block of `size` bytes.
 #[inline]
 pub(super) fn segment(settings: &Settings, size: u64) -> u64 {
     if size <= SMALL_LIMIT {

@@ -37,7 +37,7 @@ pub struct BlockInfo {
     pub addr: DeviceAddr,
     /// Bytes, slack included.
     pub size: u64,
-    /// Bytes the program asked for; stale in free blocks, as in torch.
+    /// Bytes the program requested; stale in free blocks, as in torch.
     pub requested_size: u64,
     /// Whether it is in use.
     pub state: BlockState,
@@ -54,7 +54,7 @@ pub struct SegmentInfo {
     pub allocated_size: u64,
     /// Bytes not free for reuse.
     pub active_size: u64,
-    /// Bytes the program asked for, of the active blocks.
+    /// Bytes the program requested, of the active blocks.
     pub requested_size: u64,
     /// The stream it serves.
     pub stream: StreamId,
@@ -144,7 +144,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     /// Recounts the books; tests call it after every step.
     ///
     /// # Errors
-    /// A sentence saying what is wrong.
+    /// A sentence that names the contradiction.
     pub fn check(&self) -> Result<(), String> {
         let mut count = Recount::default();
         for (index, block) in self.blocks.iter() {
@@ -252,7 +252,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     }
 }
 
-/// What the blocks add up to, small pools and large pools apart.
+/// The sums of the blocks, for small pools and for large pools.
 #[derive(Debug, Default)]
 struct Recount {
     allocation: [i64; 2],

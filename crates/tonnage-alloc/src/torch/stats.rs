@@ -94,7 +94,7 @@ pub struct Stats {
     pub active_bytes: PoolStat,
     /// Bytes of `inactive_split`.
     pub inactive_split_bytes: PoolStat,
-    /// Bytes the program asked for, of `active`.
+    /// Bytes the program requested, of `active`.
     pub requested_bytes: PoolStat,
     /// `reserved_bytes` of each private pool that ever held some.
     pub reserved_bytes_by_private_pools: BTreeMap<PoolId, PoolStat>,
@@ -150,9 +150,8 @@ struct Column {
     forgotten: [(i64, i64); KEPT + DERIVED.len()],
     /// Blocks, and bytes of them, that were given back and wait to be free.
     waiting: [i64; DERIVED.len()],
-    /// The most that was active at a hand-out while something waited. What is
-    /// active is what is allocated and what waits, so while nothing waits the
-    /// peak of the one is the peak of the other and need not be watched twice.
+    /// The maximum of active memory at an allocation while a free waited. Active memory is allocated memory and waiting
+    /// memory. While nothing waits, the peak of the one is the peak of the other and is not tracked twice.
     peak_active: [i64; DERIVED.len()],
 }
 
@@ -177,7 +176,7 @@ impl Column {
         }
     }
 
-    /// What was allocated also became active, so those sums are one.
+    /// Allocated memory also became active, so one sum serves both.
     fn raised(&self, counter: Counter) -> i64 {
         self.raised[match counter {
             Counter::Active => Counter::Allocation as usize,
@@ -225,7 +224,7 @@ const ALL: [Counter; KEPT + DERIVED.len()] = [
 /// The counters as they are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Books {
-    /// Of the large pools, then of the small ones.
+    /// For the large pools, then for the small ones.
     columns: [Column; 2],
     /// Peaks of both kinds of pools together.
     peak: [i64; KEPT],
@@ -309,7 +308,7 @@ impl Books {
             let counter = counter as usize;
             let current = column.current[counter] + by;
             column.current[counter] = current;
-            // Whether something was added cannot be foretold, so it is no branch.
+            // The processor cannot predict whether something was added, so this is not a branch.
             column.raised[counter] += by.max(0);
             if current > column.peak[counter] {
                 column.peak[counter] = current;
@@ -354,7 +353,7 @@ impl Books {
         column.current[Counter::RequestedBytes as usize] -= requested as i64;
     }
 
-    /// One counter goes up or down; by nothing is no change.
+    /// One counter goes up or down; zero is not a change.
     #[inline]
     pub(super) fn change(&mut self, small: bool, counter: Counter, by: i64) {
         let counter = counter as usize;

@@ -20,7 +20,7 @@ pub(super) struct Pending {
     graph_uses: BTreeMap<u32, Vec<StreamId>>,
     /// Whether such uses were of a block given back outside of a capture.
     stale_uses: bool,
-    /// Held back by the caller until it says so.
+    /// Held back until the caller releases it.
     pub(super) held_back: BTreeMap<u64, u32>,
     /// torch's number of each stream, which its hash is made from.
     numbers: BTreeMap<StreamId, u64>,
@@ -48,15 +48,13 @@ impl Pending {
 }
 
 impl<D: Device, S: Sink> Allocator<D, S> {
-    /// Says which ordinal torch gives the device; only the order of pending
-    /// frees depends on it. 0 unless told otherwise.
+    /// Sets torch's ordinal of the device; only the order of pending frees depends on it. The default is 0.
     pub fn set_ordinal(&mut self, ordinal: u8) {
         self.pending.ordinal = ordinal;
     }
 
-    /// Says which number torch gives a stream (`torch.cuda.Stream.stream_id`);
-    /// only the order of pending frees depends on it. The handle itself unless
-    /// told otherwise.
+    /// Sets torch's number of a stream (`torch.cuda.Stream.stream_id`); only the order of pending frees depends on it.
+    /// The default is the handle itself.
     pub fn set_stream_number(&mut self, stream: StreamId, number: u64) {
         self.pending.numbers.insert(stream, number);
     }
@@ -105,8 +103,8 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         Ok(())
     }
 
-    /// Completes the frees that nothing delays any more. Every request does so
-    /// first; a program that makes none can ask for it.
+    /// Completes the frees that nothing delays any more. Every request does so first; a program that makes none can
+    /// call this.
     pub fn process_events(&mut self) -> Result<(), Error> {
         if self.pending.any() {
             self.reap()?;
@@ -202,8 +200,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
         self.settle_all_deferred(deferred)
     }
 
-    /// Completes deferred frees, or lets them wait for events. Those that the
-    /// device failed for stay deferred.
+    /// Completes deferred frees, or lets them wait for events. Frees for which the device failed stay deferred.
     fn settle_all_deferred(&mut self, mut blocks: Vec<u32>) -> Result<(), Error> {
         if blocks.len() > 1 {
             self.flag(Undefined::DeferredOrder);
@@ -220,7 +217,7 @@ impl<D: Device, S: Sink> Allocator<D, S> {
     fn settle_one_deferred(&mut self, block: u32) -> Result<(), Error> {
         if let Some(captured) = self.pending.graph_uses.remove(&block) {
             let uses = self.blocks.take_uses(block);
-            // Those that remain go into a new table, as in torch.
+            // The remaining ones go into a new table, as in torch.
             for stream in uses {
                 if !captured.contains(&stream.stream) {
                     self.blocks.add_use(block, stream);
