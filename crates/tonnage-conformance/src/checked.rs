@@ -9,7 +9,7 @@ use tonnage_alloc::{
 
 use crate::TestDevice;
 
-/// The code of a failure that was asked for.
+/// The code of a failure on request.
 const INJECTED: i32 = 999;
 
 /// One call, with the address it was about as a distance from the first one
@@ -31,8 +31,7 @@ struct Physical {
 
 /// A device under observation.
 ///
-/// Whatever breaks the contract of [`Device`], on either side, is noted and can
-/// be asked for with [`Checked::problems`].
+/// Every breach of the contract of [`Device`], on either side, is recorded and returned by [`Checked::problems`].
 #[derive(Clone, Debug)]
 pub struct Checked<D> {
     inner: D,
@@ -53,7 +52,7 @@ pub struct Checked<D> {
 }
 
 impl<D: Device> Checked<D> {
-    /// Watches a device that nobody has used yet.
+    /// Watches an unused device.
     pub fn new(inner: D) -> Self {
         Self {
             inner,
@@ -82,18 +81,18 @@ impl<D: Device> Checked<D> {
         &mut self.inner
     }
 
-    /// What broke the contract so far.
+    /// The breaches of the contract so far.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// Bytes that were obtained and not given back, as they were asked for.
+    /// Bytes that were obtained and not given back, as they were requested.
     pub fn held(&self) -> u64 {
         let physical = self.physical.values().map(|physical| physical.size);
         self.allocations.values().sum::<u64>() + physical.sum::<u64>()
     }
 
-    /// What is still there, in words; empty if everything was given back.
+    /// The remaining objects, in words; empty if everything was released.
     pub fn left(&self) -> String {
         let counts = [
             (self.allocations.len(), "allocations"),
@@ -125,12 +124,12 @@ impl<D: Device> Checked<D> {
         self.fail_more = times.saturating_sub(1);
     }
 
-    /// How many calls failed because that was asked for.
+    /// The number of calls that failed on request.
     pub fn failed(&self) -> u64 {
         self.failed
     }
 
-    /// Whether the failure that was asked for is still to come.
+    /// Whether the requested failure is still to come.
     pub fn failure_is_due(&self) -> bool {
         self.fail_in.is_some()
     }
@@ -227,7 +226,7 @@ impl<D: Device> Checked<D> {
     }
 }
 
-/// What has no address.
+/// Objects without an address.
 fn nowhere<T>(_: &T) -> Option<DeviceAddr> {
     None
 }

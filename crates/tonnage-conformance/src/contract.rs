@@ -9,7 +9,7 @@ use crate::TestDevice;
 /// 64 MiB each time.
 ///
 /// # Panics
-/// If the device does not do what [`Device`](tonnage_alloc::Device) says.
+/// If the device breaks the contract of [`Device`](tonnage_alloc::Device).
 pub fn device<D: TestDevice>(make: impl Fn() -> D) {
     allocations(&mut make());
     physical_memory(&mut make());

@@ -28,7 +28,7 @@ struct Program<D: TestDevice> {
     held: Vec<Held>,
     failures: u64,
     made: u8,
-    /// What may have no memory now.
+    /// The parts that may have no memory now.
     paused: Option<Tag>,
 }
 
@@ -47,7 +47,7 @@ impl<D: TestDevice> Program<D> {
         }
     }
 
-    /// Makes a call until it succeeds; `undone` says that a failure must change nothing.
+    /// Makes a call until it succeeds; with `undone`, a failure must change nothing.
     fn insist<T>(
         &mut self,
         undone: bool,
@@ -149,7 +149,7 @@ impl<D: TestDevice> Program<D> {
         self.free(1);
         self.insist(true, |allocator| allocator.resume(WEIGHTS));
         assert_eq!(self.allocator.statistics().paused, 0);
-        // The bytes are nobody's business here.
+        // The bytes do not matter here.
         for held in self.held.clone() {
             self.write(held);
         }
@@ -172,7 +172,7 @@ impl<D: TestDevice> Program<D> {
         self.allocator.device().failed()
     }
 
-    /// Fills the device, makes holes, and asks for more than any hole has.
+    /// Fills the device, makes holes, and requests more than any hole has.
     fn run(mut self) -> u64 {
         let ask = |bytes, stream| Request::new(bytes, StreamId(stream));
         for number in 0..14 {
@@ -202,7 +202,7 @@ impl<D: TestDevice> Program<D> {
     }
 }
 
-/// What a call that failed must leave as it was.
+/// The state that a failed call must not change.
 fn same(before: &Statistics, after: &Statistics) {
     // A free that waited may have been completed before the failure.
     if before.pending == after.pending {

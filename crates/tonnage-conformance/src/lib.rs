@@ -9,11 +9,9 @@
 //! [`TestDevice`]; where a device has bytes, patterns are written into every
 //! block and checked before it is freed.
 //!
-//! A [`Checked`] device stands between the policy and the device. It keeps
-//! accounts of its own, which share no code with the devices: it knows what is
-//! allocated, reserved, mapped and recorded, notes every call that breaks the
-//! contract, and fails a call on demand. [`every_call_fails`] lets each call of a
-//! scenario fail in turn.
+//! A [`Checked`] device stands between the policy and the device. It keeps separate accounts, which share no code with
+//! the devices: it knows what is allocated, reserved, mapped and recorded, notes every call that breaks the contract,
+//! and fails a call on demand. [`every_call_fails`] lets each call of a scenario fail in turn.
 #![forbid(unsafe_code)]
 
 mod checked;
@@ -37,7 +35,7 @@ pub trait TestDevice: Device {
     /// Whether [`write`](Self::write) fails where access was not given.
     const CHECKS_ACCESS: bool = true;
 
-    /// Writes to a block, now. A device without bytes says whether it could.
+    /// Writes to a block, now. A device without bytes returns whether it could.
     fn write(&mut self, _addr: DeviceAddr, _bytes: &[u8]) -> Result<(), DeviceError> {
         Ok(())
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program believes about the blocks it was given, and the bytes it put
-//! into them.
+//! A program's model of its blocks, and the bytes it put into them.
 
 use std::collections::BTreeMap;
 
@@ -193,7 +192,7 @@ impl<D: TestDevice, P: Policy<Device = Checked<D>>> Program<P> {
     }
 }
 
-/// A part of the pattern of a block; each word says which block it is of.
+/// A part of the pattern of a block; each word names its block.
 fn pattern(held: Held) -> Vec<u8> {
     let word = held.tag.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let length = held.size.next_multiple_of(8).min(PART as u64);

@@ -22,7 +22,7 @@ const GRAPH: PoolId = PoolId(1, 0);
 /// of 64 to 512 MiB each time, `policy` a fresh policy on it.
 ///
 /// # Panics
-/// If the policy does not do what [`Policy`] says.
+/// If the policy breaks the contract of [`Policy`].
 pub fn policy<D, P>(device: impl Fn() -> D, policy: impl Fn(Checked<D>) -> P)
 where
     D: TestDevice,
@@ -31,12 +31,11 @@ where
     policy_with(true, device, policy);
 }
 
-/// The same, and says whether random requests go to private pools too. torch
-/// loses count of these where segments are expandable
-/// ([`Undefined`](tonnage_alloc::torch::Undefined)).
+/// The same, with a choice whether random requests go to private pools too. torch loses count of these where segments
+/// are expandable ([`Undefined`](tonnage_alloc::torch::Undefined)).
 ///
 /// # Panics
-/// If the policy does not do what [`Policy`] says.
+/// If the policy breaks the contract of [`Policy`].
 pub fn policy_with<D, P>(
     private_pools: bool,
     device: impl Fn() -> D,
@@ -60,7 +59,7 @@ pub fn policy_with<D, P>(
     unknown_addresses(make());
 }
 
-/// What a step of the random program may end with.
+/// The possible results of a step of the random program.
 #[track_caller]
 fn served<T>(result: Result<T, PolicyError>) -> Option<T> {
     match result {
@@ -70,7 +69,7 @@ fn served<T>(result: Result<T, PolicyError>) -> Option<T> {
     }
 }
 
-/// A size as programs ask for: many small ones, some of many pieces.
+/// A size as programs request: many small ones, some of many pieces.
 fn any_size(random: &mut Random) -> u64 {
     const MIB: u64 = 1 << 20;
     let base = [1, 300, 512, 4000, 70_000, MIB, 3 * MIB, 6 * MIB, 11 * MIB];
@@ -174,7 +173,7 @@ where
     assert!(absurd.is_err(), "more than there are addresses");
     program.check();
     program.check_all_bytes();
-    // What is freed can be had again.
+    // Freed memory can be allocated again.
     for held in blocks.into_iter().take(3) {
         served(program.free(held));
         assert!(
@@ -217,7 +216,7 @@ fn overlap(a: Held, b: Held) -> bool {
     a.addr.0 < b.addr.0 + b.size && b.addr.0 < a.addr.0 + a.size
 }
 
-/// A block that another stream still uses is nobody else's.
+/// A block that another stream still uses is not reused.
 fn streams<D, P>(mut program: Program<P>)
 where
     D: TestDevice,
@@ -334,8 +333,8 @@ where
     program.finish(&[]);
 }
 
-/// Whichever call of the device fails, the policy says so, no block is harmed,
-/// and in the end everything is given back.
+/// Whichever call of the device fails, the policy reports it, no block is harmed, and in the end everything is
+/// released.
 fn driver_errors<D, P>(make: &impl Fn() -> Program<P>)
 where
     D: TestDevice,

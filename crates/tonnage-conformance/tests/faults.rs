@@ -43,7 +43,7 @@ fn what_fails_while_it_is_undone_is_not_lost() {
     }
 }
 
-/// Places for what the scenario asks for, in two streams, a graph and one more, `distance` apart.
+/// Places for the requests of the scenario, in two streams, a graph and one more, `distance` apart.
 fn plan(distance: u64) -> AllocatorPlan {
     const MIB: u64 = 1 << 20;
     let mut places = Vec::new();

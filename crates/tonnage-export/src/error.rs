@@ -26,10 +26,10 @@ pub enum ExportError {
         /// The first of them.
         first: u32,
     },
-    /// The process that was asked for has no events.
+    /// The requested process has no events.
     #[error("the recording has no events of process {process}")]
     NoSuchProcess {
-        /// The process asked for.
+        /// The requested process.
         process: u32,
     },
     /// A number of a device that no machine has.
@@ -55,7 +55,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// What to do next.
+    /// The next step.
     pub fn hint(&self) -> String {
         match self {
             Self::Open(_) => "check that the file is still there and readable".to_owned(),

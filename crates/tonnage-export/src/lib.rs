@@ -20,13 +20,13 @@ pub use error::ExportError;
 pub use perfetto::{DEFAULT_MIN_BLOCK, Level, PerfettoOptions, perfetto};
 pub use snapshot::snapshot;
 
-/// What an export wrote.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exported {
     /// Events of the recording that are in the output.
     pub events: u64,
-    /// What could not be kept, and what was assumed: one fragment each.
+    /// Losses and assumptions: one fragment each.
     pub notes: Vec<String>,
 }
 

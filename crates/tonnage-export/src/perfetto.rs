@@ -21,7 +21,7 @@ use tonnage_recording::{
 
 use crate::{ExportError, Exported, counted};
 
-/// Blocks below this are only in the counters, unless the caller says otherwise.
+/// Blocks below this are only in the counters, unless the caller sets another limit.
 pub const DEFAULT_MIN_BLOCK: u64 = 16 << 20;
 
 /// Processes and devices an output has room for.
@@ -44,12 +44,12 @@ pub struct Level {
     pub reserved: u64,
 }
 
-/// What to write.
+/// The options of an export.
 #[derive(Clone, Debug)]
 pub struct PerfettoOptions {
     /// The smallest block that gets a slice.
     pub min_block: u64,
-    /// What each process held on each device before the first event; none if missing.
+    /// Bytes of each process on each device before the first event; none if missing.
     pub start: BTreeMap<(u32, i32), Level>,
 }
 
@@ -150,7 +150,7 @@ fn is_shown(kind: Kind) -> bool {
     )
 }
 
-/// What the first reading found.
+/// The result of the first reading.
 struct Survey {
     tracks: BTreeSet<(u32, i32)>,
     first: i64,

@@ -2,9 +2,9 @@
 //! A recording as a PyTorch memory snapshot.
 //!
 //! The recording is read once to learn its devices, facts and final state, then once for each device, because a
-//! snapshot lists the events of one device after those of another. Keys are those of the PyTorch version that made
-//! the recording (allocator specification, section 13.3), so that an importer tells the same version from the export
-//! as from the original. Frames and stacks are written once and shared, as PyTorch does.
+//! snapshot lists the events of one device after those of another. Keys are those of the PyTorch version that made the
+//! recording (allocator specification, section 13.3), so that an importer infers the same version from the export as
+//! from the original. Frames and stacks are written once and shared, as PyTorch does.
 //!
 //! A snapshot has no room for the driver's calls, for the size of a block that was freed, or for a second process.
 
@@ -24,7 +24,7 @@ use crate::{ExportError, Exported, counted};
 /// The largest number of a device; the output has a list for each up to it.
 const MAX_DEVICES: i32 = 255;
 const HOST: i32 = -1;
-/// The minor version of PyTorch 2 whose keys are written when the recording does not say which made it.
+/// The minor version of PyTorch 2 whose keys are written when the recording does not name its version.
 const NEWEST: u32 = 15;
 
 /// Writes one process of the recording that `open` opens as a snapshot. Without `process` there must be only one.
@@ -55,7 +55,7 @@ pub fn snapshot<R: Read, W: Write>(
     Ok((output.pickler.finish()?, exported))
 }
 
-/// What was left out or changed.
+/// Omissions and changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
     driver: u64,
@@ -151,7 +151,7 @@ impl Losses {
     }
 }
 
-/// What the first reading found.
+/// The result of the first reading.
 struct Survey {
     process: u32,
     /// The segments at the end of each device that is mentioned, and how they are known.
@@ -181,7 +181,7 @@ impl Survey {
             if process.is_none() && relevant {
                 process = Some(event.process);
             }
-            // Marks before the first event of an allocator belong to whoever comes first.
+            // Marks before the first event of an allocator belong to the first allocator.
             if process.is_some_and(|process| process != event.process) {
                 continue;
             }
@@ -208,7 +208,7 @@ impl Survey {
             if is_trace(event.kind) {
                 traced.insert(event.device);
             }
-            // Rows of the driver are not asked for: a snapshot knows the allocator alone.
+            // Rows of the driver are not read: a snapshot knows the allocator alone.
             let change = account.apply(&event, row, reader.stacks());
             row += 1;
             let ranges = devices.entry(event.device).or_default();
@@ -228,7 +228,7 @@ impl Survey {
             .ending()
             .is_none_or(tonnage_recording::Ending::is_truncated);
         let (stacks, meta) = reader.into_parts();
-        // A process that tells its state at the end tells it of all its devices.
+        // A process that records its state at the end records it for all its devices.
         let recorded = account
             .iter()
             .any(|((its, _), track)| process == Some(its) && !track.final_state().is_empty());

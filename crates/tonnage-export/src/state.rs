@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What an allocator holds after the last event of one device.
+//! The state of an allocator after the last event of one device.
 //!
 //! Taken from the recording's `final_segment` rows if it has them. Otherwise it follows from the events, which a
 //! [`DeviceAccount`] has added up: segments obtained and not given back, blocks handed out and not taken back. Blocks
@@ -106,7 +106,7 @@ impl Ranges {
     }
 }
 
-/// The segments after the last event, by address. `recorded` says whether the process has its own word on it.
+/// The segments after the last event, by address. `recorded` is whether the process recorded them itself.
 pub(crate) fn at_the_end(
     account: &DeviceAccount,
     ranges: &Ranges,
@@ -160,7 +160,7 @@ fn fill(mut segment: Segment, account: &DeviceAccount, rounded: &mut u64) -> (Fi
             blocks.push(gap(next, block.address));
         }
         let bytes = block.bytes.min(end - block.address);
-        // A block of which the request is unknown is shown as asked for whole.
+        // A block with an unknown request is shown as requested in full.
         let requested = if block.requested == 0 {
             bytes
         } else {
@@ -295,7 +295,7 @@ mod tests {
             event(Kind::SegmentAlloc, 120, 50, 0),
             event(Kind::FreeCompleted, 1, 1, 1),
         ]);
-        // Of two segments at one place the later one has the place, the earlier one what is left of it.
+        // If two segments overlap, the later one has the place, and the earlier one the rest of it.
         let runs: Vec<_> = segments
             .iter()
             .map(|s| (s.segment.address, s.segment.bytes))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is exported is what comes back, in Python too, and odd recordings end in errors.
+//! An export gives the same recording when it is read again, in Python too, and odd recordings end in errors.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::process::Command;
@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 fn everything() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), "test 1").unwrap();
     writer.meta(0, meta::SOURCE, "pytorch-pickle").unwrap();
-    // 2.15 itself is told only by a key that a trace does not keep, so it would come back as this.
+    // Only a key that a trace does not keep identifies 2.15 itself, so it would be read as this version.
     writer.meta(0, meta::TORCH_VERSION, ">=2.14").unwrap();
     writer
         .meta(0, meta::ALLOCATOR_CONF, "expandable_segments:True")

@@ -71,9 +71,9 @@ impl Catalogue {
 
     /// The GPU or MIG slice of this id, alias or driver's name, ignoring case, `-`, `_` and spaces.
     ///
-    /// A GPU that is in the catalogue but not supported is found too; look at
-    /// [`Gpu::supported`]. A short name that stands for GPUs of different capacity (`a100`) is an
-    /// error that lists them, because either answer would be wrong for half of those who ask.
+    /// A GPU that is in the catalogue but not supported is found too; look at [`Gpu::supported`]. A short name that
+    /// stands for GPUs of different capacity (`a100`) is an error that lists them, because either answer would be wrong
+    /// for half of the users.
     pub fn find(&self, name: &str) -> Result<&Gpu, UnknownGpu> {
         let wanted = normalise(name);
         // An empty key must not match an empty alias, should a file ever hold one.
@@ -147,7 +147,7 @@ impl Catalogue {
             .collect();
         // Stable, so that equally close GPUs stay in the file's order.
         scored.sort_by_key(|&(score, _)| score);
-        // Of "rtx9999" at least the family is right.
+        // At least the family of "rtx9999" is right.
         let family: String = wanted.chars().take_while(|it| it.is_alphabetic()).collect();
         if scored.is_empty() && family.len() > 2 && family != wanted {
             let of_family = self.gpus.iter().filter(|gpu| gpu.id.starts_with(&family));
@@ -175,16 +175,16 @@ fn score(wanted: &str, key: &str, tolerance: usize) -> Option<usize> {
     if apart <= tolerance {
         return Some(apart);
     }
-    // A name left unfinished ("rtx40") or padded ("h100x8") is no typing mistake, but it is
-    // plain what is meant; it ranks after every near miss.
+    // A name left unfinished ("rtx40") or padded ("h100x8") is not a typing mistake, but its meaning is plain; it ranks
+    // after every near miss.
     let part = key.starts_with(wanted) || (key.len() > 2 && wanted.starts_with(key));
     part.then_some(tolerance + 1)
 }
 
-/// No single GPU of the catalogue has the name that was asked for.
+/// No single GPU of the catalogue has the given name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct UnknownGpu {
-    /// The name as it was asked for.
+    /// The name as it was given.
     pub asked: String,
     /// Whether the name stands for several GPUs, rather than for none.
     pub ambiguous: bool,

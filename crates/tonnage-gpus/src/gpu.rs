@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the catalogue says of one GPU, as plain data.
+//! One GPU of the catalogue, as plain data.
 
 use std::fmt;
 use std::str::FromStr;

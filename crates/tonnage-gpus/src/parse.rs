@@ -148,7 +148,7 @@ fn yes() -> bool {
     true
 }
 
-/// What the file holds, in its order.
+/// The content of the file, in its order.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) gpus: Vec<Gpu>,

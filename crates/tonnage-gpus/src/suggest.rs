@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How two names compare: what counts as the same name, and how far apart two names are.
 
-/// Characters of a name that are compared; a longer name is nobody's typing mistake, and the
-/// comparison is quadratic.
+/// Characters of a name that are compared; a longer name is not a typing mistake, and the comparison is quadratic.
 const LONGEST: usize = 64;
 
 /// The form in which names are compared: lower case, without `-`, `_` and white space.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the servers of tonnage have in common: the webhook of Kubernetes and the exporter of live jobs.
+//! Common parts of tonnage's servers: the webhook of Kubernetes and the exporter of live jobs.
 //!
 //! * `metrics` writes the text that Prometheus reads; it needs no other crate;
 //! * `server` has the limits of a server, with the feature of that name.

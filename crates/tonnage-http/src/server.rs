@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
-/// What a connection is held to.
+/// Limits of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Until the headers of a request are there, also of the next one on the same connection.
@@ -42,9 +42,9 @@ pub fn limited<A>(
             connections,
             silence: limits.silence,
         })
-        // One version: which of two is spoken would be waited for without a limit.
+        // Only one version: a server with two would wait without a limit to learn which one the client uses.
         .http1_only();
-    // Who opens a connection and says nothing is not waited for.
+    // Silent connections are closed after a while.
     server
         .http_builder()
         .http1()
@@ -118,7 +118,7 @@ impl<T: Unpin> LimitedStream<T> {
             self.until.as_mut().reset(until);
             return polled;
         }
-        // The timer wakes whoever asked last; that may be the reader or the writer, which are one task.
+        // The timer wakes its latest user, which may be the reader or the writer; they are one task.
         match self.until.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,

@@ -3,7 +3,7 @@
 //!
 //! `generate_snapshot FILE [EVENTS [FRAMES]]`: the bytes Python's pickler (protocol 4) would write for a run of
 //! `EVENTS` events with stacks of `FRAMES` frames. As in real files, frames are shared, an allocation and its free
-//! share one list of frames, and every allocation has a list of its own. Deterministic.
+//! share one list of frames, and every allocation has a separate list. Deterministic.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -172,7 +172,7 @@ impl<W: Write> Pickler<W> {
         let list = self.memoise()?;
         self.raw(b"(")?;
         for level in 0..depth as u64 {
-            // Innermost first; each level outwards tells half as many stacks apart.
+            // Innermost first; each level outwards distinguishes half as many stacks.
             let path = which >> level;
             let mixed = (path + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ level;
             self.get(places[(mixed >> 20) as usize % places.len()])?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Imports a recording and says how long it took and how much memory: `import_snapshot FILE [TRACE]`.
+//! Imports a recording and prints its time and memory: `import_snapshot FILE [TRACE]`.
 //!
 //! Without `TRACE` the trace is encoded and thrown away. The memory is the kernel's high-water mark of the process
 //! (Linux only).

@@ -52,10 +52,10 @@ pub enum ImportError {
     /// Well-formed data that is something else.
     #[error("not a PyTorch memory snapshot: {reason}")]
     NotASnapshot {
-        /// What is missing or odd.
+        /// The missing or odd part.
         reason: String,
     },
-    /// A value that cannot be what its name says.
+    /// A value that contradicts its name.
     #[error("{what} has an impossible value: {value}")]
     Value {
         /// Which value.
@@ -66,10 +66,10 @@ pub enum ImportError {
     /// A planning problem that cannot be read.
     #[error(transparent)]
     Planner(#[from] PlannerError),
-    /// The file asks for more than an importer gives.
+    /// The file requests more than an importer gives.
     #[error("the file exceeds a limit: more than {limit} {what}")]
     TooLarge {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
         /// The limit.
         limit: u64,
@@ -80,7 +80,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// What to do next.
+    /// The next step.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io { .. } => "check that the file is still there and readable",

@@ -139,7 +139,7 @@ impl<R: Read> Parser<'_, '_, R> {
         Ok(list)
     }
 
-    /// Takes a comma or the closing bracket; says which.
+    /// Takes a comma or the closing bracket; returns which.
     fn closes(&mut self, bracket: u8) -> Result<bool, ImportError> {
         let byte = self.need()?;
         if byte != b',' && byte != bracket {

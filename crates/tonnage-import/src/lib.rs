@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Foreign recordings read into the model of tonnage-recording.
 //!
-//! [`detect`] tells the format from the first bytes, [`import`] streams a recording of any format into a trace,
+//! [`detect`] infers the format from the first bytes, [`import`] streams a recording of any format into a trace,
 //! [`pytorch::Snapshot`] gives a PyTorch snapshot as plain structs. Each importer only translates: it invents no
-//! events, says in `meta` facts what the source cannot tell, and leaves reconstruction to the replayer.
+//! events, records missing information in `meta` facts, and leaves reconstruction to the replayer.
 //!
 //! Every input is hostile. No importer runs anything a file names, all memory follows from bytes that were
 //! really read and has a limit, nesting is bounded, and a bad file ends in an [`ImportError`] with a next step.
@@ -54,7 +54,7 @@ impl Format {
 /// How many first bytes [`detect`] looks at.
 pub const DETECT_BYTES: usize = 4096;
 
-/// The format of a file, told from its first bytes ([`DETECT_BYTES`] are enough).
+/// The format of a file, inferred from its first bytes ([`DETECT_BYTES`] are enough).
 pub fn detect(first: &[u8]) -> Option<Format> {
     let first = &first[..first.len().min(DETECT_BYTES)];
     if rmm::is_header(first) {

@@ -20,7 +20,7 @@ use crate::value::{Value, Values};
 const MAX_STACK: usize = 1 << 26;
 /// Objects in the memo.
 const MAX_MEMO: usize = 1 << 27;
-/// Bytes of an integer: more is no address, size or time.
+/// Bytes of an integer: a longer one is not an address, size or time.
 const MAX_INTEGER: usize = 16;
 /// How many instructions run between two checks of the sizes that one instruction can change only by one.
 const CHECK_EVERY: u32 = 1 << 12;
@@ -397,8 +397,8 @@ impl<R: Read> Machine<'_, '_, R> {
         self.put_elsewhere(index, value)
     }
 
-    /// Every writer numbers the memo upwards, so an index beyond the bytes read so far is no honest one, and
-    /// the holes cost no more than the file is long.
+    /// Every writer numbers the memo upwards, so indices larger than the bytes read so far are rejected, and gaps cost
+    /// no more than the length of the file.
     fn put_elsewhere(&mut self, index: u64, value: Value) -> Result<(), ImportError> {
         if index > self.source.offset() || index >= MAX_MEMO as u64 {
             return Err(self.source.malformed(format!(

@@ -136,7 +136,7 @@ mod tests {
         let refused = trace("id,lower,upper,size\na,0,5,1\nb,5,5,1\n").unwrap_err();
         assert_eq!(refused.to_string(), "line 3: it ends before it begins");
         assert!(refused.hint().starts_with("correct the line"));
-        // A recording has no gaps, so nobody looks at them.
+        // A recording has no gaps, so they are not read.
         trace("id,lower,upper,size,gaps\na,0,5,1,none\n").unwrap();
     }
 }

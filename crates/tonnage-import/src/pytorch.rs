@@ -34,7 +34,7 @@ pub struct Segment {
     pub allocated_size: u64,
     /// Bytes in allocated and pending blocks.
     pub active_size: u64,
-    /// Bytes the program asked for in its active blocks.
+    /// Bytes the program requested in its active blocks.
     pub requested_size: u64,
     /// Its stream.
     pub stream: u64,
@@ -42,7 +42,7 @@ pub struct Segment {
     pub is_large: bool,
     /// Whether it is (a mapped run of) an expandable segment.
     pub is_expandable: bool,
-    /// Its pool, if the file says.
+    /// Its pool, if the file names it.
     pub pool: Option<Pool>,
     /// Where it was obtained.
     pub stack: Option<StackId>,
@@ -51,7 +51,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The rows of a trace that say the same: the segment, then its blocks.
+    /// The equivalent rows of a trace: the segment, then its blocks.
     pub fn events(&self, when: When, stacks: &mut StackTable) -> Vec<Event> {
         let (segment_kind, block_kind) = match when {
             When::Initial => (Kind::InitialSegment, Kind::InitialBlock),
@@ -136,7 +136,7 @@ impl Settings {
         }
     }
 
-    /// The version of PyTorch, which only `tonnage.torch.snapshot()` tells.
+    /// The version of PyTorch, which only `tonnage.torch.snapshot()` records.
     pub fn torch_version(&self) -> Option<&str> {
         match self.get("torch_version") {
             Some(Setting::Text(text)) => Some(text),
@@ -170,8 +170,8 @@ impl Settings {
 
 /// The versions of PyTorch 2 whose snapshots look like this one, as minor numbers, both included.
 ///
-/// The file does not say its version; which keys it has narrows it down. `to` is `None` if a later version than
-/// this crate knows may have written it.
+/// The file does not contain its version; its keys narrow it down. `to` is `None` if a later version than this crate
+/// knows may have written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versions {
@@ -199,7 +199,7 @@ pub struct Snapshot {
     pub annotations: Vec<Event>,
     /// Which versions of PyTorch may have written it.
     pub versions: Versions,
-    /// What the file cannot say or this crate did not keep, in words.
+    /// Information that the file lacks or this crate did not keep, in words.
     pub notes: Vec<String>,
 }
 
@@ -246,8 +246,8 @@ pub fn import<W: Write>(
 }
 
 /// Streams a history that was taken piece by piece into one trace: each piece is a snapshot with the events since the
-/// one before, and `last` has the state at the end. Only one piece is in memory at a time, beside the last. Of facts,
-/// only the allocator's settings are taken from it: who took the pieces knows the rest.
+/// one before, and `last` has the state at the end. Only one piece is in memory at a time, and the last. The only facts
+/// taken from it are the allocator's settings: the caller knows the rest.
 pub fn import_pieces<W: Write, R: Read>(
     pieces: impl IntoIterator<Item = std::io::Result<R>>,
     last: R,
@@ -700,7 +700,7 @@ fn versions_of(values: &Values<'_>, top: &Top, settings: Option<&Settings>) -> V
     }
     let events = !values.entries.is_empty();
     let setting = |name: &str| settings.map(|settings| settings.get(name).is_some());
-    // Each key, the minor version that brought it, and whether its absence can be told from this file.
+    // Each key, the minor version that brought it, and whether its absence can be detected in this file.
     let keys = [
         (2, values.has_seen(Word::TimeUs), events),
         (3, top.settings.is_some(), true),

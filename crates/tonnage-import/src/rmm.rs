@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The CSV log of RMM's `logging_resource_adaptor`.
 //!
-//! Each line is a request: thread, time of day, `allocate`, `allocate failure` or `free`, pointer, bytes,
-//! stream. An allocation becomes `alloc`, a free becomes `free_requested` and `free_completed` at once, because
-//! the log does not say when memory was reused; a failure becomes `oom`. The log has no date, device or pool:
-//! times count from midnight of its first day, and device is 0.
+//! Each line is a request: thread, time of day, `allocate`, `allocate failure` or `free`, pointer, bytes, stream. An
+//! allocation becomes `alloc`, a free becomes `free_requested` and `free_completed` at once, because the log does not
+//! record when memory was reused; a failure becomes `oom`. The log has no date, device or pool: times count from
+//! midnight of its first day, and device is 0.
 
 use std::io::{Read, Write};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The dictionaries a snapshot is made of: events and blocks as fixed records, and the words they are told by.
+//! The dictionaries of a snapshot: events and blocks as fixed records, and the words that identify them.
 //!
-//! The schema has grown with every PyTorch version; missing keys keep their defaults, unknown keys are counted,
-//! and only a value that cannot be what its key says (a negative size) is an error. Keys are compared by the id
-//! of their text, looked up in a table with one byte per text.
+//! The schema has grown with every PyTorch version; missing keys keep their defaults, unknown keys are counted, and
+//! only a value that contradicts its key (a negative size) is an error. Keys are compared by the id of their text,
+//! looked up in a table with one byte per text.
 //!
 //! This file and `value` use each other: a record is set from values, and values keep records in place of the
 //! dictionaries they recognise, so that a million events are never held as dictionaries.
@@ -15,7 +15,7 @@ use crate::value::{Value, Values, View};
 
 macro_rules! words {
     ($($word:ident $text:literal,)*) => {
-        /// The keys and values a snapshot is told by.
+        /// The keys and values of a snapshot.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Word {
@@ -50,7 +50,7 @@ words! {
 }
 
 impl Word {
-    /// A bit for masks of keys; 0 for words that are no keys of a recognised shape.
+    /// A bit for masks of keys; 0 for words that are not keys of a recognized shape.
     pub(crate) const fn bit(self) -> u32 {
         if (self as u8) < 32 {
             1 << (self as u8)
@@ -178,7 +178,7 @@ impl Entry {
         } else {
             (self.address, 0)
         };
-        // A snapshot says of a block's events what was asked for, not what the block takes.
+        // A snapshot records the requested size of a block's events, not the size of the block.
         let asked = matches!(
             kind,
             Kind::Alloc | Kind::FreeRequested | Kind::FreeCompleted | Kind::Annotate
@@ -242,9 +242,9 @@ pub struct Block {
     pub address: u64,
     /// Bytes.
     pub size: u64,
-    /// Bytes the program asked for; 0 for a free block.
+    /// Bytes the program requested; 0 for a free block.
     pub requested_size: u64,
-    /// What it is used for.
+    /// Its use.
     pub state: BlockState,
     /// Where it was allocated.
     pub stack: Option<StackId>,
@@ -288,7 +288,7 @@ fn state(value: Value, values: &Values<'_>) -> Result<BlockState, ImportError> {
     }
 }
 
-/// A text that says something: not empty and not PyTorch's "N/A".
+/// A meaningful text: not empty and not PyTorch's "N/A".
 fn told(value: Value, values: &Values<'_>) -> Option<TextId> {
     value.as_text().filter(|text| {
         !matches!(

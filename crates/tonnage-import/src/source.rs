@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Bytes of a foreign file, in order, through one reused buffer.
 //!
-//! A snapshot of 1.5 million events is a quarter of a gigabyte; reading it whole would cost more memory than
-//! everything it says. The buffer grows only for a single text that is longer, and only as its bytes arrive.
+//! A snapshot of 1.5 million events is a quarter of a gigabyte; reading it whole would cost more memory than its
+//! information. The buffer grows only for a single text that is longer, and only as its bytes arrive.
 
 use std::io::Read;
 
@@ -114,8 +114,8 @@ impl<R: Read> Source<R> {
         &self.buffer[from..self.end]
     }
 
-    /// Makes `wanted` bytes ready; says whether they are there. The buffer grows in steps, so a file that only
-    /// announces a length does not cost it.
+    /// Makes `wanted` bytes ready; returns whether they exist. The buffer grows in steps, so a file that only announces
+    /// a length does not cost it.
     #[cold]
     fn fill(&mut self, wanted: usize) -> Result<bool, ImportError> {
         self.buffer.copy_within(self.start..self.end, 0);

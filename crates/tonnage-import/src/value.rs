@@ -5,9 +5,9 @@
 //! value is a tagged word (small integers and pairs of them inside the word, everything else an id), texts are
 //! interned, and containers are slots: a reference to a container is a copy of its id, never of its contents.
 //!
-//! Containers that are one of the shapes a snapshot is made of turn into that shape as soon as their keys
-//! tell (`shape`), and their general storage is used again. A million event dictionaries thus cost one record
-//! each instead of one map each, and a list of frames becomes one stack id the first time it is used.
+//! Containers turn into a shape of a snapshot as soon as their keys identify it (`shape`), and their general storage is
+//! used again. A million event dictionaries thus cost one record each instead of one map each, and a list of frames
+//! becomes one stack id the first time it is used.
 //!
 //! This module knows neither pickle nor JSON; both readers build through it.
 
@@ -158,7 +158,7 @@ pub(crate) struct Values<'a> {
     pub(crate) blocks: Vec<Block>,
     /// Keys that any event had, one bit per word.
     pub(crate) seen: u64,
-    /// What was met and not kept.
+    /// Objects that were read and not kept.
     pub(crate) dropped: Dropped,
     dicts: Vec<Dict>,
     lists: Vec<List>,
@@ -289,7 +289,7 @@ impl<'a> Values<'a> {
         Value::tagged(TAG_FLOAT, self.floats.len() as u32 - 1)
     }
 
-    /// A text; bytes that are no UTF-8 (Python lets file names hold them) are replaced.
+    /// A text; bytes that are not UTF-8 (Python allows them in file names) are replaced.
     pub(crate) fn text(stacks: &mut StackTable, bytes: &[u8]) -> Result<Value, ImportError> {
         let id = match std::str::from_utf8(bytes) {
             Ok(text) => stacks.intern(text),
@@ -429,7 +429,7 @@ impl<'a> Values<'a> {
         Ok(())
     }
 
-    /// Turns dictionary `id` into an event, frame or block if its keys say so.
+    /// Turns dictionary `id` into an event, frame or block if its keys match.
     fn recognise(&mut self, id: u32, pairs: &[[Value; 2]]) -> Result<bool, ImportError> {
         let mut found = 0_u32;
         for [key, _] in pairs {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The eight snapshots of real GPUs import with the event counts and peaks published with them.
 //!
-//! They live beside the repository; without them these tests say so and pass.
+//! They are stored outside the repository; without them these tests print that and pass.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::collections::BTreeMap;

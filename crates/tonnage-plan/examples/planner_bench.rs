@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Plans instances and prints a table: bound, peak, time, memory. `docs/benchmarks-plan.md` says how it is used.
+//! Plans instances and prints a table: bound, peak, time, memory. `docs/benchmarks-plan.md` describes its use.
 //!
 //! ```text
 //! planner_bench [--capacity BYTES] [--deadline SECONDS] [--seeds N] FILE...   CSV with id, lower, upper, size
@@ -127,7 +127,7 @@ impl Setting {
         }
         let mean = total / self.seeds as f64;
         *sum = (sum.0 + mean, sum.1.max(worst));
-        // What the problem itself takes counts too.
+        // The memory of the problem itself counts too.
         let held = 24 * problem.len() as u64;
         println!(
             "| {name} | {} | {bound} | {peak} | {:.4} % | {optimal} optimal, {fits} fit of {} | {mean:.3} | {worst:.3} | {} |",

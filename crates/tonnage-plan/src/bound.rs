@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What no plan can be below, and the smallest set of buffers that shows it.
+//! The lower bound of all plans, and the smallest set of buffers that proves it.
 //!
-//! The bound is the fullest moment: everything that lives then needs bytes of its own. If the peak of a plan is as
-//! low, the plan is optimal and the moment is the proof, which anyone can check by adding up. Alignment adds to it
-//! what every buffer loses to its neighbour (all offsets are multiples of the common unit), except the topmost.
+//! The bound is the fullest moment: everything that lives then needs separate bytes. If the peak of a plan is as low,
+//! the plan is optimal and the moment is the proof, which a sum can check. Alignment adds to it the bytes that every
+//! buffer loses to its neighbor (all offsets are multiples of the common unit), except the topmost.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ pub(crate) fn bound(selection: &Selection<'_>) -> Bound {
     };
     let unit = unit_among(selection);
     let mut load = 0_u64;
-    // What the topmost may keep: it needs no rounding.
+    // The topmost buffer needs no rounding.
     let mut spare: BTreeMap<u64, u32> = BTreeMap::new();
     sweep(selection, |moment, changes| {
         for change in changes {
@@ -121,7 +121,7 @@ pub(crate) fn bound(selection: &Selection<'_>) -> Bound {
 
 /// The smallest set of buffers that live at one moment and need more than the capacity, by count.
 ///
-/// A Fenwick tree over the entries by size says at each moment how many of the largest are needed.
+/// A Fenwick tree over the entries by size gives the number of the largest that are needed at each moment.
 pub(crate) fn conflict(selection: &Selection<'_>) -> Option<Conflict> {
     let capacity = selection.space.capacity?;
     let unit = unit_among(selection);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checker: is a plan what it says?
+//! The checker: does a plan match its claims?
 //!
 //! Shares no code with the solver and none of its ideas: it neither compresses time nor scales sizes. It sweeps over
 //! the moments at which something changes and keeps what lives ordered by offset, so that neighbours are all that
@@ -11,13 +11,13 @@ use std::fmt;
 use crate::plan::{Plan, Status};
 use crate::problem::{BufferId, Problem};
 
-/// What is wrong with a plan.
+/// The error in a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It does not say an offset, a space, or a peak for each buffer and space.
+    /// It lacks an offset, a space, or a peak for a buffer or space.
     Incomplete,
-    /// An offset is no multiple of the buffer's alignment.
+    /// An offset is not a multiple of the buffer's alignment.
     Alignment {
         /// The buffer.
         buffer: BufferId,
@@ -37,7 +37,7 @@ pub enum Fault {
         /// The buffer.
         buffer: BufferId,
     },
-    /// A buffer ends above the capacity, though the plan says that it fits.
+    /// A buffer ends above the capacity, though the plan claims that it fits.
     Capacity {
         /// The buffer.
         buffer: BufferId,
@@ -62,7 +62,7 @@ pub enum Fault {
     Peak {
         /// The space.
         space: usize,
-        /// What the offsets have.
+        /// The value of the offsets.
         actual: u64,
     },
     /// The lower bound is above the peak.
@@ -72,10 +72,10 @@ pub enum Fault {
     },
     /// The cost is not the one that the spaces have.
     Cost {
-        /// What they have.
+        /// Their value.
         actual: u128,
     },
-    /// The buffers said to be in conflict do not live together, or do not need as much.
+    /// The buffers of the claimed conflict do not live together, or do not need as much.
     Conflict,
 }
 
@@ -163,7 +163,7 @@ pub fn check(problem: &Problem, plan: &Plan) -> Result<(), Fault> {
             return Err(Fault::Fixed { buffer: id });
         }
         cost += u128::from(buffer.size) * u128::from(space.cost);
-        // What has no bytes, or is never there, is in nobody's way.
+        // A buffer without bytes or lifetime conflicts with no other.
         if buffer.size == 0 || times(problem, id).is_empty() {
             continue;
         }

@@ -6,10 +6,9 @@
 //! and `offset`; other columns are ignored. Lifetimes are half-open with `upper`; an `end` is the last moment that
 //! still counts, as in minimalloc. Gaps are `from-to` pairs separated by spaces.
 //!
-//! A row is interpreted field by field, when a caller asks: a recording has no place for alignments and gaps, so what
-//! is wrong with them does not concern its importer. The csv crate bounds nothing by itself, and one quote that is
-//! never closed would make the rest of the file one record; therefore the source hands out a limited number of bytes
-//! for each record.
+//! A row is interpreted field by field, on request: a recording has no place for alignments and gaps, so errors in them
+//! do not concern its importer. The csv crate bounds nothing by itself, and one quote that is never closed would make
+//! the rest of the file one record; therefore the source hands out a limited number of bytes for each record.
 
 use std::borrow::Cow;
 use std::io::{self, Chain, Read};
@@ -141,7 +140,7 @@ impl<R: Read> ProblemReader<R> {
     }
 }
 
-/// One buffer. Each part is interpreted when it is asked for.
+/// One buffer. Each part is interpreted on request.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     record: &'a ByteRecord,
@@ -158,7 +157,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// What the buffer is called.
+    /// The name of the buffer.
     pub fn id(&self) -> Cow<'a, str> {
         let id = self.record.get(self.columns.id).unwrap_or_default();
         String::from_utf8_lossy(id.trim_ascii())
@@ -181,7 +180,7 @@ impl<'a> Row<'a> {
         size.map_err(|_| self.error("its size is not a number"))
     }
 
-    /// What its offset must be a multiple of.
+    /// The alignment of its offset.
     pub fn alignment(&self) -> Result<Option<u64>, PlannerError> {
         self.optional(self.columns.alignment, "its alignment is not a number")
     }
@@ -206,7 +205,7 @@ impl<'a> Row<'a> {
         gaps.split_whitespace().map(gap).collect()
     }
 
-    /// A field as text; what is not text is no number either, and all that is asked for here are numbers.
+    /// A field as text; only numbers are read here, and a field that is not text is not a number either.
     fn field(&self, column: Option<usize>) -> &'a str {
         let field = column.and_then(|column| self.record.get(column));
         let text = std::str::from_utf8(field.unwrap_or_default());
@@ -360,7 +359,7 @@ mod tests {
                 "\u{feff}offset,alignment,id,lower,upper,size,more\n8,4,a,-3,5,7,x",
                 "a -3..5 7 Some(4) [] Some(8)",
             ),
-            // Of two ends the exclusive one counts, and nothing is added to it.
+            // If a row has two ends, the exclusive one counts, and nothing is added to it.
             (
                 "id,lower,end,upper,size\na,0,4,5,7\n",
                 "a 0..5 7 None [] None",

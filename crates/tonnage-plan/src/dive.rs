@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Constructive search: fills the valleys of the skyline from below, without ever going back.
 //!
-//! The skyline is the floor of each section: everything below it is decided. A valley is a run of sections on one
-//! level between higher walls. What can lie on its floor is what lives within it; the dive takes the best of these by
-//! a rule, preferably one that covers the section with the least slack, and where there is none it raises the floor
-//! to the lower wall, which wastes bytes. What is done in one valley does not depend on the others until a wall
-//! between them falls; so the dive always goes downhill from where it is, which keeps it in one part of memory, and
-//! a dive over ten million items costs about as much for each as one over ten thousand.
+//! The skyline is the floor of each section: everything below it is decided. A valley is a run of sections on one level
+//! between higher walls. The items that live within it can lie on its floor; the dive takes the best of these by a
+//! rule, preferably one that covers the section with the least slack, and where there is none it raises the floor to
+//! the lower wall, which wastes bytes. Work in one valley does not depend on the others until a wall between them
+//! falls; so the dive always goes downhill from where it is, which keeps it in one part of memory, and a dive over ten
+//! million items costs about as much for each as one over ten thousand.
 
 use crate::options::Clock;
 use crate::rigid::Item;

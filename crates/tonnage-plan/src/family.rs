@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What must be placed as one: buffers that share their first byte, and buffers that are not there all the time.
+//! Buffers that must be placed as one: those that share their first byte, and those with gaps in their lifetime.
 //!
 //! A family has one offset, and a size that changes with time: the greatest of its members that live then, none in
-//! gaps. A plain buffer is no family, so that a problem without such wishes costs nothing here.
+//! gaps. A plain buffer is not a family, so that a problem without such constraints costs nothing here.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Whether all of them may lie in a space, as far as they say.
+    /// Whether all of them allow a space.
     pub(crate) fn may_lie_in(&self, space: u16) -> bool {
         self.spaces
             .as_ref()
@@ -184,7 +184,7 @@ pub(crate) fn clashes<'a>(families: impl Iterator<Item = (BufferId, &'a Family)>
         }
     }
     events.sort_unstable();
-    // What lives, by its first byte: none on another, so a newcomer can meet only its neighbours.
+    // The live items, by first byte: they do not overlap, so a new one can meet only its neighbors.
     let mut live: BTreeMap<u64, (u64, BufferId)> = BTreeMap::new();
     let mut clashes = Vec::new();
     for (moment, starts, offset, size, head) in events {

@@ -20,7 +20,7 @@ pub(crate) struct Piece {
     pub(crate) size: u64,
 }
 
-/// What is placed as one: pieces at the same offset.
+/// Pieces that are placed as one, at the same offset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) pieces: Vec<Piece>,
@@ -58,7 +58,7 @@ pub(crate) struct Flexible<'a> {
     pub(crate) forbidden: &'a [Range<u64>],
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     pub(crate) offsets: Vec<u64>,
@@ -73,7 +73,7 @@ const MAX_COMPLETE: usize = 400;
 /// Sections that share a list of what is placed in them.
 const BUCKETS: usize = 512;
 
-/// What is placed, by time.
+/// The placed pieces, by time.
 struct Placed<'a> {
     flexible: &'a Flexible<'a>,
     width: usize,
@@ -108,7 +108,7 @@ impl<'a> Placed<'a> {
     }
 
     fn remove(&mut self, shape: &Shape) {
-        // What was added last is at the end of its lists.
+        // The piece added last is at the end of its lists.
         for piece in &shape.pieces {
             for bucket in piece.start as usize / self.width..=(piece.end as usize - 1) / self.width
             {
@@ -123,7 +123,7 @@ impl<'a> Placed<'a> {
         for piece in &shape.pieces {
             let first = piece.start as usize / self.width;
             for bucket in first..=(piece.end as usize - 1) / self.width {
-                // What both have in several buckets counts in the first of them.
+                // Pieces that both have in several buckets count in the first of them.
                 let begins = if bucket == first {
                     0
                 } else {
@@ -196,7 +196,7 @@ impl Flexible<'_> {
 
     /// Plans: the best of what the attempts find, or the first with a peak of at most `target`.
     ///
-    /// The first order is always carried through, whatever the clock says: an answer there must be.
+    /// The first order is always completed, even after the deadline: an answer is required.
     pub(crate) fn solve(
         &self,
         target: u64,
@@ -319,7 +319,7 @@ struct Complete<'a> {
     order: &'a [u32],
     offsets: Vec<u64>,
     is_placed: Vec<bool>,
-    /// What is still to come in each section.
+    /// The items still to come in each section.
     remaining: Vec<u64>,
     best: &'a mut Found,
     target: u64,
@@ -359,7 +359,7 @@ impl Complete<'_> {
                 return true;
             }
             lowest_top = lowest_top.min(offset + shape.height());
-            // What could lie below the last one has its turn when others have come to lie there.
+            // An item that could lie below the last one is tried when others lie there.
             if offset >= last {
                 options.push((offset, index));
             }

@@ -5,7 +5,7 @@
 //! # The model
 //!
 //! A [`Buffer`] has a size and a half-open lifetime; it may have an alignment, gaps in which its contents do not
-//! matter, a fixed offset, and a choice of spaces. A [`Space`] has a capacity or asks for the least peak, a cost for
+//! matter, a fixed offset, and a choice of spaces. A [`Space`] has a capacity or requests the least peak, a cost for
 //! each byte, and ranges that nothing may use. [`Problem::alias`] demands that two buffers start at the same byte.
 //!
 //! # The answer

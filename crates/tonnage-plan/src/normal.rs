@@ -16,7 +16,7 @@ use crate::flexible::{Piece, Shape};
 use crate::problem::{BufferId, Invalid, MAX_BYTES, Problem, Space};
 use crate::rigid::Rigid;
 
-/// What is placed as one.
+/// The unit of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The buffer, or the first member of the family.
@@ -123,7 +123,7 @@ impl<'a> Normalized<'a> {
         Selection::new(self, usize::from(space), entries.map(Cow::Owned))
     }
 
-    /// Whether a buffer allows a space, as far as it or its family says.
+    /// Whether a buffer and its family allow a space.
     pub(crate) fn permits(&self, id: BufferId, space: u16) -> bool {
         match self.families.get(&id) {
             Some(family) => family.may_lie_in(space),
@@ -151,7 +151,7 @@ impl<'a> Normalized<'a> {
         offsets
     }
 
-    /// What all buffers cost in their spaces.
+    /// The cost of all buffers in their spaces.
     pub(crate) fn cost(&self, space: impl Fn(usize) -> usize) -> u128 {
         let sizes = self.problem.sizes.iter().enumerate();
         sizes
@@ -169,7 +169,7 @@ pub(crate) struct Selection<'a> {
     /// The number of the space.
     pub(crate) number: usize,
     pub(crate) space: &'a Space,
-    /// What all alignments are multiples of.
+    /// The common unit of all alignments.
     pub(crate) unit: u64,
     /// A multiple of all alignments, if there is one that is not absurd.
     pub(crate) multiple: Option<u64>,

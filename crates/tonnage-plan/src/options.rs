@@ -13,7 +13,7 @@ pub struct Progress {
     pub space: usize,
     /// The lowest peak so far.
     pub peak: u64,
-    /// What it cannot be below.
+    /// Its lower bound.
     pub lower_bound: u64,
     /// How many attempts have been made.
     pub attempts: u64,
@@ -75,7 +75,7 @@ impl Switches {
     }
 }
 
-/// Threads that search at most: each has a failure cache of its own.
+/// Threads that search at most: each has a separate failure cache.
 const MAX_THREADS: usize = 256;
 
 /// How to plan.
@@ -161,7 +161,7 @@ pub(crate) struct Clock<'a> {
 impl<'a> Clock<'a> {
     pub(crate) fn new(options: &Options<'a>) -> Self {
         Self {
-            // A deadline beyond what a clock can tell is none.
+            // A deadline beyond the range of the clock counts as missing.
             end: options
                 .deadline
                 .and_then(|deadline| Instant::now().checked_add(deadline)),

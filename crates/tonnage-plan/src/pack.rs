@@ -125,7 +125,7 @@ pub(crate) fn pack(
 /// A dive, and what it has learnt.
 struct Diver<'a> {
     dive: Dive<'a>,
-    /// How much earlier each item comes than its rule says; empty before anything has failed.
+    /// How much earlier each item comes than by its rule; empty before anything has failed.
     boost: Vec<f32>,
     random: Random,
 }
@@ -160,7 +160,7 @@ impl<'a> Diver<'a> {
         self.dive.run(target, give_up, rule, moved, clock)
     }
 
-    /// What lives where the dive failed comes earlier in the next ones.
+    /// Items that live where the dive failed come earlier in the next ones.
     fn boost_failed(&mut self, items: &[Item]) {
         let (start, end) = self.dive.failed_sections;
         for (item, boost) in items.iter().zip(&mut self.boost) {
@@ -184,7 +184,7 @@ struct Job<'a> {
     others: Option<(u64, u64)>,
 }
 
-/// What came of it.
+/// The result.
 struct Done {
     offsets: Vec<u64>,
     peak: u64,
@@ -192,7 +192,7 @@ struct Done {
 }
 
 impl Job<'_> {
-    /// One dive, carried through whatever the clock says: an answer there must be.
+    /// One dive, completed even after the deadline: an answer is required.
     fn first(&self) -> Done {
         let mut done = self.nothing();
         if self.items.len() > 1 {

@@ -3,13 +3,13 @@
 
 use crate::problem::BufferId;
 
-/// What is known about a plan.
+/// The status of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
     /// No plan has a lower peak, or costs less where there are several spaces: proved.
     Optimal,
-    /// It fits; whether the peak could be lower was not asked for, or not settled.
+    /// It fits; a lower peak was not requested, or not excluded.
     Fits,
     /// No plan fits into the capacity: proved. The offsets are those of the best plan that ignores the capacity.
     Infeasible,
@@ -27,7 +27,7 @@ pub struct Conflict {
     pub moment: Option<i64>,
     /// Which they are, largest first.
     pub buffers: Vec<BufferId>,
-    /// What they need together at that moment, or at least.
+    /// The bytes that they need together at that moment, or at least.
     pub bytes: u64,
     /// Whether no smaller set is in conflict (at one moment), or no buffer can be left out (otherwise).
     pub smallest: bool,
@@ -43,7 +43,7 @@ pub struct SpacePlan {
     pub lower_bound: u64,
     /// A moment when that many bytes are needed.
     pub moment: Option<i64>,
-    /// What is known about it.
+    /// Its status.
     pub status: Status,
 }
 
@@ -57,9 +57,9 @@ pub struct Plan {
     pub spaces: Vec<u16>,
     /// The plan of each space.
     pub parts: Vec<SpacePlan>,
-    /// What all buffers cost where they lie.
+    /// The cost of all buffers at their places.
     pub cost: u128,
-    /// What is known about the whole.
+    /// The status of the whole.
     pub status: Status,
     /// Why the capacity does not suffice, if that is proved.
     pub conflict: Option<Conflict>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is to be planned: buffers, the spaces they may lie in, and what ties them together.
+//! A planning problem: buffers, the spaces they may lie in, and the constraints between them.
 //!
 //! Columns instead of a list of structs, because a recording of ten million buffers is planned in a gigabyte: what
 //! every buffer has takes 24 bytes, and what few have (gaps, a fixed offset, a choice of spaces) is kept aside.
@@ -140,9 +140,9 @@ impl Buffer {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Space {
-    /// How much it has; `None` asks for the least peak.
+    /// How much it has; `None` requests the least peak.
     pub capacity: Option<u64>,
-    /// What a byte of a buffer costs here; buffers go where they cost least as long as there is room.
+    /// The cost of a byte of a buffer here; buffers go where they cost least as long as there is room.
     pub cost: u64,
     /// Ranges of offsets that nothing may use at any time.
     pub forbidden: Vec<Range<u64>>,
@@ -159,7 +159,7 @@ impl Space {
     }
 }
 
-/// What only few buffers have.
+/// Properties of only few buffers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extra {
     pub(crate) gaps: Vec<Range<i64>>,
@@ -181,7 +181,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem without buffers, in one unlimited space: the least peak is asked for.
+    /// A problem without buffers, in one unlimited space: the least peak is requested.
     pub fn new() -> Self {
         Self::default()
     }
@@ -204,7 +204,7 @@ impl Problem {
     /// Adds a buffer.
     pub fn add(&mut self, buffer: Buffer) -> BufferId {
         let index = self.sizes.len();
-        // A problem with so many buffers has too many, which planning it says.
+        // A problem with that many buffers is too large; planning it returns an error.
         let id = BufferId(u32::try_from(index).unwrap_or(u32::MAX));
         self.sizes.push(buffer.size);
         self.starts.push(buffer.start);

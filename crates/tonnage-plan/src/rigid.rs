@@ -24,7 +24,7 @@ pub(crate) struct Part {
     /// Its sections.
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// What lies below it.
+    /// The item below it.
     pub(crate) base: u64,
 }
 
@@ -93,7 +93,7 @@ impl Rigid {
         rigid
     }
 
-    /// What lives in each section of `from..to`, counted from the first of them.
+    /// The items that live in each section of `from..to`, counted from the first of them.
     pub(crate) fn load(items: &[Item], from: u32, to: u32) -> Vec<u64> {
         // Sums wrap on the way and come out right, since what is taken away was added before.
         let mut load = vec![0_u64; (to - from) as usize + 1];
@@ -111,7 +111,7 @@ impl Rigid {
         load
     }
 
-    /// Cuts into parts. `place` is told the offset of each item that was laid aside.
+    /// Cuts into parts. `place` receives the offset of each item that was set aside.
     pub(crate) fn cut(&mut self, decompose: bool, mut place: impl FnMut(u32, u64)) -> Vec<Part> {
         let whole = Part {
             from: 0,
@@ -134,7 +134,7 @@ impl Rigid {
                     end = end.max(self.items[at].end);
                     at += 1;
                 }
-                // What lives all the time goes to the bottom and out of the list.
+                // Items that live all the time go to the bottom and out of the list.
                 let (mut kept, mut base) = (from, part.base);
                 for index in from..at {
                     let item = self.items[index];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much each section may still waste: a tree of minima over sections.
 //!
-//! Placing an item on the floor moves bytes from "still to come" to "below" and leaves the slack as it is; only
-//! raising a floor over nothing takes from it. So the tree is asked often and changed only where bytes are lost.
+//! Placing an item on the floor moves bytes from "still to come" to "below" and leaves the slack as it is; only raising
+//! a floor over nothing takes from it. The tree is therefore queried often and changed only where bytes are lost.
 
 /// Minima of ranges, with additions that stay where they were made.
 #[derive(Debug)]

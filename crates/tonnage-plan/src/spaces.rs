@@ -6,8 +6,8 @@
 //! away what lies highest, and is planned again. Spaces come in order of their cost, so what is given away meets a
 //! space that is not planned yet. This is a heuristic: it proves the cost only where nothing was given away.
 //!
-//! What must start at a given byte can lie only where that byte and those after it are free: spaces that forbid them,
-//! or end before, are none for it, and of two that must lie on each other one is given away.
+//! A buffer that must start at a given byte can lie only where that byte and those after it are free. Spaces that
+//! forbid them, or end before, are excluded for it. If two buffers must overlap, one of them goes to another space.
 
 use std::cmp::Reverse;
 
@@ -126,13 +126,13 @@ impl<'a> Assignment<'a> {
         least.unwrap_or(0)
     }
 
-    /// What a byte of a buffer costs more in the next space.
+    /// The additional cost of a byte of a buffer in the next space.
     fn extra_cost(&self, id: BufferId, space: u16) -> Option<u64> {
         let cost = |space: u16| self.normalized.spaces[usize::from(space)].cost;
         Some(cost(self.next(id, space)?) - cost(space))
     }
 
-    /// What may lie in one space only, and does not fit there, fits nowhere.
+    /// A buffer that may lie in one space only, and does not fit there, fits nowhere.
     fn conflict(&self) -> Option<Conflict> {
         let mut spaces = self.order.iter();
         spaces.find_map(|&space| {
@@ -186,7 +186,7 @@ impl<'a> Assignment<'a> {
         self.space_of[id.index()] = self.next(id, from).unwrap_or(from);
     }
 
-    /// Of two whose fixed offsets overlap here, the one that goes elsewhere for less.
+    /// If two fixed offsets overlap here, the buffer with the cheaper alternative.
     fn overlapping(&mut self, space: u16) -> Option<BufferId> {
         let inside = self.normalized.families.iter();
         let inside = inside
@@ -207,7 +207,8 @@ impl<'a> Assignment<'a> {
         evicted
     }
 
-    /// Of what lives at the fullest moment, or is too large at any: what costs least to move, for what it frees.
+    /// Among the buffers that live at the fullest moment, or are too large at any: the cheapest to move, for the bytes
+    /// it frees.
     fn cheapest_to_move(&self, selection: &Selection<'_>, moment: Option<i64>) -> Option<BufferId> {
         let moment = moment.unwrap_or(i64::MIN);
         let space = selection.number as u16;
@@ -225,7 +226,7 @@ impl<'a> Assignment<'a> {
         costs.min().map(|(_, _, id)| id)
     }
 
-    /// Of what can leave, what lies highest.
+    /// The highest buffer that can leave.
     fn highest(&self, selection: &Selection<'_>) -> Option<BufferId> {
         let space = selection.number as u16;
         let movable = selection

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The best item in a box: which unplaced item, with start and end in given ranges, has the greatest key?
 //!
-//! A k-d tree over (start, end), because the valleys that ask are intervals of every width. Its shape follows from
-//! the number of items alone, so nothing but bounds and keys is stored: about 28 bytes for an item, leaves included.
-//! The shape is built once; a dive under another rule only gives the items new keys.
+//! A k-d tree over (start, end), because queries come from valleys, which are intervals of every width. Its shape
+//! follows from the number of items alone, so nothing but bounds and keys is stored: about 28 bytes for an item, leaves
+//! included. The shape is built once; a dive under another rule only gives the items new keys.
 
 use crate::rigid::Item;
 
 /// Items of a leaf: as many as fit in one line of a cache, so that a leaf costs one miss.
 const LEAF: usize = 4;
 
-/// What an item has that is no longer there.
+/// The key of a removed item.
 const GONE: f32 = f32::NEG_INFINITY;
 
 /// Bounds of what a node still holds, and the greatest key in it.

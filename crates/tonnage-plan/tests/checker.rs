@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The checker refuses plans that are broken, each in its own way, and says how.
+//! The checker refuses plans that are broken, each in its own way, and returns the reason.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use tonnage_plan::{

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the model promises beyond the least peak: spaces, refusals, deadlines, cancelling, progress.
+//! Guarantees of the model beyond the least peak: spaces, refusals, deadlines, cancelling, progress.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,7 +181,7 @@ fn attempts_are_counted_to_the_end() {
     assert!(seen.last() > Some(&0), "{seen:?}");
 }
 
-/// Stretches of time that share nothing are planned one by one; what is told is about all of them.
+/// Stretches of time that share nothing are planned one by one; the report covers all of them.
 #[test]
 fn progress_of_many_parts_is_the_progress_of_the_whole() {
     let mut problem = Problem::new();

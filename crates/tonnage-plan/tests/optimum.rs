@@ -124,7 +124,7 @@ fn optimum_of(problem: &Problem, space: &Space, ids: &[BufferId], most: u64) -> 
         best: most + 1,
     };
     for number in 0..ids.len() {
-        // All gap: never there, so in nobody's way.
+        // All gap: never live, so without conflicts.
         if !(0..MOMENTS).any(|moment| world.lives(number, moment)) {
             world.buffers[number].size = 0;
         }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What jobs take of their GPUs while they run, read from the files that they leave meanwhile.
+//! The GPU memory of jobs while they run, read from the files that they write meanwhile.
 //!
-//! `tonnage record` and `tonnage run` make a folder for a job, into which its processes write. [`Folder`] finds such
-//! folders and reads what is new in them; [`metrics`] tells it as Prometheus reads it; [`server`] answers Prometheus;
-//! [`otlp`] sends metrics to an OpenTelemetry collector.
-//! Nothing is written, and no process of the job is asked anything.
+//! `tonnage record` and `tonnage run` make a directory for a job, into which its processes write. [`Folder`] finds such
+//! directories and reads new data in them; [`metrics`] formats it for Prometheus; [`server`] answers Prometheus;
+//! [`otlp`] sends metrics to an OpenTelemetry collector. Nothing is written, and no process of the job is contacted.
 //!
 //! ```
 //! use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Follows the log of a process while the process writes it.
 //!
-//! Only notes are read, which are small and few; PyTorch's history, which is most of a log, is stepped over. What is kept
-//! does not grow with the log. The file stays open, so what was written last is read even where the folder is deleted.
+//! Only notes are read, which are small and few; PyTorch's history, which is most of a log, is stepped over. The stored
+//! state does not grow with the log. The file stays open, so the last data is read even if the directory is deleted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,11 +14,11 @@ use tonnage_capture::log::{self, Record, Start};
 use tonnage_capture::note::Note;
 use tonnage_capture::sample::Sample;
 
-/// Bytes that are read at a time. A longer note is none of those that are looked for.
+/// Bytes that are read at a time. A longer note is not one of the notes that are read.
 const WINDOW: usize = 64 << 10;
 /// Bytes in front of each record: its tag and its length.
 const HEAD: usize = 8;
-/// Devices of a process that are told of.
+/// Devices of a process that are reported.
 const DEVICES: usize = 64;
 /// Letters of a name.
 const NAME: usize = 96;
@@ -28,7 +28,7 @@ pub(crate) fn short(name: &str) -> String {
     name.chars().take(NAME).collect()
 }
 
-/// What a real device said last, and the most that it ever said.
+/// The last reading of a real device, and the largest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) last: Sample,
@@ -39,14 +39,14 @@ pub(crate) struct Measured {
     pub(crate) peak_reserved: Option<u64>,
 }
 
-/// What the log of a process has told so far.
+/// The state of a process by its log so far.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) start: Start,
     pub(crate) rank: Option<u32>,
     /// Whether rows of the history are missing.
     pub(crate) has_gaps: bool,
-    /// Whether the process said that this is all.
+    /// Whether the process recorded its end.
     pub(crate) has_ended: bool,
     /// By the numbers that the process gives them.
     pub(crate) devices: BTreeMap<i32, Measured>,
@@ -86,7 +86,7 @@ impl Log {
             return;
         };
         if metadata.len() < self.at {
-            // Somebody has cut it. What it says now is something else.
+            // The file was truncated. Its content is now different.
             self.at = 0;
             self.is_damaged = false;
             self.told = Told::default();

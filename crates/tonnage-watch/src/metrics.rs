@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was seen of jobs, as Prometheus reads it.
+//! The observed jobs in the format of Prometheus.
 //!
 //! Labels have no more values than there are jobs, processes and devices at a time: a job has a small number instead of
-//! a name of its own, so that series do not grow with the jobs that ever ran.
+//! a name, so that series do not grow with the number of past jobs.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -71,7 +71,8 @@ const OF_DEVICES: [OfDevice; 10] = [
     },
 ];
 
-/// Tells what was seen at a time. The bound of a forecast is told of jobs of its family on its kind of GPU.
+/// Renders the observations of one moment. The bound of a forecast is reported for jobs of its family on its kind of
+/// GPU.
 pub fn of_jobs(to: &mut Exposition, seen: &Seen, forecast: Option<&Forecast>, now: SystemTime) {
     let mut running = to.metric(
         "tonnage_job_running",
@@ -203,7 +204,7 @@ fn with_labels(
         ("source", job.source.word()),
     ];
     labels.extend(number.as_deref().map(|number| ("process", number)));
-    // A label without a value is none, and a metric has the same for all.
+    // A label without a value is omitted, and a metric has the same for all.
     labels.extend(
         rank.as_ref()
             .map(|rank| ("rank", rank.as_deref().unwrap_or_default())),

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Finds the folders of jobs, and reads what is in them.
 //!
-//! A folder is the job's own, and may be anything: files are opened without following links and without waiting, of each
-//! only so much is read, and there are limits on how many are. A job has ended when nobody holds the lock of its folder
-//! any more or the folder is gone; it is told of for a while after that, because Prometheus asks only now and then.
+//! A folder is the job's own, and may be anything: files are opened without following links and without waiting, of
+//! each only so much is read, and there are limits on how many are. A job has ended when no process holds the lock of
+//! its folder any more or the folder is gone. It is reported for a while after that, because Prometheus scrapes only
+//! now and then.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr};
@@ -41,16 +42,16 @@ const SMALL: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// How long a job is told of after its end.
+    /// How long a job is reported after its end.
     keep: Duration,
     runs: Vec<Run>,
-    /// Folders of jobs that were told of for long enough.
+    /// Folders of jobs that were reported for long enough.
     forgotten: BTreeMap<CString, Identity>,
     catalogue: Catalogue,
 }
 
 impl Folder {
-    /// The folder at a path, which need not be there yet. Jobs are told of for so long after their end.
+    /// The folder at a path, which need not exist yet. Jobs are reported for the given time after their end.
     pub fn new(path: impl Into<PathBuf>, keep: Duration) -> Self {
         Self {
             path: path.into(),
@@ -165,7 +166,7 @@ impl Folder {
     }
 }
 
-/// What makes a folder itself and no other: the numbers of its file system and of itself.
+/// The identity of a folder: the numbers of its file system and of itself.
 type Identity = (u64, u64);
 
 /// How a folder is opened.
@@ -192,7 +193,7 @@ struct Run {
     directory: OwnedFd,
     running: Option<File>,
     family: Option<String>,
-    /// Of a dry run: what it simulates, and its account.
+    /// The part of a dry run: its simulated devices, and its account.
     config: Option<RunConfig>,
     ledger_file: Option<File>,
     ledger: Option<Ledger>,
@@ -220,7 +221,7 @@ impl Run {
         }
     }
 
-    /// Whether there is something to tell. The second run of a job on a device that refuses nothing is no job of its own.
+    /// Whether there is data to report. The second run of a job on a device that refuses nothing is not a separate job.
     fn tells(&self) -> bool {
         let is_unlimited = self.config.as_ref().is_some_and(|config| config.unlimited);
         !is_unlimited && (self.running.is_some() || !self.logs.is_empty())
@@ -296,7 +297,7 @@ impl Run {
         }
     }
 
-    /// Whether somebody holds the lock of the folder; assumed where that cannot be found out.
+    /// Whether a process holds the lock of the folder; assumed if the check fails.
     fn is_locked(&self) -> bool {
         let Some(file) = &self.running else {
             return true;
@@ -393,7 +394,7 @@ impl Run {
     }
 }
 
-/// A process on a real GPU, by what its devices said.
+/// A process on a real GPU, by the readings of its devices.
 fn measured(number: u64, log: &Log, is_running: bool, catalogue: &Catalogue) -> Process {
     let told = &log.told;
     let devices = told.devices.iter().map(|(&visible, device)| {
@@ -456,7 +457,7 @@ fn small(file: &File) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What the file in a folder says of the job's command.
+/// The job's command from the file in a folder.
 fn family(running: &File) -> Option<String> {
     let running: Running = serde_json::from_slice(&small(running)?).ok()?;
     Some(family_of(&running.command))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What was seen of jobs: plain data.
+//! Observations of jobs, as plain data.
 
 use std::time::SystemTime;
 
-/// What is in a folder at one moment.
+/// The content of a folder at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     /// Whether the folder is there and can be read.
@@ -66,7 +66,7 @@ pub struct Process {
     pub devices: Vec<Device>,
 }
 
-/// What a process has of a device. What is not known is absent.
+/// The memory of a process on a device. Unknown values are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// Its number on the machine.

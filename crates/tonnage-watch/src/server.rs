@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Reads a folder every second, answers Prometheus with what was read last, and sends it to a collector now and then.
 //!
-//! A thread of its own reads, so a file system that hangs does not keep answers back: they then say when it was last
-//! read. A collector that does not answer keeps nothing else from going on.
+//! A separate thread reads, so a file system that hangs does not delay answers: they then report the time of the last
+//! reading. A collector that does not answer delays nothing else.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::runs::Folder;
 
 /// How often the folder is read.
 const LOOK: Duration = Duration::from_secs(1);
-/// Who connects.
+/// A client.
 const LIMITS: Limits = Limits {
     headers: Duration::from_secs(5),
     silence: Duration::from_secs(10),
@@ -37,28 +37,28 @@ const LAST_REQUESTS: Duration = Duration::from_secs(2);
 /// The last push is given so long.
 const LAST_PUSH: Duration = Duration::from_secs(5);
 
-/// What is watched, and for whom.
+/// The watched folder and the readers of its metrics.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The folder in which jobs have theirs.
     pub folder: PathBuf,
     /// Where to listen.
     pub listen: SocketAddr,
-    /// How long a job is told of after its end.
+    /// How long a job is reported after its end.
     pub keep: Duration,
-    /// What was forecast of the jobs.
+    /// The forecasts of the jobs.
     pub forecast: Option<Forecast>,
     /// Where metrics are sent as well.
     pub otlp: Option<Otlp>,
 }
 
-/// What happened, for whoever writes it down.
+/// Events, for a log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// It can be asked at this address.
+    /// It answers at this address.
     Listening(SocketAddr),
-    /// Metrics could not be sent; said once until they can.
+    /// Metrics could not be sent; reported once until they can.
     NotSent(&'a OtlpError),
     /// They can be sent again.
     SentAgain,
@@ -67,7 +67,7 @@ pub enum Event<'a> {
 /// Where events go.
 pub type Events = Box<dyn Fn(Event<'_>) + Send + Sync>;
 
-/// What was read last.
+/// The last reading.
 #[derive(Debug, Default)]
 struct Last {
     exposition: RwLock<Arc<Exposition>>,
@@ -89,7 +89,7 @@ impl Last {
         Arc::clone(&last.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What is told: what was read last, and how often it was sent.
+    /// The reported data: the last reading, and how often it was sent.
     fn told(&self) -> Exposition {
         let mut told = Exposition::clone(&self.get());
         if let Some(pushes) = &self.pushes {
@@ -117,7 +117,7 @@ async fn push_on(otlp: &Otlp, last: &Last, events: &Events) {
     }
 }
 
-/// Serves until `end` comes. What was read last is then sent once more.
+/// Serves until `end` comes. The last reading is then sent once more.
 pub async fn serve(
     settings: Settings,
     events: Events,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Folders of jobs as processes write them, cut anywhere, and as nobody should write them.
+//! Folders of jobs as processes write them, cut anywhere, and with malformed content.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail the test")]
 
 use std::fs::{self, File};
@@ -135,7 +135,8 @@ fn a_job_is_told_from_its_first_byte_to_after_its_end() {
     assert_eq!(device.in_use, Some(4_125 * MIB));
     assert_eq!(device.used, Some(1_000 * MIB));
 
-    // The script has PyTorch count its peaks anew, and runs out of memory; the folder goes before anybody looks again.
+    // The script has PyTorch count its peaks anew, and runs out of memory; the folder disappears before the next
+    // reading.
     append(&log, &note(&json!({ "oom": 0 })));
     append(&log, &sample(1, 2));
     append(&log, &note(&json!({ "ended": true })));
@@ -164,7 +165,7 @@ fn a_job_that_was_killed_is_incomplete_and_forgotten_though_its_folder_stays() {
     site.now += KEEP;
     assert_eq!(site.look().jobs, []);
     assert_eq!(site.look().jobs, []);
-    // Who starts to watch now tells it once more.
+    // A watcher that starts now reports it once more.
     site.folder = Folder::new(site.live.path(), KEEP);
     assert!(!site.only_job().is_running);
 }
@@ -350,7 +351,7 @@ fn too_many_folders_and_logs_are_counted_and_not_read() {
     assert_eq!(seen.jobs.len(), 128);
     assert_eq!(seen.jobs[0].processes.len(), 512);
     assert_eq!(seen.skipped, 72 + 188);
-    // Those that end make room, once they were told of for long enough.
+    // Ended jobs make room, once they were reported for long enough.
     drop(held);
     site.look();
     site.now += KEEP;

@@ -58,7 +58,7 @@ impl<H: Height> Search<'_, H> {
         self.count[from..to].fill(0);
         self.before[from..=to].fill(H::MAX);
         self.after[from..=to].fill(H::MAX);
-        // What crosses a wall can be stood upon too.
+        // An item that crosses a wall can support others too.
         for at in self.covers[from] as usize..self.covers[from + 1] as usize {
             let index = self.cover[at] as usize;
             let item = self.items[index];

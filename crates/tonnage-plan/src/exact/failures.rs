@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The failure cache: partial plans that cannot be completed.
 //!
-//! Two ways to the same items left with the same room are the same problem. What failed is kept by the set of items,
-//! and whatever has no more room anywhere than something that failed fails too. This holds for every capacity, since
-//! only the room counts, so restarts and other capacities profit. Sets are told apart by a sum of 64-bit numbers drawn
-//! for each kind of item, and by their sections. Two sets with one sum in the same sections would be taken for each
-//! other: no plan is wrong by that, but one may be missed, and then what is called proved (a lower bound, an optimum,
-//! that nothing fits) may be wrong. With 2^20 sets kept at a time the chance of one such pair is about 2^-25, and it is
+//! Two ways to the same items left with the same room are the same problem. Failures are stored by the set of items,
+//! and a problem with no more room anywhere than a failed one fails too. This holds for every capacity, since only the
+//! room counts, so restarts and other capacities profit. Sets are distinguished by a sum of 64-bit numbers drawn for
+//! each kind of item, and by their sections. Two sets with one sum in the same sections would be taken for each other:
+//! no plan is wrong by that, but one may be missed, and then what is called proved (a lower bound, an optimum, that
+//! nothing fits) may be wrong. With 2^20 sets kept at a time the chance of one such pair is about 2^-25, and it is
 //! accepted.
 
 use std::collections::HashMap;

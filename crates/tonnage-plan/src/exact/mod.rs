@@ -6,9 +6,9 @@
 //! **State.** Each section has a floor, below which everything is decided, and a load, which is still to come. Each
 //! item that is left has a support: the highest floor it covers, so the lowest offset it can still have.
 //!
-//! **Propagation.** The floor of a section rises to the least support of what is left there; supports rise with
-//! floors; a floor plus a load above the capacity fails. What rises over nothing is wasted and never comes back, so a
-//! tight section soon decides everything around it.
+//! **Propagation.** The floor of a section rises to the least support of the items left there; supports rise with
+//! floors; a floor plus a load above the capacity fails. Space below a raised floor is wasted and never comes back, so
+//! a tight section soon decides everything around it.
 //!
 //! **Branching.** In a section at the bottom of a valley: which of the items that fit the valley covers it at its
 //! floor, or none, and then the floor goes up to the next level that anything could have there. Each plan is met by

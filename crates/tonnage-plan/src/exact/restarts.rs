@@ -19,7 +19,7 @@ const STALLED_RESET_SHARE: f32 = 0.1;
 /// Heights that the failure caches of all threads may hold together.
 const MAX_ROOMS: usize = 1 << 24;
 
-/// What is wanted: a peak of at most `target`, knowing that `peak` is possible and `lower` a bound.
+/// The goal: a peak of at most `target`, given that `peak` is possible and `lower` a bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
     pub(crate) target: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Goal {
     pub(crate) lower: u64,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// Better than what was there before, if anything is.

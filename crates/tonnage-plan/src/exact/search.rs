@@ -6,7 +6,7 @@ use super::height::Height;
 use crate::options::Clock;
 use crate::random::Random;
 
-/// What is placed: sections and height.
+/// A placed item: sections and height.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item<H> {
     pub(super) start: u32,
@@ -359,7 +359,7 @@ impl<'a, H: Height> Search<'a, H> {
         self.saved.truncate(saved);
         self.saved_cross.truncate(saved_cross);
         self.options.truncate(first);
-        // What failed at once fails at once again.
+        // A problem that failed at once fails at once again.
         if verdict == Verdict::Infeasible && self.config.failure_cache && self.nodes - nodes >= 2 {
             let key = part.key ^ self.failure_key();
             let floors = &self.floor[part.from..part.to];

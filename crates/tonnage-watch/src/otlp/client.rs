@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! One request to a receiver of OTLP, over a connection of its own.
+//! One request to a receiver of OTLP, over a separate connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::{Otlp, OtlpError};
 
 /// Bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 << 10;
-/// Letters of an answer that are said.
+/// Letters of an answer that are reported.
 const SAID: usize = 300;
 /// Where systems keep the certificates that they trust.
 const BUNDLES: [&str; 3] = [
@@ -152,7 +152,7 @@ impl Otlp {
     }
 }
 
-/// The start of what a receiver says, as far as it can be printed.
+/// The start of a receiver's answer, as far as it can be printed.
 fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let printed = text.chars().filter(|letter| !letter.is_control());

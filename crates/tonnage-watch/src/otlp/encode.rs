@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Metrics as OTLP has them: the message `ExportMetricsServiceRequest` in protobuf's binary form.
 //!
-//! Protobuf and not JSON, because it is what the specification has exporters send unless told otherwise, so every receiver
-//! takes it. By hand: a dozen fields of eight messages need no generated code. Names are those of Prometheus, units are said
-//! beside them.
+//! Protobuf and not JSON, because it is the default of the specification, so every receiver accepts it. By hand: a
+//! dozen fields of eight messages need no generated code. Names are those of Prometheus, units are separate.
 
 use tonnage_http::metrics::{Exposition, Kind, Labels, Metric, Number, Sample, Value};
 
-/// Who sends.
+/// The sender.
 const SCOPE: &str = "tonnage";
 /// Values that count from a start which is not known.
 const CUMULATIVE: u64 = 2;
@@ -63,7 +62,7 @@ impl Message {
     }
 }
 
-/// The request that tells these metrics of a time, in nanoseconds since 1970, and of a resource with these attributes.
+/// The request with these metrics of a time, in nanoseconds since 1970, and of a resource with these attributes.
 pub fn request(metrics: &Exposition, resource: Labels<'_>, time: u64) -> Vec<u8> {
     let scope = Message::default()
         .text(1, SCOPE)
@@ -134,7 +133,7 @@ fn point(sample: &Sample, time: u64) -> Message {
     }
 }
 
-/// Attributes. A label without a value is none, as for Prometheus.
+/// Attributes. A label without a value is omitted, as for Prometheus.
 fn attributes<'a>(
     labels: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> impl Iterator<Item = Message> {
@@ -160,7 +159,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// What a receiver says that it did not take: how many points, and why.
+/// The points that a receiver rejected: their number and the reason.
 pub(crate) fn rejected(response: &[u8]) -> Option<(u64, String)> {
     let partial = fields(response).find_map(|(field, value)| match value {
         Field::Bytes(bytes) if field == 1 => Some(bytes),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Sends metrics to an OpenTelemetry collector: OTLP over HTTP, as the standard environment variables say.
+//! Sends metrics to an OpenTelemetry collector: OTLP over HTTP, configured by the standard environment variables.
 //!
 //! A push is tried a few times and then given up; the next one has newer values, so nothing is kept for later. `client` has
 //! the request, `encode` what is in it.
@@ -20,7 +20,7 @@ pub use encode::request;
 /// Attempts of a push, and the pause after the first; each further one is twice as long.
 const ATTEMPTS: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause that a receiver may ask for.
+/// The longest pause that a receiver may request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Where a collector listens that is on the same machine.
 const LOCAL: &str = "http://localhost:4318";
@@ -36,13 +36,13 @@ pub enum OtlpError {
         name: String,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The error.
         why: &'static str,
     },
     /// The certificates by which a receiver is known cannot be read.
     #[error("cannot read certificates: {0}")]
     Certificates(String),
-    /// The receiver cannot be reached, or does not speak HTTP.
+    /// The receiver cannot be reached, or does not use HTTP.
     #[error("{endpoint} cannot be reached: {why}")]
     Unreachable {
         /// Where it should be.
@@ -57,9 +57,9 @@ pub enum OtlpError {
         endpoint: String,
         /// The code of HTTP.
         code: u16,
-        /// What it says, shortened.
+        /// Its answer, shortened.
         message: String,
-        /// When it wants to be asked again.
+        /// The time after which to retry.
         after: Option<Duration>,
     },
     /// It took only a part.
@@ -106,7 +106,7 @@ pub struct Otlp {
 }
 
 impl Otlp {
-    /// As the standard variables say: `OTEL_EXPORTER_OTLP_ENDPOINT` and those beside it.
+    /// Reads the standard variables: `OTEL_EXPORTER_OTLP_ENDPOINT` and the related ones.
     pub fn from_environment(variable: impl Fn(&str) -> Option<String>) -> Result<Self, OtlpError> {
         // A variable that is empty is one that is not set.
         let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
@@ -176,7 +176,7 @@ impl Otlp {
         })
     }
 
-    /// Sends metrics. What may pass is tried again a few times, later and later.
+    /// Sends metrics. Temporary failures are retried a few times, with growing delays.
     pub async fn push(&self, metrics: &Exposition) -> Result<(), OtlpError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX);
