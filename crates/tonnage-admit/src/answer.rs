@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The answer about a claim: said, written or refused.
+//! The answer about a claim: reported, written or refused.
 
 use serde_json::Value;
 use tonnage_forecast::admit::{Action, Asked, Mode, decide};
@@ -11,16 +11,16 @@ use crate::forecasts::Forecasts;
 use crate::job::{FORECAST, Job};
 use crate::objects::ResourceClaim;
 
-/// The annotation of a claim that says what was decided.
+/// The annotation of a claim with the decision.
 pub const MESSAGE: &str = "tonnage.dev/message";
 
-/// What is said of a claim whose pod waits.
+/// The message for a claim whose pod waits.
 const HELD: &str = "a dry run is finding out what the job takes; the pod waits for it";
 
-/// What an administrator has set.
+/// The administrator's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What tonnage may do.
+    /// The permissions of tonnage.
     pub mode: Mode,
     /// The driver of the GPUs: other devices have memory, too.
     pub driver: String,
@@ -28,25 +28,25 @@ pub struct Settings {
     pub classes: Vec<String>,
 }
 
-/// What is known of the job for which a claim is made.
+/// The knowledge about the job for which a claim is made.
 #[derive(Clone, Debug)]
 pub enum Known {
     /// It was read from its pod.
     Job(Box<Job>),
-    /// Its pod does not tell it; in words, why.
+    /// Its pod does not define it; the reason in words.
     Not(String),
-    /// Its pod could not be asked for, and may be later; in words, why.
+    /// Its pod could not be read, and may be later; the reason in words.
     NotNow(String),
     /// Its forecast is being made, and its pod waits for it.
     Later,
 }
 
-/// What the API server is told.
+/// The answer to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// Why the claim is refused.
     pub refused: Option<String>,
-    /// What is worth saying of one that is not.
+    /// The message for one that is not.
     pub warning: Option<String>,
     /// Changes to the claim, as JSON Patch.
     pub patch: Vec<Value>,
@@ -185,7 +185,7 @@ fn choose<'a>(found: &[&'a Forecast], gpus: &Gpus, largest: u64) -> Result<&'a F
         .copied()
         .filter(|one| gpus.products.contains(&one.key.gpu))
         .collect();
-    // The one that asks for most: the scheduler may take any GPU that has so much.
+    // The one with the largest request: the scheduler may take any GPU that has this much.
     let fitting = here.iter().copied().filter(|one| one.fits != Fits::No);
     if let Some(most) = fitting.max_by_key(|one| one.request(one.fullest())) {
         return Ok(most);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a claim asks for, and the changes that write a number into it.
+//! The request of a claim, and the changes that write a number into it.
 
 use serde_json::{Value, json};
 use tonnage_forecast::MIB;
@@ -31,7 +31,7 @@ pub struct Owner {
 pub struct Request {
     /// Where it stands, as a JSON pointer.
     path: String,
-    /// What it asks of each GPU.
+    /// Its request for each GPU.
     pub asked: Asked,
     /// How many GPUs; none for all that there are.
     pub count: Option<u32>,
@@ -39,11 +39,11 @@ pub struct Request {
     has: (bool, bool),
 }
 
-/// Why nothing can be said of a request.
+/// The reason why a request cannot be judged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable(pub String);
 
-/// The pod that owns a claim; none if somebody made the claim by hand.
+/// The pod that owns a claim; none if the claim was made by hand.
 pub fn owner(claim: &ResourceClaim) -> Option<Owner> {
     let owners = claim.metadata.owner_references.iter().flatten();
     let mut pods = owners.filter(|owner| owner.kind == "Pod" && owner.api_version == "v1");
@@ -76,7 +76,7 @@ pub fn requests(
         let alternatives =
             alternatives.map(|(place, one)| (format!("{base}/firstAvailable/{place}"), one));
         for (path, wanted) in exactly.chain(alternatives) {
-            // Who watches a device takes none of its memory.
+            // A claim that only monitors a device uses none of its memory.
             if classes.contains(&wanted.device_class_name) && wanted.admin_access != Some(true) {
                 found.push(read(path, wanted, driver)?);
             }

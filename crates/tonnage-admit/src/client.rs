@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How the API server is asked: one object, a list and a watch of what changes in it, and a change of an object.
+//! Requests to the API server: read one object, list and watch objects, and change an object.
 //!
 //! These are the requests that webhook and controller make. The libraries for all of Kubernetes' API bring some sixty
 //! further crates, whose features have others built again.
@@ -34,22 +34,22 @@ const MAX_PAGE: usize = 1 << 30;
 const MAX_EVENT: usize = 8 << 20;
 /// Until the API server answers.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long a watch lasts, and after what silence nobody is there any more. Silence before the end of a watch is nothing:
-/// of a list in which nothing changes, the API server sends no bookmark either.
+/// The duration of a watch, and the silence after which the server counts as gone. Silence before the end of a watch is
+/// normal: the API server sends no bookmark of an unchanged list either.
 const WATCH_SECONDS: u32 = 120;
 const SILENCE: Duration = Duration::from_secs(150);
 const _: () = assert!(SILENCE.as_secs() > WATCH_SECONDS as u64);
 /// Between attempts, from and to.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// What a pod is given to find the API server.
+/// The variables by which a pod finds the API server.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// Why the API server gives no answer.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// This is not a pod, and nobody has said where the API server is.
+    /// This is not a pod, and the address of the API server is not set.
     #[error("it is not known where the API server is")]
     Nowhere,
     /// Its address makes no sense.
@@ -66,10 +66,10 @@ pub enum ClientError {
     /// It cannot be reached.
     #[error("cannot reach the API server: {0}")]
     Io(#[from] io::Error),
-    /// It does not speak HTTP.
+    /// It does not use HTTP.
     #[error("the API server does not answer: {0}")]
     Http(#[from] hyper::Error),
-    /// It says no.
+    /// It refuses.
     #[error("the API server answers {code}: {message}")]
     Status {
         /// The code of HTTP.
@@ -77,10 +77,10 @@ pub enum ClientError {
         /// What it says.
         message: String,
     },
-    /// It says something else than was asked for.
+    /// It returns something other than the requested object.
     #[error("the answer of the API server cannot be read: {0}")]
     Body(String),
-    /// It says nothing.
+    /// It returns nothing.
     #[error("the API server does not answer in time")]
     Time,
 }
@@ -95,12 +95,12 @@ impl ClientError {
         matches!(self, Self::Status { code: 404, .. })
     }
 
-    /// Whether somebody else was first: the object is there already, or has changed.
+    /// Whether another writer was first: the object already exists, or has changed.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { code: 409, .. })
     }
 
-    /// What the API server says if it would say the same again: the object is not allowed, or makes no sense.
+    /// The API server's message if a retry would get the same answer: the object is not allowed, or makes no sense.
     pub fn refusal(&self) -> Option<&str> {
         match self {
             Self::Status {
@@ -145,7 +145,7 @@ impl Change {
     }
 }
 
-/// Where the API server is, and who asks it.
+/// The address of the API server, and the client's identity.
 #[derive(Clone, Debug)]
 pub struct Client {
     /// `host:port`.
@@ -156,7 +156,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// As a pod is told.
+    /// From the variables and files of a pod.
     pub fn in_cluster() -> Result<Self, ClientError> {
         let variable = |name: &str| std::env::var(name).map_err(|_| ClientError::Nowhere);
         let (host, port) = (
@@ -225,7 +225,7 @@ impl Client {
         .map_err(|_| ClientError::Time)?
     }
 
-    /// Sends a request over a connection of its own, and gives back what begins well.
+    /// Sends a request over a separate connection, and returns a successful response.
     async fn send(
         &self,
         path: &str,
@@ -259,7 +259,7 @@ impl Client {
             .connect(self.name.clone(), stream)
             .await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with the body, or with whoever reads it.
+        // It ends with the body, or with its reader.
         tokio::spawn(connection);
         let request = Request::builder()
             .method(method)
@@ -288,8 +288,8 @@ impl Client {
         })
     }
 
-    /// Tells everything that is in a list, and then what changes in it; ends only with the program. What goes wrong is
-    /// told as well, and tried again later and later.
+    /// Reports all objects of a list, and then its changes; ends only with the program. Errors are reported as well,
+    /// and retried with growing delays.
     pub async fn follow<T: DeserializeOwned>(&self, list: &List, mut tell: impl FnMut(Seen<T>)) {
         let mut version = None;
         let mut pause = FIRST_PAUSE;
@@ -301,7 +301,7 @@ impl Client {
                     .map(|listed| version = Some(listed)),
                 Some(mut seen) => {
                     let watched = self.watch(list, &mut seen, &mut pause, &mut tell).await;
-                    // What happened in between is not kept for ever: then everything is listed again.
+                    // The server does not keep missed changes forever; everything is then listed again.
                     if watched.as_ref().is_ok()
                         || watched.as_ref().is_err_and(|error| !error.is_gone())
                     {
@@ -439,9 +439,9 @@ fn event<T: DeserializeOwned>(
 pub struct List {
     /// Its path.
     pub path: &'static str,
-    /// What is left out, by its fields; may be empty.
+    /// Objects to leave out, by their fields; may be empty.
     pub fields: &'static str,
-    /// What is left out, by its labels; may be empty.
+    /// Objects to leave out, by their labels; may be empty.
     pub labels: &'static str,
 }
 
@@ -455,14 +455,14 @@ impl List {
     }
 }
 
-/// What is or has become of a list.
+/// A change of a list.
 #[derive(Debug)]
 pub enum Seen<'a, T> {
     /// These are all.
     All(Vec<T>),
     /// There is a new one, or one is different.
     One(T),
-    /// One is no more.
+    /// One was deleted.
     Gone(T),
     /// It is not known for now.
     Failed(&'a ClientError),

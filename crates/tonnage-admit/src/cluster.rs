@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is known of a cluster: its pods that use claims, and its GPUs. Both are watched, so that an answer asks nobody.
+//! The known state of a cluster: its pods that use claims, and its GPUs. Both are watched, so that an answer needs no
+//! request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +17,7 @@ use crate::devices::{Devices, Gpus};
 use crate::job::PodJobs;
 use crate::objects::{Pod, ResourceClaimTemplate, ResourceSlice};
 
-/// A pod that is newer than the watch is asked for: so many at a time.
+/// A pod that is newer than the watch is read from the server: at most this many at a time.
 const LOOKUPS: usize = 32;
 
 /// Pods that use claims, by their identity, and the GPUs.
@@ -58,7 +59,7 @@ impl Cache {
         Arc::clone(&self.gpus.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What a pod runs.
+    /// The job of a pod.
     pub fn jobs(&self, uid: &str) -> Option<Arc<PodJobs>> {
         self.pods
             .read()
@@ -101,7 +102,7 @@ fn entry(pod: &Pod) -> Option<(String, Arc<PodJobs>)> {
     (!kept.jobs.is_empty()).then(|| (uid, Arc::new(kept)))
 }
 
-/// What has ended needs no memory any more.
+/// Ended pods need no memory any more.
 const PODS: List = List {
     path: "/api/v1/pods",
     fields: "status.phase!=Succeeded,status.phase!=Failed",
@@ -113,8 +114,7 @@ pub(crate) const SLICES: List = List {
     labels: "",
 };
 
-/// Keeps the pods of a cache as they are in the cluster; ends only with the program. What goes wrong is told to
-/// `failed`.
+/// Keeps the pods of a cache as they are in the cluster; ends only with the program. Errors are passed to `failed`.
 pub async fn follow_pods(client: Client, cache: Arc<Cache>, failed: impl Fn(&ClientError)) {
     let pods = || cache.pods.write().unwrap_or_else(PoisonError::into_inner);
     client
@@ -145,7 +145,7 @@ pub async fn follow_slices(client: Client, cache: Arc<Cache>, failed: impl Fn(&C
         .await;
 }
 
-/// Pods, from the cache or by asking the API server.
+/// Pods, from the cache or from the API server.
 pub struct Pods {
     cache: Arc<Cache>,
     client: Option<Client>,
@@ -153,7 +153,7 @@ pub struct Pods {
 }
 
 impl Pods {
-    /// Of this cache; without a client, of nothing else.
+    /// Pods of this cache; without a client, of no other source.
     pub fn new(cache: Arc<Cache>, client: Option<Client>) -> Self {
         Self {
             cache,
@@ -162,13 +162,13 @@ impl Pods {
         }
     }
 
-    /// What is known at `deadline` of the job of a claim that belongs to `owner`.
+    /// The job of a claim that belongs to `owner`, as far as it is known at `deadline`.
     pub async fn known(&self, owner: Option<&Owner>, deadline: Instant) -> Known {
         let Some(owner) = owner else {
             return Known::Not("the claim belongs to no pod".to_owned());
         };
-        // Whether a pod still waits is asked: its claim is refused until then, and each refusal makes the next attempt
-        // come later.
+        // The server is queried whether a pod still waits: its claim is refused until then, and each refusal makes the
+        // next attempt come later.
         let pod = match self.cache.jobs(&owner.uid) {
             Some(pod) if !pod.is_held => pod,
             _ => match timeout_at(deadline, self.look_up(owner)).await {
@@ -192,7 +192,7 @@ impl Pods {
         }
     }
 
-    /// What claims are made from; none if it is not there.
+    /// The template of claims; none if it is missing.
     pub async fn template(
         &self,
         namespace: &str,
@@ -212,7 +212,7 @@ impl Pods {
         }
     }
 
-    /// How the API server is asked, if it can be.
+    /// The client for the API server, if there is one.
     pub fn client(&self) -> Option<&Client> {
         self.client.as_ref()
     }

@@ -20,7 +20,7 @@ pub struct ClusterForecasts {
     retry_after: u64,
 }
 
-/// Those of a namespace: whoever may start jobs there is believed about no other.
+/// The forecasts of a namespace: users who may start jobs there are trusted for no other.
 #[derive(Debug, Default)]
 struct Namespace {
     objects: BTreeMap<String, ForecastObject>,
@@ -65,7 +65,7 @@ impl ClusterForecasts {
         lock.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of a namespace that are ready.
+    /// The ready forecasts of a namespace.
     pub fn of(&self, namespace: &str) -> Arc<Forecasts> {
         let namespaces = self.read();
         let found = namespaces.get(namespace);
@@ -147,7 +147,7 @@ impl ClusterForecasts {
     }
 }
 
-/// Keeps forecasts as they are in the cluster; ends only with the program. What goes wrong is told to `failed`.
+/// Keeps forecasts as they are in the cluster; ends only with the program. Errors are passed to `failed`.
 pub async fn follow_forecasts(
     client: Client,
     forecasts: Arc<ClusterForecasts>,

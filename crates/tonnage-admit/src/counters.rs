@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What the webhook did since it started, as Prometheus reads it.
+//! Counters of the webhook since its start, in the format of Prometheus.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Result {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     answered: [AtomicU64; Result::ALL.len()],
-    /// Answers that took as long as the bucket says, and no less than the one before; the last is beyond all.
+    /// Answers within the time of the bucket, and longer than that of the one before; the last is beyond all.
     took: [AtomicU64; SECONDS.len() + 1],
     took_microseconds: AtomicU64,
     malformed: AtomicU64,

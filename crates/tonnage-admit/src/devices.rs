@@ -9,18 +9,18 @@ use tonnage_gpus::Catalogue;
 use crate::claim::MEMORY;
 use crate::objects::{Device, ResourceSlice};
 
-/// The attribute in which a driver tells the product.
+/// The attribute in which a driver names the product.
 const PRODUCT: &str = "productName";
 
 /// A kind of GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     memory: u64,
-    /// The driver's name of the product; empty if it tells none.
+    /// The driver's name of the product; empty if it names none.
     product: String,
 }
 
-/// The GPUs of a cluster, as its ResourceSlices tell them.
+/// The GPUs of a cluster, from its ResourceSlices.
 #[derive(Debug, Default)]
 pub struct Devices {
     /// By the name of the slice.
@@ -29,7 +29,7 @@ pub struct Devices {
     kinds: BTreeMap<Kind, usize>,
 }
 
-/// What an answer needs to know of the GPUs.
+/// The properties of the GPUs that an answer needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gpus {
     /// Bytes of the largest; none if no GPU is known.
@@ -70,14 +70,14 @@ impl Devices {
         }
     }
 
-    /// Those that the catalogue knows, by its names.
+    /// The GPUs in the catalogue, by its names.
     pub(crate) fn in_catalogue(&self, catalogue: &Catalogue) -> BTreeSet<String> {
         let mut products = self.gpus(catalogue).products;
         products.retain(|id| catalogue.find(id).is_ok());
         products
     }
 
-    /// What an answer needs.
+    /// The properties that an answer needs.
     pub fn gpus(&self, catalogue: &Catalogue) -> Gpus {
         let id = |kind: &Kind| match catalogue.find(&kind.product) {
             Ok(gpu) => gpu.id.clone(),
@@ -91,7 +91,7 @@ impl Devices {
     }
 }
 
-/// The kind of a device; none if it does not tell its memory.
+/// The kind of a device; none if it does not report its memory.
 fn kind(device: &Device, driver: &str) -> Option<Kind> {
     let qualified = |name: &str| format!("{driver}/{name}");
     let capacity = device.capacity.as_ref()?;

@@ -20,7 +20,7 @@ pub struct Forecasts {
     by_name: HashMap<String, usize>,
     /// Why there is none of a job, by the job's name.
     failed: HashMap<String, String>,
-    /// Files that are no forecasts.
+    /// Files that are not forecasts.
     pub damaged: Vec<(PathBuf, String)>,
     /// The store as Prometheus reads it.
     pub metrics: String,
@@ -31,7 +31,7 @@ pub struct Forecasts {
 pub struct Changed([Option<SystemTime>; 2]);
 
 impl Changed {
-    /// Of this store, now.
+    /// The forecasts of this store, now.
     pub fn of(store: &Store) -> Self {
         let changed = |name: &str| {
             fs::metadata(store.folder().join(name))
@@ -107,7 +107,7 @@ impl Forecasts {
         at.filter_map(|&at| self.all.get(at))
             .filter(|forecast| forecast.key.image.is_some() && forecast.key.image == job.key.image)
             .filter(|forecast| forecast.key.allocator == job.key.allocator)
-            // One that a person has made says of its own that it holds whatever the variables are.
+            // One that a person has made states that it applies to all variables.
             .filter(|forecast| {
                 forecast.key.environment.is_none()
                     || forecast.key.environment == job.key.environment

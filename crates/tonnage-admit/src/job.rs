@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a pod runs: the words, the image and the settings by which a forecast is found.
+//! The job of a pod: the words, the image and the settings by which a forecast is found.
 
 use std::collections::BTreeMap;
 
@@ -17,33 +17,33 @@ pub const GATE: &str = "tonnage.dev/forecast";
 pub const DRY_RUNS: &str = "tonnage.dev/dry-runs";
 /// The annotation of a pod whose gate was opened: the forecasts of the cluster that were there then.
 pub const FORECASTS: &str = "tonnage.dev/forecasts";
-/// Larger commands are no commands; a pod of 1.5 MB may have one.
+/// Larger commands are ignored; a pod of 1.5 MB may have one.
 const MAX_WORDS: usize = 1000;
 const MAX_TEXT: usize = 64 << 10;
 /// A cluster has few kinds of GPUs.
 const MAX_MADE: usize = 64;
 
-/// What a pod's container runs.
+/// The job of a pod's container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
     /// The words, the image and the settings.
     pub key: JobKey,
     /// The name of the container.
     pub container: String,
-    /// Whether it says that it has ranks elsewhere.
+    /// Whether it declares ranks in other pods.
     pub is_spread: bool,
     /// The forecast that the pod names.
     pub named: Option<String>,
     /// The forecasts of the cluster that were there when the pod's gate was opened.
     pub made: Vec<String>,
-    /// What of its settings is not known, in words.
+    /// Its unknown settings, in words.
     pub unknown: Option<&'static str>,
 }
 
 /// The jobs of a pod, by its names for the claims that they use; or, in words, why one is not known.
 pub type Jobs = BTreeMap<String, Result<Job, String>>;
 
-/// What is kept of a pod.
+/// The stored part of a pod.
 #[derive(Clone, Debug)]
 pub struct PodJobs {
     /// Its jobs.
@@ -53,7 +53,7 @@ pub struct PodJobs {
 }
 
 impl PodJobs {
-    /// Of this pod.
+    /// Reads this pod.
     pub fn of(pod: &Pod) -> Self {
         Self {
             jobs: jobs(pod),
@@ -113,7 +113,7 @@ pub fn jobs(pod: &Pod) -> Jobs {
         .collect()
 }
 
-/// Whether a pod has said that it does not want to wait for a dry run.
+/// Whether a pod opts out of waiting for a dry run.
 pub fn declines(pod: &Pod) -> bool {
     let annotations = pod.metadata.annotations.as_ref();
     annotations
@@ -141,8 +141,8 @@ fn unknown(container: &Container) -> Option<&'static str> {
 /// Where every container has the token of its account, under a name that is another for each pod.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What else than its words and its image decides what a container does: variables, volumes, and what ran before it.
-/// What is in a ConfigMap or on a disk is not looked into.
+/// The inputs of a container besides its words and its image: variables, volumes, and earlier containers. The content
+/// of a ConfigMap or a disk is not inspected.
 fn environment(spec: &PodSpec, container: &Container) -> String {
     let own = started_with(spec, container);
     let before: Vec<Value> = spec
@@ -184,7 +184,7 @@ fn started_with(spec: &PodSpec, container: &Container) -> Value {
     json!([variables, others, container.working_dir, mounts, volumes])
 }
 
-/// Whether the variables of a launcher say that there are ranks in other pods.
+/// Whether the variables of a launcher declare ranks in other pods.
 fn is_spread(container: &Container) -> bool {
     let mut variables = container.env.iter().flatten();
     variables.any(|one| {
@@ -235,7 +235,7 @@ fn key(container: &Container) -> Result<JobKey, String> {
             return Err(format!("the command of container {name} is too long"));
         }
     }
-    // What the words name lies in the image: no file of this machine is meant.
+    // The named files are in the image: no file of this machine is meant.
     let mut key = JobKey::of_words(&words);
     key.image.clone_from(&container.image);
     key.allocator =
@@ -258,7 +258,7 @@ fn expanded(word: &str, variables: &BTreeMap<&str, Option<&str>>) -> Option<Stri
             .strip_prefix('(')
             .and_then(|inner| inner.split_once(')'))
         {
-            // What is not known stays as it is written.
+            // Unknown variables stay as they are written.
             let unknown = format!("$({name})");
             let known = variables.get(name).copied();
             text.push_str(known.unwrap_or(Some(&unknown))?);
@@ -324,7 +324,7 @@ mod tests {
         assert!(
             reason(json!({ "name": "a", "command": many, "resources": uses })).contains("too long")
         );
-        // A variable that is said again and again must not fill memory.
+        // A variable that is repeated must not fill memory.
         let bomb = json!({ "name": "B", "value": "x".repeat(60_000) });
         let word = "$(B)".repeat(60_000);
         let text =

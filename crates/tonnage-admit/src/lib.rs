@@ -2,22 +2,22 @@
 //! An admission webhook of Kubernetes that knows how much GPU memory a job will take.
 //!
 //! With consumable capacity (Dynamic Resource Allocation, on by default since Kubernetes 1.36) the scheduler keeps an
-//! account of the memory of each GPU, and a ResourceClaim says how much of it a pod wants. The number can only be
-//! written when the claim is created: its spec does not change afterwards. This webhook is asked at that moment. It
+//! account of the memory of each GPU, and a ResourceClaim requests a part of it for a pod. The number can only be
+//! written when the claim is created: its spec does not change afterwards. This webhook is called at that moment. It
 //! finds the pod for which the claim is made, looks for the forecast of its command and image, and says, writes or
 //! refuses what [`tonnage_forecast::admit::decide`] decides.
 //!
 //! - [`review`]: what the API server sends and gets back.
-//! - [`claim`]: what a claim asks for, and where a number is written.
+//! - [`claim`]: the request of a claim, and the place for a number.
 //! - [`job`]: what a pod runs.
 //! - [`devices`]: which GPUs a cluster has.
 //! - [`forecasts`]: the forecasts of a folder, kept in memory.
 //! - [`answer`]: the decision about a claim, from all of these; pure.
 //! - [`cluster`]: pods and GPUs, kept up to date.
 //! - [`cluster_forecasts`]: forecasts that were made in the cluster, kept up to date.
-//! - [`client`]: how the API server is asked, and watched.
+//! - [`client`]: requests to the API server, and watches.
 //! - [`server`]: the webhook over TLS.
-//! - [`arguments`]: what both programs are told.
+//! - [`arguments`]: the arguments of both programs.
 //! - [`controller`]: forecasts of jobs that have none, made by dry runs in the cluster.
 #![forbid(unsafe_code)]
 

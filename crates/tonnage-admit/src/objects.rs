@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What every object has.
+/// The common fields of objects.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Metadata {
@@ -22,13 +22,13 @@ pub struct Metadata {
     pub resource_version: Option<String>,
     /// Notes.
     pub annotations: Option<BTreeMap<String, String>>,
-    /// For whom it is there.
+    /// Its owners.
     pub owner_references: Option<Vec<OwnerReference>>,
     /// When it was created, as RFC 3339 has it.
     pub creation_timestamp: Option<String>,
 }
 
-/// For whom an object is there.
+/// The owner of an object.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OwnerReference {
@@ -48,7 +48,7 @@ pub struct ResourceClaim {
     /// Its name and owner.
     #[serde(default)]
     pub metadata: Metadata,
-    /// What it asks for.
+    /// Its request.
     pub spec: ClaimSpec,
 }
 
@@ -65,11 +65,11 @@ pub struct ResourceClaimTemplate {
 /// The claims of a template.
 #[derive(Clone, Debug, Deserialize)]
 pub struct TemplateSpec {
-    /// What each asks for.
+    /// The request of each.
     pub spec: ClaimSpec,
 }
 
-/// What a claim asks for.
+/// The request of a claim.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ClaimSpec {
     /// The devices.
@@ -101,7 +101,7 @@ pub struct Wanted {
     pub device_class_name: String,
     /// So many, or all.
     pub allocation_mode: Option<String>,
-    /// How many; one if that is not said.
+    /// How many; one by default.
     pub count: Option<u32>,
     /// To watch it, and not to use it.
     pub admin_access: Option<bool>,
@@ -122,7 +122,7 @@ pub struct ResourceSlice {
     /// Its name.
     #[serde(default)]
     pub metadata: Metadata,
-    /// Whose devices, and which.
+    /// The driver of the devices, and the devices.
     pub spec: SliceSpec,
 }
 
@@ -138,13 +138,13 @@ pub struct SliceSpec {
 /// A device.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Device {
-    /// What it is.
+    /// Its properties.
     pub attributes: Option<BTreeMap<String, Attribute>>,
     /// How much it has.
     pub capacity: Option<BTreeMap<String, Capacity>>,
 }
 
-/// What a device is.
+/// The properties of a device.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Attribute {
     /// In words.
@@ -164,11 +164,11 @@ pub struct Pod {
     /// Its name and identity.
     #[serde(default)]
     pub metadata: Metadata,
-    /// What it runs.
+    /// Its spec.
     pub spec: Option<PodSpec>,
 }
 
-/// What a pod runs.
+/// The spec of a pod.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
@@ -181,7 +181,7 @@ pub struct PodSpec {
     pub resource_claims: Option<Vec<PodClaim>>,
     /// Folders that its containers may have.
     pub volumes: Option<Vec<Value>>,
-    /// What must be done before it is placed.
+    /// Its scheduling gates.
     pub scheduling_gates: Option<Vec<Named>>,
     /// Where it is placed.
     pub node_name: Option<String>,
@@ -193,7 +193,7 @@ pub struct PodSpec {
 pub struct PodClaim {
     /// The name.
     pub name: String,
-    /// What the claim is made from, if it is made for the pod.
+    /// The template of the claim, if it is made for the pod.
     pub resource_claim_template_name: Option<String>,
 }
 
@@ -224,7 +224,7 @@ pub struct Container {
     pub working_dir: Option<String>,
     /// Folders that are not its image's.
     pub volume_mounts: Option<Vec<Value>>,
-    /// What it uses.
+    /// Its resources.
     pub resources: Option<Resources>,
 }
 
@@ -240,7 +240,7 @@ pub struct Variable {
     pub value_from: Option<Value>,
 }
 
-/// What a container uses.
+/// The resources of a container.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Resources {
     /// Claims, by the pod's names.

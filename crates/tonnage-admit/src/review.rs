@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::answer::Answer;
 use crate::objects::{Pod, ResourceClaim};
 
-/// The version that is spoken.
+/// The supported version.
 const VERSION: &str = "admission.k8s.io/v1";
 /// Characters of a warning; the API server shortens longer ones.
 const MAX_WARNING: usize = 256;
@@ -18,22 +18,22 @@ const MAX_WARNING: usize = 256;
 pub struct Request {
     /// Repeated in the response.
     pub uid: String,
-    /// What it is about.
+    /// Its subject.
     pub subject: Subject,
 }
 
-/// What a question is about.
+/// The subject of a question.
 #[derive(Debug)]
 pub enum Subject {
     /// A claim is created.
     Claim(Box<ResourceClaim>),
     /// A pod is created.
     Pod(Box<Pod>),
-    /// Something of which nothing is said: the webhook was registered for too much.
+    /// An object without an answer: the webhook was registered for too much.
     Other,
 }
 
-/// Why a body is no question.
+/// The reason why a body is not a question.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReviewError {
@@ -43,7 +43,7 @@ pub enum ReviewError {
     /// It is another version.
     #[error("{0:?} is not {VERSION}")]
     Version(String),
-    /// It asks nothing.
+    /// It has no question.
     #[error("the AdmissionReview has no request with a uid")]
     NoRequest,
 }
@@ -90,7 +90,7 @@ pub fn parse(body: &[u8]) -> Result<Request, ReviewError> {
         name,
     } = &request.kind;
     let kind = [group, version, name];
-    // What is created may leave its namespace to the address of the request.
+    // A new object may leave its namespace to the address of the request.
     let subject = match kind.map(String::as_str) {
         _ if request.operation != "CREATE" => Subject::Other,
         ["resource.k8s.io", "v1", "ResourceClaim"] => {

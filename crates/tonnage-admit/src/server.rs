@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The webhook over TLS: what is asked, within limits, and how it starts and ends.
+//! The webhook over TLS: its requests, their limits, its start and end.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ pub const MAX_BODY: usize = 4 << 20;
 const REVIEWS: usize = 64;
 /// `timeoutSeconds` of the registrations in `deploy/kubernetes`. The API server sends its own with each review.
 pub const API_SERVER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Who connects. An API server has few connections, and reuses them.
+/// Connections. An API server has few connections, and reuses them.
 const LIMITS: Limits = Limits {
     headers: API_SERVER_TIMEOUT,
     silence: Duration::from_mins(1),
@@ -50,12 +50,12 @@ const LIMITS: Limits = Limits {
 };
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// After so many looks, forecasts are read again in any case: not every file system tells changes of a folder.
+/// After this many checks, forecasts are read again in any case: not every file system reports changes of a folder.
 const LOOKS: u32 = 30;
 /// Requests in flight are given so long when the program ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 
-/// What happened, for whoever writes it down.
+/// Events, for a log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -63,14 +63,14 @@ pub enum Event<'a> {
     Answered {
         /// The claim.
         claim: &'a ResourceClaim,
-        /// What was said.
+        /// The answer.
         answer: &'a Answer,
         /// How long it took.
         took: Duration,
     },
-    /// A body was no review.
+    /// A body was not a review.
     Malformed(String),
-    /// Forecasts were read: how many, and the files that are none.
+    /// Forecasts were read: their number, and the invalid files.
     Forecasts {
         /// How many.
         count: usize,
@@ -96,7 +96,7 @@ pub struct Webhook {
     cache: Arc<Cache>,
     pods: Pods,
     forecasts: RwLock<Option<Arc<Forecasts>>>,
-    /// Those that are made in the cluster, if any are.
+    /// Forecasts that are made in the cluster, if any.
     cluster_forecasts: Option<Arc<ClusterForecasts>>,
     is_ending: AtomicBool,
     reviews: Semaphore,
@@ -127,7 +127,7 @@ impl Webhook {
         self
     }
 
-    /// Counts and tells what happened.
+    /// Counts and reports an event.
     pub fn tell(&self, event: Event<'_>) {
         match &event {
             Event::Answered { answer, took, .. } => self.counters.answered(answer, *took),
@@ -170,7 +170,7 @@ impl Webhook {
         self.known().is_some() && !self.is_ending.load(Ordering::Acquire)
     }
 
-    /// What it did and knows, as Prometheus reads it.
+    /// Its counters and state, in the format of Prometheus.
     pub fn metrics(&self) -> String {
         let mut exposition = Exposition::default();
         self.counters.tell(&mut exposition);
@@ -261,7 +261,7 @@ impl Webhook {
             if !lacks_some {
                 continue;
             }
-            // What cannot be read now is left to the controller.
+            // Forecasts that cannot be read now are left to the controller.
             let template = timeout_at(deadline, self.pods.template(&namespace, name)).await;
             let template = template.ok().and_then(Result::ok).flatten();
             let wants_number = template.is_none_or(|template| {
@@ -288,7 +288,7 @@ impl Webhook {
     async fn review(&self, request: Request) -> Response {
         let started = Instant::now();
         let deadline = started + time_for_review(request.uri().query());
-        // Who announces too much is not waited for.
+        // A request that announces too many bytes is refused at once.
         if request.body().size_hint().lower() > MAX_BODY as u64 {
             self.tell(Event::Malformed("it is too large".to_owned()));
             return (StatusCode::PAYLOAD_TOO_LARGE, "the review is too large\n").into_response();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Answers about claims as Kubernetes 1.36.4 asks about them, and about hostile ones.
+//! Answers about claims in the reviews of Kubernetes 1.36.4, and about hostile ones.
 //!
-//! `recorded/` was recorded from a real API server; the patches are applied here by a reader of its own.
+//! `recorded/` was recorded from a real API server; a separate reader applies the patches here.
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::net::TcpListener;
@@ -82,7 +82,7 @@ fn review(change: impl FnOnce(&mut Value)) -> Value {
     review
 }
 
-/// What the requests of a claim are changed to.
+/// The requests of a claim after the patch.
 fn ask(memory: &str) -> impl FnOnce(&mut Value) {
     let memory = memory.to_owned();
     move |claim| {
@@ -119,7 +119,7 @@ impl World {
         self.asking(None, events)
     }
 
-    /// One that asks an API server about what the watch has not shown.
+    /// One that reads pods from an API server if the watch has not shown them.
     fn asking(&self, client: Option<Client>, events: &Arc<Mutex<Vec<String>>>) -> Webhook {
         let settings = Settings {
             mode: self.mode,
@@ -166,7 +166,7 @@ impl World {
     }
 }
 
-/// What a webhook answers to a request.
+/// The answer of a webhook to a request.
 fn sent(webhook: Arc<Webhook>, request: Request<Body>) -> (StatusCode, Vec<u8>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -232,7 +232,7 @@ fn advise_says_the_number_and_leaves_the_claim_as_it_is() {
         "{message}"
     );
     assert_eq!(response["warnings"][0], format!("tonnage: {message}"));
-    // What stood there stays.
+    // The earlier content stays.
     assert_eq!(
         claim["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"],
         "gpu"
@@ -332,7 +332,7 @@ fn what_no_gpu_holds_is_refused_with_the_reason() {
         message.starts_with("tonnage: the job does not fit: it takes up to"),
         "{message}"
     );
-    // Of GPUs that are not here nothing follows, as long as it could fit on one that is.
+    // GPUs that are not here do not matter, as long as the job could fit on one that is.
     world.forecasts = vec![forecast("a100-40gb", 50_000 * MIB, Fits::No)];
     let (response, claim) = world.answer(&review(|_| {}));
     assert_eq!((&response["allowed"], memory(&claim)), (&json!(true), None));
@@ -394,7 +394,7 @@ fn a_pod_may_name_a_forecast_of_its_own_words_only() {
     };
     world.pod = named("train.py");
     assert_eq!(memory(&world.answer(&review(|_| {})).1), Some("28147Mi"));
-    // A small forecast of another job is no way around the account.
+    // A small forecast of another job cannot bypass the account.
     world.pod = named("larger.py");
     assert_eq!(memory(&world.answer(&review(|_| {})).1), None);
 }
@@ -645,7 +645,7 @@ fn a_pod_waits_only_for_a_forecast_that_can_be_made_and_is_not_there() {
     );
     let without = |pod: &mut Value| pod["spec"]["containers"][0]["command"] = json!([]);
     assert!(gates(&world, &pod_review(without)).is_empty());
-    // Without a controller nobody waits.
+    // Without a controller no pod waits.
     let (response, _) = world.answer(&pod_review(|_| {}));
     assert_eq!(response.get("patch"), None);
 }
@@ -672,7 +672,7 @@ fn unseen_pod() -> Value {
     pod(|pod| pod["metadata"]["uid"] = json!("another"))
 }
 
-/// An API server that takes connections and never answers, and the webhook that asks it.
+/// An API server that takes connections and never answers, and the webhook that calls it.
 fn silent_api_server(world: &World) -> ((TcpListener, tempfile::TempDir), Webhook) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -709,7 +709,7 @@ impl HttpBody for SilentBody {
 /// When an answer with a deadline of 1.6 s is there, on a machine that is busy with other tests.
 const AT_MOST: Duration = Duration::from_secs(4);
 
-/// What is answered to a request of an API server that waits for two seconds, and that its deadline holds.
+/// The answer to a request of an API server that waits for two seconds, and that its deadline holds.
 fn sent_in_time(webhook: Arc<Webhook>, path: &str, body: Body) -> (StatusCode, Vec<u8>) {
     let started = Instant::now();
     let request = Request::post(format!("{path}?timeout=2s")).body(body);

@@ -95,7 +95,7 @@ impl Cluster {
         self.set_pod(&name(pod), raw);
     }
 
-    /// Writes a pod, which is then told to the controller if it waits.
+    /// Writes a pod, which is then reported to the controller if it waits.
     fn set_pod(&mut self, name: &Name, raw: Value) {
         let pod = serde_json::from_value(raw.clone()).unwrap();
         match HeldPod::new(pod, raw.clone()) {
@@ -231,7 +231,7 @@ fn apply(target: &mut Value, change: &Value) {
     }
 }
 
-/// What a dry run says of a job on a GPU.
+/// The message of a dry run about a job on a GPU.
 fn said(gpu: &str) -> String {
     json!({
         "schema_version": 1,
@@ -287,7 +287,7 @@ proptest! {
             let next = steps(&pictures[who], &settings(), START + 5);
             for step in next.iter().take(count) {
                 if let Step::OpenGate { patch, .. } = step {
-                    // No pod goes on before the forecasts of both GPUs are there, and their names are told.
+                    // No pod continues before the forecasts of both GPUs exist, and their names are reported.
                     let names = patch.as_array().unwrap().iter().find(|one| one["op"] == "add"
                         && one["value"].is_string()).unwrap()["value"].as_str().unwrap().to_owned();
                     prop_assert_eq!(names.split(',').count(), 2);
@@ -374,7 +374,7 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
                 .ended
                 .insert(job, BTreeMap::from([("pod".to_owned(), ended)]));
         }
-        // Its pod may be told after the Job.
+        // Its pod may be reported after the Job.
         assert!(steps(&cluster.state, &settings(), START + 5).is_empty());
         cluster.work(1, START + 30);
         cluster.forecast("one.py").status.message.clone().unwrap()
@@ -398,7 +398,7 @@ fn what_gives_no_answer_is_said_and_a_pod_does_not_wait_for_ever() {
         reason(failed("BackoffLimitExceeded"), Some(killed)),
         "the dry run needs more host memory than the 2Gi that it may have"
     );
-    // No GPU has ever come: the pod goes on after an hour, and the webhook says what it knows.
+    // No GPU ever appeared: the pod continues after an hour, and the webhook reports its knowledge.
     let mut cluster = Cluster::new(&[("a", "one.py")]);
     cluster.state.gpus.clear();
     assert!(steps(&cluster.state, &settings(), START + 3599).is_empty());

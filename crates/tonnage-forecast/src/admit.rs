@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What happens to a job that is handed to a scheduler: the same rules for all of them.
+//! The decision about a job that is submitted to a scheduler: the same rules for all of them.
 //!
-//! A number that is too low is worse than none, because nobody enforces it. So the mildest mode only says what would be
-//! asked for; a person's own number is never lowered; and a job of which nothing is known asks for whole GPUs where a
-//! number is demanded.
+//! A number that is too low is worse than none, because it is not enforced. The mildest mode therefore only reports the
+//! number; a person's own number is never lowered; and an unknown job requests whole GPUs where a number is required.
 
 use serde::{Deserialize, Serialize};
 use tonnage_text::bytes;
 
 use crate::forecast::{Fits, Forecast};
 
-/// What an administrator lets tonnage do.
+/// The administrator's choice of what tonnage may change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -24,7 +23,7 @@ pub enum Mode {
     Enforce,
 }
 
-/// What a job asked for.
+/// The request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Nothing about GPU memory.
@@ -35,14 +34,14 @@ pub enum Asked {
     WholeGpus,
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Nothing, and nothing is to be said.
+    /// No action and no message.
     None,
-    /// Leave the job as it is and say the message.
+    /// Leave the job unchanged and show the message.
     Advise,
     /// Write the number into the job.
     Fill,
@@ -54,11 +53,11 @@ pub enum Action {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Decision {
-    /// What is to be done.
+    /// The action to take.
     pub action: Action,
     /// Bytes for each GPU, where they are to be written.
     pub bytes: Option<u64>,
-    /// What the person who handed in the job should read.
+    /// The message for the person who submitted the job.
     pub message: String,
 }
 
@@ -74,7 +73,7 @@ impl Decision {
 
 /// Decides about a job with this forecast, if there is one, on GPUs of at most `largest` bytes.
 pub fn decide(forecast: Option<&Forecast>, asked: Asked, largest: u64, mode: Mode) -> Decision {
-    // What can never run is refused by whoever may change something.
+    // A job that can never run is refused in every mode that may change something.
     let stop = match mode {
         Mode::Advise => Action::Advise,
         Mode::Fill | Mode::Enforce => Action::Refuse,

@@ -28,7 +28,7 @@ pub enum Dialect {
     Mig,
 }
 
-/// What a cluster is like, as far as a dialect needs it.
+/// The properties of a cluster that a dialect needs.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Bytes that a shard of Slurm stands for.
@@ -58,11 +58,11 @@ pub struct Emitted {
     pub notes: Vec<String>,
 }
 
-/// Why a forecast cannot be said to an engine.
+/// The reason why a forecast cannot be expressed for an engine.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EmitError {
-    /// There is nothing to ask for.
+    /// There is nothing to request.
     #[error("the job does not fit: {0}")]
     DoesNotFit(String),
     /// No slice of the GPU is large enough.

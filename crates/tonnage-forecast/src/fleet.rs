@@ -251,7 +251,7 @@ mod tests {
             waiting: vec![wait("first", 30), wait("second", 40), wait("never", 81)],
         };
         let report = report(&account, None);
-        // 5 GiB on the last GPU are too little for anybody.
+        // 5 GiB on the last GPU are too little for any job.
         assert_eq!(
             (report.all.stranded / GIB, report.all.headroom / GIB),
             (5, 70)

@@ -18,7 +18,7 @@ use crate::key::JobKey;
 
 /// Version of the file.
 pub const SCHEMA_VERSION: u32 = 1;
-/// No device has more; what claims to is no forecast.
+/// No device has more; a file that claims to is not a forecast.
 const MAX_BYTES: u64 = 1 << 50;
 /// GPUs of a job, and roles, at most.
 const MAX_GPUS: u32 = 1 << 20;
@@ -154,10 +154,10 @@ pub enum ForecastError {
     /// The job did not show what it takes.
     #[error("the job does not show what it takes: {0}")]
     NoAnswer(String),
-    /// The recording does not say on which GPU the job ran.
+    /// The recording does not name the GPU of the job.
     #[error("the recording does not say how much memory the GPU has and what lies outside PyTorch")]
     NoDevice,
-    /// A file that is no forecast, or has figures that contradict each other.
+    /// A file that is not a forecast, or has figures that contradict each other.
     #[error("not a forecast: {0}")]
     Invalid(String),
 }
@@ -178,7 +178,7 @@ impl ForecastError {
 }
 
 impl Forecast {
-    /// What the verdict of a run says about the job of this key.
+    /// The forecast of this key's job from the verdict of a run.
     pub fn of_verdict(verdict: &Verdict, mut key: JobKey) -> Result<Self, ForecastError> {
         if verdict.capacity.bytes == 0 {
             return Err(ForecastError::NoDevice);
@@ -238,7 +238,7 @@ impl Forecast {
         Ok(forecast)
     }
 
-    /// Reads a forecast that anybody may have written.
+    /// Reads a forecast from an untrusted writer.
     pub fn parse(json: &[u8]) -> Result<Self, ForecastError> {
         let forecast: Self = serde_json::from_slice(json)
             .map_err(|error| ForecastError::Invalid(error.to_string()))?;
@@ -307,9 +307,9 @@ impl Forecast {
             .fold(0, u32::saturating_add)
     }
 
-    /// Bytes to ask for, for each GPU of a role, in whole MiB; none where the job does not fit on the GPU.
+    /// Bytes to request, for each GPU of a role, in whole MiB; none where the job does not fit on the GPU.
     ///
-    /// What may be more than the GPU has asks for all of it: there is no more to be had.
+    /// A bound above the memory of the GPU requests all of it, because no more exists.
     pub fn request(&self, role: &Role) -> Option<u64> {
         match self.fits {
             Fits::No => None,
@@ -325,7 +325,7 @@ impl Forecast {
         self.evidence.iter().any(|evidence| evidence.complete)
     }
 
-    /// What the fullest GPU takes, in a sentence that says how it is known.
+    /// The memory of the fullest GPU, in a sentence with its evidence.
     pub fn sentence(&self) -> String {
         let role = self.fullest();
         let gpu = &self.key.gpu;
@@ -433,7 +433,7 @@ fn fitting(verdict: &Verdict) -> (Fits, Vec<Role>) {
             .find(|total| total.device == device);
         total.map_or(1, |total| u64::from(total.processes)).max(1)
     };
-    // It is told for all processes of the fullest device.
+    // It covers all processes of the fullest device.
     let per_process = uncounted_of_fullest / fullest.map_or(1, processes);
     let mut by_size: BTreeMap<u64, Vec<i32>> = BTreeMap::new();
     for total in &verdict.devices_total {
@@ -499,7 +499,7 @@ fn fitting(verdict: &Verdict) -> (Fits, Vec<Role>) {
     (fits, roles)
 }
 
-/// Whose devices these are, in words.
+/// The owners of these devices, in words.
 fn name(verdict: &Verdict, devices: &[i32]) -> String {
     let uses = verdict
         .devices

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a forecast was made from, so that it is found again for the same job and for no other.
+//! The inputs of a forecast, so that it is found again for the same job and for no other.
 //!
 //! A key is computed from what is known before a job starts: its words, the container image, the files that the words
 //! name, the settings of PyTorch's allocator. Modules that the script imports are not part of it.
@@ -147,7 +147,7 @@ fn sources(words: &[String], folder: &Path) -> BTreeMap<String, String> {
     sources
 }
 
-/// The digest of a file; none for what is no file, or too large to be code.
+/// The digest of a file; none for other objects, or a file too large to be code.
 fn digest(path: &Path) -> io::Result<Option<String>> {
     // A pipe would be waited for.
     if !path.metadata()?.is_file() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The live account of a Kubernetes cluster: ResourceSlices say what there is, ResourceClaims who has what of it.
+//! The live account of a Kubernetes cluster: ResourceSlices list the devices, ResourceClaims their users.
 //!
-//! Read from what `kubectl get resourceslices,resourceclaims -A -o json` prints, so that a report needs no access to the
-//! cluster itself. Fields that are not known here are passed over; what is no such object, too.
+//! Read from the output of `kubectl get resourceslices,resourceclaims -A -o json`, so that a report needs no access to
+//! the cluster itself. Unknown fields and other objects are skipped.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ const MEMORY: &str = "memory";
 /// A claim of more devices than a machine has is not one that can be placed.
 const MAX_COUNT: u64 = 1024;
 
-/// What there is, who has what of it, and who waits.
+/// The devices, their users, and the waiting claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Every GPU, by machine and name.
     pub gpus: Vec<Gpu>,
-    /// What claims have been given.
+    /// The allocations of claims.
     pub shares: Vec<Share>,
     /// Claims that have been given nothing yet, in the order in which they were made.
     pub waiting: Vec<Waiting>,
 }
 
-/// What a claim was given of a GPU.
+/// The part of a GPU that a claim was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Whose it is.
+    /// Its owner.
     pub namespace: String,
     /// The number of the GPU in the account.
     pub gpu: usize,
@@ -43,9 +43,9 @@ pub struct Share {
 /// A claim that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Whose it is.
+    /// Its owner.
     pub namespace: String,
-    /// What it asks for; bytes are those of the largest GPU if it names none.
+    /// Its request; bytes are those of the largest GPU if it names none.
     pub job: Job,
 }
 
@@ -53,7 +53,7 @@ pub struct Waiting {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AccountError {
-    /// It is no JSON of Kubernetes.
+    /// It is not JSON of Kubernetes.
     #[error("not what `kubectl get -o json` prints: {0}")]
     Json(String),
     /// It has no GPU.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forecasts against what jobs really took, and what was asked for against what was used.
+//! Comparison of forecasts and requests with the memory that jobs used.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::forecast::{Evidence, Fits, Forecast, ForecastError, MIB, Source};
 
 /// Version of the ledger's JSON and of an observation's.
 pub const SCHEMA_VERSION: u32 = 1;
-/// So many whole runs of the same job on the same GPU speak for themselves: what they took replaces what is not counted.
+/// After this number of complete runs of the same job on the same GPU, their measurements replace the estimated
+/// overhead.
 const ENOUGH_RUNS: usize = 3;
 /// No device has more.
 const MAX_BYTES: u64 = 1 << 50;
@@ -54,7 +55,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Reads one that anybody may have written.
+    /// Reads one from an untrusted writer.
     pub fn parse(json: &[u8]) -> Result<Self, ForecastError> {
         let observation: Self = serde_json::from_slice(json)
             .map_err(|error| ForecastError::Invalid(error.to_string()))?;
@@ -111,8 +112,8 @@ impl Forecast {
         };
         let enough = whole.len() >= ENOUGH_RUNS && !oom && self.fits != Fits::No;
         role.bound = match role.bound {
-            // What was measured of the same job again and again counts everything; as far as runs differ, the next may
-            // take more by as much.
+            // Repeated measurements of the same job count everything; the next run may exceed them by as much as the
+            // runs differ.
             _ if enough => {
                 let spread = most - whole.iter().map(|one| one.used).min().unwrap_or(most);
                 let bound = most.saturating_add(spread).max(role.peak);

@@ -2,8 +2,8 @@
 //! A forecast as the last words of a container.
 //!
 //! Kubernetes keeps up to 4 KiB that a container has written before it ended, in the status of its pod. A dry run in a
-//! cluster tells its forecast that way: it needs no network, no volume and no right to write anything. What the forecast
-//! was made from is left out, because whoever started the dry run knows that better.
+//! cluster reports its forecast that way: it needs no network, no volume and no right to write anything. The inputs of
+//! the forecast are left out, because the controller that started the dry run knows them.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,12 +15,12 @@ pub const MAX_MESSAGE: usize = 4096;
 /// Characters of a reason why there is no forecast.
 const MAX_REASON: usize = 1000;
 
-/// What a dry run tells at its end.
+/// The message of a dry run at its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {
     schema_version: u32,
-    /// What the job takes.
+    /// The memory of the job.
     #[serde(skip_serializing_if = "Option::is_none")]
     forecast: Option<Figures>,
     /// Why that is not known.
@@ -69,8 +69,8 @@ impl Message {
         }
     }
 
-    /// As JSON of at most [`MAX_MESSAGE`] bytes. What is too much is left out, and said: first what is not known, then
-    /// GPUs that take less than the fullest, which are then taken to be as full.
+    /// As JSON of at most [`MAX_MESSAGE`] bytes. Excess parts are left out, with a note: first the unknowns, then GPUs
+    /// that use less than the fullest, which are then assumed to be as full.
     pub fn text(&self) -> String {
         let mut message = self.clone();
         let mut left_out = 0;
@@ -103,7 +103,7 @@ impl Message {
         }
     }
 
-    /// Reads what anybody may have written: the forecast of the job of this key on this GPU, or why there is none.
+    /// Reads an untrusted message: the forecast of the job of this key on this GPU, or the reason why there is none.
     pub fn forecast(text: &str, mut key: JobKey) -> Result<Forecast, ForecastError> {
         let invalid = |reason: String| ForecastError::Invalid(reason);
         if text.is_empty() {
@@ -155,7 +155,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// The key as whoever started the dry run has it.
+    /// The key as the caller of the dry run has it.
     fn key(of: &Forecast) -> JobKey {
         JobKey {
             torch: String::new(),
@@ -205,7 +205,7 @@ mod tests {
             failed,
             ForecastError::NoAnswer("it failed with ImportError".to_owned())
         );
-        // Of another GPU, of another version, and one that contradicts itself.
+        // A message of another GPU, of another version, and one that contradicts itself.
         let text = Message::of(&forecast).text();
         let other = JobKey {
             gpu: "t4".to_owned(),

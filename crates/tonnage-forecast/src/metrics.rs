@@ -16,7 +16,7 @@ const ERRORS: [f64; 11] = [
 
 /// The metrics of a store: what was forecast, what jobs took, and by how much they differ.
 ///
-/// Forecasts are told by family and GPU: a series for each would be more than Prometheus should hold.
+/// Forecasts are reported by family and GPU: a series for each would be more than Prometheus should hold.
 pub fn of_store(to: &mut Exposition, forecasts: &[Forecast], observed: &[Observation]) {
     let mut families: BTreeMap<[&str; 2], Vec<&Forecast>> = BTreeMap::new();
     for forecast in forecasts {
@@ -92,7 +92,7 @@ fn jobs(to: &mut Exposition, observed: &[Observation]) {
     }
 }
 
-/// What the jobs of a team asked for and used.
+/// The requested and used memory of the jobs of a team.
 #[derive(Default)]
 struct TeamSums {
     jobs: u64,
@@ -100,7 +100,7 @@ struct TeamSums {
     used: u64,
 }
 
-/// What teams asked for and used. Sums, so that a rate over them is a mean over any time.
+/// The requested and used memory of teams. Sums, so that a rate over them is a mean over any time.
 fn teams(to: &mut Exposition, observed: &[Observation]) {
     let mut teams: BTreeMap<&str, TeamSums> = BTreeMap::new();
     for one in observed {

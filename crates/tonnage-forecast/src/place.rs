@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where jobs go on GPUs that are shared, so that little memory is left in pieces that nobody can use.
+//! Placement of jobs on shared GPUs that leaves little memory in unusable pieces.
 //!
 //! The device choice of kube-scheduler is first fit. On an account that is nearly full, first fit leaves pieces on many
-//! GPUs, each too small for what waits. [`place`] puts the queue as a whole where it leaves the smallest pieces, and
-//! names the jobs that have to be pinned; where first fit serves the whole queue, nobody is.
+//! GPUs, each too small for the waiting jobs. [`place`] puts the queue as a whole where it leaves the smallest pieces,
+//! and names the jobs that have to be pinned; where first fit serves the whole queue, none is.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ pub struct Gpu {
     pub name: String,
     /// Its bytes.
     pub capacity: u64,
-    /// Bytes that jobs have asked for.
+    /// Bytes that jobs have requested.
     pub used: u64,
 }
 
 impl Gpu {
-    /// Bytes that nobody has asked for.
+    /// Bytes without a request.
     pub fn free(&self) -> u64 {
         self.capacity.saturating_sub(self.used)
     }
@@ -88,7 +88,7 @@ pub fn first_fit(account: &mut [Gpu], jobs: &[Job]) -> Vec<GpuChoice> {
     places
 }
 
-/// What comes first: the largest of these.
+/// The sort key: the largest of these comes first.
 type Order = fn(&Job) -> (u128, u128);
 
 /// Puts all jobs where the least is left of the GPUs they get, in several orders, of which the one counts that leaves the
@@ -126,7 +126,7 @@ fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<GpuChoice
     for &at in order {
         let job = &jobs[at];
         let mut best: Option<(u64, Vec<usize>)> = None;
-        // Machines that nobody uses differ in nothing but what they have.
+        // Unused machines differ only in their GPUs.
         let mut unused: Option<Vec<u64>> = None;
         for node in &nodes {
             if node.iter().all(|&gpu| account[gpu].used == 0) {
@@ -143,7 +143,7 @@ fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<GpuChoice
             if room.len() < job.gpus || job.gpus == 0 {
                 continue;
             }
-            // Of equals the first, as everyone else chooses.
+            // The first of equals, as in other schedulers.
             room.sort_by_key(|&gpu| account[gpu].free());
             room.truncate(job.gpus);
             let left = room.iter().map(|&gpu| account[gpu].free() - job.bytes);
@@ -163,7 +163,7 @@ fn tightest(account: &mut [Gpu], jobs: &[Job], order: &[usize]) -> Vec<GpuChoice
     places
 }
 
-/// What is to be done with a queue.
+/// The plan for a queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
     /// Where each job goes, in the order of the queue.
@@ -312,9 +312,9 @@ mod tests {
         queue
     }
 
-    /// What no placement avoids. For any size `small`: shares above the capacity less `small` leave nothing for shares of
-    /// at least `small`; other shares above half of the capacity need a GPU each, and what those leave is all there is for
-    /// the rest (the bound L2 of Martello and Toth for bins).
+    /// The loss that no placement avoids. For any size `small`: shares above the capacity less `small` leave nothing
+    /// for shares of at least `small`; other shares above half of the capacity need a GPU each, and what those leave is
+    /// all there is for the rest (the bound L2 of Martello and Toth for bins).
     fn unavoidable(jobs: &[Job], capacity: u64) -> u64 {
         let sum: u64 = jobs.iter().map(|job| job.bytes * job.gpus as u64).sum();
         let half = capacity / 2;
@@ -359,7 +359,7 @@ mod tests {
         ]);
     }
 
-    /// Of what an arrangement can avoid at all.
+    /// The part that an arrangement can avoid.
     fn hold_to_a_third(seeds: &[(u64, bool)]) {
         let capacity = 81559 << 20;
         for &(seed, alike) in seeds {

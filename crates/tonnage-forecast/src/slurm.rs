@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! A job that is handed to Slurm: its commands are found in its batch script, its forecasts in the store.
 //!
-//! The hooks of Slurm are Lua and know nothing; they pass on what was typed and do what [`submission`] says.
+//! The Slurm hooks are Lua without logic; they pass on the command line and apply the result of [`submission`].
 
 mod asked;
 mod launchers;
@@ -32,16 +32,16 @@ const MAX_SECONDS: u32 = 60;
 /// Lines of a script that a message names.
 const SHOWN: usize = 5;
 
-/// What an administrator says of a cluster.
+/// The administrator's description of a cluster.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
     /// The folder of forecasts.
     pub store: PathBuf,
-    /// What a shard stands for, as a size.
+    /// The size of a shard.
     #[serde(default = "gib")]
     pub shard: String,
-    /// What tonnage may do.
+    /// The permissions of tonnage.
     #[serde(default)]
     pub mode: Mode,
     /// Whether a job can have shards of several GPUs of a node: Slurm 23.11 and later, with
@@ -109,7 +109,7 @@ impl Settings {
     }
 }
 
-/// What somebody handed to Slurm.
+/// A job submitted to Slurm.
 #[derive(Clone, Debug)]
 pub struct Submission<'a> {
     /// The text of a batch script.
@@ -120,13 +120,13 @@ pub struct Submission<'a> {
     pub folder: &'a Path,
     /// How many tasks were asked for.
     pub tasks: Option<u32>,
-    /// What was asked for: options of gres and TRES with their names, `tres-per-task=gres/shard:42`.
+    /// The request: options of gres and TRES with their names, `tres-per-task=gres/shard:42`.
     pub asked: &'a [String],
     /// The settings of PyTorch's allocator in the environment.
     pub allocator: Option<String>,
 }
 
-/// What is to be done with it.
+/// The decision about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The decision.
@@ -176,7 +176,7 @@ pub fn submission(
     };
     let decision = &mut answer.decision;
     if fullest.is_none() && asked == Asked::Nothing {
-        // What asks for no GPU gets none, unless a forecast says that it needs one.
+        // A job that requests no GPU gets none, unless its forecast needs one.
         let (action, message) = if missing.is_empty() {
             (Action::None, "")
         } else {
@@ -191,7 +191,7 @@ pub fn submission(
             message: message.to_owned(),
         };
     }
-    // One part that is known says nothing of the others, unless it cannot run itself.
+    // One known part allows no conclusion about the others, unless it cannot run itself.
     if let Some(fullest) = fullest
         && !missing.is_empty()
         && decision.action != Action::Refuse
@@ -237,7 +237,7 @@ pub fn submission(
     Ok(answer)
 }
 
-/// What a job asks for where it takes most; more than anything if it does not fit.
+/// The request of a job at its fullest GPU; larger than any GPU if it does not fit.
 fn most(forecast: &Forecast) -> u64 {
     forecast.request(forecast.fullest()).unwrap_or(u64::MAX)
 }
@@ -278,7 +278,8 @@ fn place(line: Option<usize>) -> String {
     line.map_or_else(|| "its command".to_owned(), |line| format!("line {line}"))
 }
 
-/// The shards that a job asks for, for each task. Those of a node are all of one GPU, unless the cluster splits them.
+/// The shards that a job requests, for each task. The shards of a node are all of one GPU, unless the cluster splits
+/// them.
 fn per_task(wanted: &Wanted, tasks: u32, settings: &Settings, gpu_types: &GpuTypes) -> Option<u64> {
     wanted.per_task.or_else(|| {
         let count = wanted.per_node?;
@@ -291,7 +292,7 @@ fn per_task(wanted: &Wanted, tasks: u32, settings: &Settings, gpu_types: &GpuTyp
     })
 }
 
-/// What Slurm does with shards of a node, where a job can have those of several GPUs: it takes them where it finds them.
+/// Slurm's choice of the shards of a node, if a job can have shards of several GPUs: it takes them where it finds them.
 fn of_a_node(decision: &mut Decision, count: u64, tasks: u32, gpu_types: &GpuTypes) {
     let largest = gpu_types.largest_shards;
     if tasks == 1 && count > largest {
@@ -317,7 +318,7 @@ fn of_a_node(decision: &mut Decision, count: u64, tasks: u32, gpu_types: &GpuTyp
     }
 }
 
-/// How many tasks can be given shards, each of a GPU of its own, or why that cannot be said to Slurm.
+/// How many tasks can be given shards, each of a separate GPU, or the reason why Slurm cannot express that.
 fn tasks_to_fill(known: &Known, asked: Option<u32>, settings: &Settings) -> Result<u32, String> {
     let mut all = None;
     for (forecast, by) in known {
@@ -405,7 +406,7 @@ pub fn allocator_settings(variable: impl Fn(&str) -> Option<String>) -> Option<S
 }
 
 impl Answer {
-    /// What the hooks read: a line for each fact.
+    /// The input of the hooks: a line for each fact.
     pub fn lines(&self) -> BTreeMap<&'static str, String> {
         let action = match self.decision.action {
             Action::None => "none",
@@ -437,7 +438,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A cluster with H100s of 79 shards and a forecast of `python train.py`, and what is asked of it.
+    /// A cluster with H100s of 79 shards and a forecast of `python train.py`, and the queries to it.
     struct Cluster {
         folder: tempfile::TempDir,
         settings: Settings,
@@ -500,7 +501,7 @@ mod tests {
             let (action, filled, message) = cluster.ask("python other.py", None, &[]);
             assert_eq!((action, filled), (Action::Advise, None), "{mode:?}");
             assert!(message.contains("no forecast"), "{message}");
-            // What does not start PyTorch is none of its business.
+            // A command that does not start PyTorch is ignored.
             assert_eq!(
                 cluster.ask("hostname", Some(64), &[]),
                 (Action::None, None, String::new())

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Forecasts and observations as files of a folder, which may lie on a shared or an object file system.
 //!
-//! Every file is written beside its place and then renamed, so readers see it whole or not at all, and writers need no
-//! lock. A file that is no forecast is passed over and counted: one that is damaged does not keep the others from being
-//! found.
+//! Every file is written under a temporary name and then renamed, so readers see it whole or not at all, and writers
+//! need no lock. A file that is not a forecast is skipped and counted: one that is damaged does not keep the others
+//! from being found.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::forecast::{Forecast, ForecastError};
 use crate::key::JobKey;
 use crate::ledger::Observation;
 
-/// Larger files are no forecasts.
+/// Larger files are not forecasts.
 const MAX_FILE: u64 = 1 << 20;
 /// More files than this are not read: the folder is not one of ours.
 const MAX_FILES: usize = 100_000;
@@ -39,7 +39,7 @@ pub enum StoreError {
         /// The reason.
         source: io::Error,
     },
-    /// A file is no forecast.
+    /// A file is not a forecast.
     #[error("cannot read {path}")]
     Forecast {
         /// The file.
@@ -55,7 +55,7 @@ pub enum StoreError {
     TooMany(PathBuf),
 }
 
-/// What was read of a folder.
+/// The content of a folder.
 #[derive(Debug)]
 pub struct Listed<T> {
     /// In the order of their names.
@@ -128,15 +128,15 @@ impl Store {
         self.observed_of("")
     }
 
-    /// What jobs were seen to take that ran with a forecast whose name starts so.
+    /// The measured memory of jobs with a forecast whose name has this prefix.
     fn observed_of(&self, start: &str) -> Result<Listed<Observation>, StoreError> {
         read_all(&self.observations(), start, |_, json| {
             Observation::parse(json)
         })
     }
 
-    /// The forecasts of a job on any GPU, with what past runs of the same job and GPU took. Of several versions of
-    /// PyTorch the fullest speaks.
+    /// The forecasts of a job on any GPU, with the memory of past runs of the same job and GPU. If there are several
+    /// versions of PyTorch, the fullest counts.
     pub fn find(&self, job: &JobKey) -> Result<Vec<Forecast>, StoreError> {
         let name = job.job_name();
         let mut found: Vec<Forecast> = self.named(&name)?.found;

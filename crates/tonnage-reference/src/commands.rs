@@ -103,7 +103,7 @@ fn one(text: &mut String, parent: &str, command: &Command) {
     }
 }
 
-/// Whether an option is told once for all commands.
+/// Whether an option is documented once for all commands.
 fn is_shared(arg: &Arg) -> bool {
     arg.is_global_set()
 }

@@ -13,12 +13,12 @@ use crate::schema::Named;
 /// The example that our own CI holds to its budget.
 const EXAMPLE: &str = include_str!("../../../examples/budget/tonnage.toml");
 
-/// What is written by people.
+/// Files written by people.
 pub(crate) fn config() -> Named {
     Named::new("configuration", "tonnage.toml", read::<Config>())
 }
 
-/// What is written by `tonnage check --update`.
+/// Files written by `tonnage check --update`.
 pub(crate) fn lock() -> Named {
     Named::new("lock", "tonnage.lock", read::<Lock>())
 }
@@ -50,6 +50,6 @@ pub(crate) fn page(files: &[Named]) -> Result<String> {
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
-    // What may be absent may be null in a schema; in TOML it cannot.
+    // An optional field may be null in a schema; in TOML it cannot.
     Ok(text.replace(" or null |", " |"))
 }

@@ -2,8 +2,8 @@
 //! The reference of tonnage, made from its code, so that it cannot go stale.
 //!
 //! Commands come from the arguments that are parsed, results and configuration from the structs that are printed and
-//! read, findings from the pages that `tonnage explain CODE` shows. Nothing is said here that is said there. What is
-//! made is committed, because it is read without a compiler; CI compares.
+//! read, findings from the pages that `tonnage explain CODE` shows. Nothing is repeated here. The result is committed,
+//! because readers have no compiler; CI compares it.
 #![forbid(unsafe_code)]
 
 mod changes;
@@ -26,7 +26,7 @@ pub type Files = BTreeMap<PathBuf, String>;
 /// The folder of the schemas, in that of the pages.
 const SCHEMAS: &str = "schemas";
 
-/// What stands below the heading of every page.
+/// The text below the heading of every page.
 const MADE: &str =
     "<!-- Made from the code by `cargo run --bin tonnage-reference`; edits are lost. -->";
 

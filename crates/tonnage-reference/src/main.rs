@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Writes the reference, or says whether the committed one is current.
+//! Writes the reference, or checks whether the committed one is current.
 //!
 //! Exit code: 0 written or current, 1 not current, 2 it could not be found out.
 

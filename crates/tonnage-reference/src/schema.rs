@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 
 /// A schema and what it is of.
 pub(crate) struct Named {
-    /// What its file is called, without `.json`.
+    /// The name of its file, without `.json`.
     pub(crate) name: &'static str,
-    /// What it describes: a call, or a file.
+    /// The subject: a call, or a file.
     pub(crate) of: &'static str,
     /// The schema.
     pub(crate) schema: Value,
@@ -104,7 +104,7 @@ impl Named {
         Ok(())
     }
 
-    /// One alternative: a word, or an object told by its kind.
+    /// One alternative: a word, or an object with its kind.
     fn choice(&self, text: &mut String, choice: &Value) -> Result<()> {
         let about = description(choice).map_or_else(String::new, |about| format!(": {about}"));
         if let Some(words) = choice.get("enum").and_then(Value::as_array) {
@@ -186,12 +186,12 @@ impl Named {
     }
 }
 
-/// Whether a default says something in a table.
+/// Whether a default is worth showing in a table.
 fn is_plain(default: &Value) -> bool {
     default.is_number() || default.is_boolean()
 }
 
-/// What a schema says of itself, fit for a table.
+/// The description of a schema, fit for a table.
 fn description(schema: &Value) -> Option<String> {
     let text = schema.get("description")?.as_str()?;
     Some(text.replace("\n\n", " ").replace('|', "\\|"))

@@ -16,7 +16,8 @@ const FOLDER: &str = "/tonnage";
 const VOLUME: &str = "tonnage";
 /// Where Kubernetes looks for the last words of a container.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// What a container of the user is started with. What it asks of a node is not among it: it would need a GPU.
+/// The fields with which a container of the user is started. Its resource requests are not among them: they would need
+/// a GPU.
 const OF_CONTAINER: [&str; 7] = [
     "image",
     "imagePullPolicy",
@@ -26,10 +27,10 @@ const OF_CONTAINER: [&str; 7] = [
     "volumeMounts",
     "securityContext",
 ];
-/// What an init container has besides. One that is restarted always is a sidecar, which runs beside the job: without
-/// that field the pod would wait for its end. Its startup probe decides when the next container starts.
+/// Additional fields of an init container. One that is restarted always is a sidecar, which runs in parallel with the
+/// job: without that field the pod would wait for its end. Its startup probe decides when the next container starts.
 const OF_INIT_CONTAINER: [&str; 5] = ["name", "command", "args", "restartPolicy", "startupProbe"];
-/// The same of a pod. Its labels are not: a service would take it for one of its own.
+/// The same of a pod. Its labels are not: a service would select it.
 const OF_POD: [&str; 9] = [
     "serviceAccountName",
     "automountServiceAccountToken",
@@ -51,16 +52,16 @@ const OWN_VOLUMES: [&str; 6] = [
     "downwardAPI",
 ];
 
-/// What an administrator has set for dry runs.
+/// The administrator's settings for dry runs.
 #[derive(Clone, Debug)]
 pub struct DryRuns {
     /// The image with tonnage in it.
     pub image: String,
     /// Seconds after which one is ended.
     pub seconds: u64,
-    /// Processors that it asks for.
+    /// Processors that it requests.
     pub cpu: String,
-    /// Host memory that it asks for, and may have.
+    /// Host memory that it requests, and may use.
     pub memory: String,
     /// Labels of the nodes on which they run.
     pub nodes: BTreeMap<String, String>,
@@ -87,7 +88,7 @@ pub fn job(
     runs.insert("name".to_owned(), json!(CONTAINER));
     runs.insert("command".to_owned(), json!(words(&all, forecast)));
     runs.insert("terminationMessagePath".to_owned(), json!(TERMINATION_LOG));
-    // Without its own words, the end of its output is no forecast.
+    // Without its own words, the end of its output is not a forecast.
     runs.insert("terminationMessagePolicy".to_owned(), json!("File"));
     runs.insert(
         "resources".to_owned(),
@@ -154,7 +155,7 @@ pub fn job(
             // Its output can be read for an hour.
             "ttlSecondsAfterFinished": 3600,
             "backoffLimit": 2,
-            // What tonnage has answered it would answer again; a node that went away says nothing of the job.
+            // tonnage would repeat its own answer; a node that went away allows no conclusion about the job.
             "podFailurePolicy": { "rules": [
                 { "action": "FailJob", "onExitCodes": { "containerName": CONTAINER, "operator": "In", "values": [1, 2] } },
                 { "action": "Ignore", "onPodConditions": [{ "type": "DisruptionTarget", "status": "True" }] },
@@ -304,7 +305,7 @@ mod tests {
             runs["resources"],
             json!({ "requests": { "cpu": "2", "memory": "8Gi" }, "limits": { "memory": "8Gi" } })
         );
-        // What is shared is not written; what is the pod's own is.
+        // Shared volumes are not written; the pod's own are.
         assert_eq!(runs["volumeMounts"][0]["readOnly"], true);
         assert_eq!(runs["volumeMounts"][1].get("readOnly"), None);
         assert_eq!(spec["initContainers"][0]["image"], "tonnage:1");

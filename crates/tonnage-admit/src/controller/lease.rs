@@ -19,25 +19,25 @@ pub struct Lease {
     pub namespace: String,
     /// The name of the Lease.
     pub name: String,
-    /// Who this is: another after every start.
+    /// The identity of this holder: another after every start.
     pub identity: String,
-    /// A holder that has not said for so long that it is there has gone. The others watch that by their own clocks.
+    /// A holder that has not renewed for this long has gone. The others watch that by their own clocks.
     pub term: Duration,
 }
 
 impl Lease {
-    /// How often a holder says that it is there.
+    /// How often a holder renews.
     fn renewal(&self) -> Duration {
         self.term / 5
     }
 
-    /// So long after it could last say so, a holder stops: before another may begin.
+    /// This long after its last renewal, a holder stops, before another may begin.
     fn last_moment(&self) -> Duration {
         self.term * 2 / 3
     }
 }
 
-/// Holds a Lease whenever nobody else does, and says so in `holds`; ends only with the program.
+/// Holds a Lease whenever it is free, and reports it in `holds`; ends only with the program.
 pub async fn hold(
     client: Client,
     lease: Lease,
@@ -54,7 +54,7 @@ pub async fn hold(
                 holds.store(held, Ordering::Release);
             }
             Err(error) => {
-                // Another was faster: that is no failure, and is looked at again.
+                // Another was faster: that is not a failure, and is checked again.
                 if !error.is_conflict() {
                     failed(&error);
                 }

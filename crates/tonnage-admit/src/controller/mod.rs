@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Forecasts of jobs that nobody has forecast yet, made in the cluster.
+//! Forecasts of jobs without a forecast, made in the cluster.
 //!
 //! The webhook puts a scheduling gate on a pod whose job has no forecast. The controller has the job run dry on a node
 //! without a GPU, as an ordinary Job with the same image and command; its result is kept as a custom resource, and the

@@ -15,7 +15,7 @@ pub const API_VERSION: &str = "tonnage.dev/v1alpha1";
 /// All forecasts of the cluster.
 pub const FORECASTS: &str = "/apis/tonnage.dev/v1alpha1/forecasts";
 
-/// Those of a namespace.
+/// The path of forecasts of a namespace.
 pub(crate) fn forecasts_of(namespace: &str) -> String {
     let namespace = escaped(namespace);
     format!("/apis/tonnage.dev/v1alpha1/namespaces/{namespace}/forecasts")
@@ -24,14 +24,14 @@ pub(crate) fn forecasts_of(namespace: &str) -> String {
 /// Characters of a message in a status.
 const MAX_SENTENCE: usize = 1000;
 
-/// What a job takes on one kind of GPU.
+/// The memory of a job on one kind of GPU.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ForecastObject {
     /// Its name, namespace and version.
     pub metadata: Metadata,
     /// Which job, and which GPU.
     pub spec: ForecastSpec,
-    /// What is known.
+    /// Its status.
     #[serde(default)]
     pub status: ForecastStatus,
 }
@@ -47,7 +47,7 @@ pub struct ForecastSpec {
     /// Settings of PyTorch's allocator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
-    /// What else its container is started with, as a digest.
+    /// A digest of the other fields of its container.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     /// The catalogue's name of the GPU.
@@ -70,7 +70,7 @@ impl ForecastSpec {
         }
     }
 
-    /// What a forecast of it is made from. The files that the words name lie in the image.
+    /// The inputs of its forecast. The files that the words name are in the image.
     pub fn key(&self) -> JobKey {
         JobKey {
             command: self.command.clone(),
@@ -103,11 +103,11 @@ pub enum Phase {
     Running,
     /// It is there.
     Ready,
-    /// There is none, and the message says why.
+    /// There is none, and the message has the reason.
     Failed,
 }
 
-/// What is known of a forecast.
+/// The status of a forecast.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ForecastStatus {
@@ -120,7 +120,7 @@ pub struct ForecastStatus {
     /// When the last attempt ended, as RFC 3339 has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<String>,
-    /// What to ask of each GPU: `1252Mi`.
+    /// The request for each GPU: `1252Mi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
     /// In a sentence.
@@ -208,12 +208,12 @@ impl ForecastObject {
 pub struct Job {
     /// Its name, and when it was created.
     pub metadata: Metadata,
-    /// What became of it.
+    /// Its outcome.
     #[serde(default)]
     pub status: JobStatus,
 }
 
-/// What became of a Job.
+/// The outcome of a Job.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct JobStatus {
     /// Sentences of its controller.
@@ -225,7 +225,7 @@ pub struct JobStatus {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// Its subject.
     pub r#type: String,
     /// Whether it is so.
     pub status: String,
@@ -254,12 +254,12 @@ impl Job {
 pub struct JobPod {
     /// Its name, and the Job that owns it.
     pub metadata: Metadata,
-    /// What became of its containers.
+    /// The outcome of its containers.
     #[serde(default)]
     pub status: JobPodStatus,
 }
 
-/// What became of the containers of a pod.
+/// The outcome of the containers of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JobPodStatus {
@@ -268,7 +268,7 @@ pub struct JobPodStatus {
     pub container_statuses: Vec<ContainerStatus>,
 }
 
-/// What became of a container.
+/// The outcome of a container.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ContainerStatus {
     /// Its name.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What is to be done next, from what is in the cluster now; pure.
+//! The next steps, from the present state of the cluster; pure.
 //!
 //! Everything that the controller knows lies in the cluster, and every step has a fixed name or is done only to the
 //! version that was seen. So it may end between any two steps, or be there twice: the next look finds what is left to do.
@@ -17,7 +17,7 @@ use crate::claim;
 use crate::job::{FORECASTS, GATE, is_held, jobs};
 use crate::objects::{Pod, ResourceClaimTemplate};
 
-/// After a Job has ended, its pod is waited for so long: the two are told by different watches.
+/// The time to wait for the pod of an ended Job: different watches report the two.
 const LAST_WORDS: u64 = 15;
 /// A Job ends itself; so long after it should have, it is given up.
 const OVERDUE: u64 = 60;
@@ -25,7 +25,7 @@ const OVERDUE: u64 = 60;
 /// A name within a namespace.
 pub type Name = (String, String);
 
-/// What an administrator has set.
+/// The administrator's settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The driver of the GPUs.
@@ -40,16 +40,16 @@ pub struct Settings {
     pub parallel: usize,
     /// Seconds after which a pod goes on without a forecast.
     pub patience: u64,
-    /// Seconds after which what failed is tried again, if a pod asks for it.
+    /// Seconds after which a failed dry run is repeated, if a pod needs it.
     pub retry_after: u64,
 }
 
-/// What is in the cluster.
+/// The state of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     /// Pods that wait for a forecast.
     pub pods: BTreeMap<Name, HeldPod>,
-    /// What claims are made from.
+    /// The templates of claims.
     pub templates: BTreeMap<Name, ResourceClaimTemplate>,
     /// Forecasts.
     pub forecasts: BTreeMap<Name, ForecastObject>,
@@ -93,7 +93,7 @@ pub enum Step {
         /// The object.
         object: Value,
     },
-    /// Deletes a forecast that nobody waits for.
+    /// Deletes a forecast that no pod waits for.
     DeleteForecast(Name),
     /// Starts a dry run.
     CreateJob {
@@ -128,7 +128,7 @@ pub fn steps(state: &State, settings: &Settings, now: u64) -> Vec<Step> {
     let gpus: BTreeSet<&String> = state.gpus.iter().chain(&settings.gpus).collect();
     for (name, HeldPod { pod, raw }) in &state.pods {
         let Some(wanted) = wanted(pod, &name.0, state, settings) else {
-            // What its claim is made from is not there yet: it could not be placed anyway.
+            // The template of its claim does not exist yet: it could not be placed anyway.
             continue;
         };
         let mut used = Vec::new();
@@ -218,7 +218,7 @@ fn wanted(pod: &Pod, namespace: &str, state: &State, settings: &Settings) -> Opt
             .templates
             .get(&(namespace.to_owned(), template.clone()))?;
         let Some(Ok(job)) = jobs.get(&claim.name) else {
-            // The webhook says in the claim why.
+            // The webhook writes the reason into the claim.
             continue;
         };
         let spec = &template.spec.spec;
@@ -258,7 +258,7 @@ impl Attempt<'_> {
         self.set(&ForecastStatus::failed(reason, attempt, self.now))
     }
 
-    /// Takes what the dry run said.
+    /// Stores the message of the dry run.
     fn take(&self, message: &str) -> Step {
         let ForecastObject { spec, status, .. } = self.forecast;
         let attempt = status.attempt;
@@ -278,7 +278,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Looks after a dry run that has said nothing yet; `last` is how its container ended.
+    /// Checks a dry run without a message; `last` is how its container ended.
     fn watch(&self, job: &Job, last: Option<&Terminated>) -> Vec<Step> {
         let status = &self.forecast.status;
         let has_passed = |since: Option<&str>, seconds: u64| {
@@ -344,7 +344,7 @@ fn new_forecast(name: &Name, spec: &ForecastSpec) -> Value {
     })
 }
 
-/// Takes the gate away, and names the forecasts that are known: whoever answers for the claim looks for them.
+/// Takes the gate away, and names the known forecasts: the webhook that answers for the claim looks for them.
 fn open(name: &Name, pod: &Value, used: &[String]) -> Option<Step> {
     let gates = pod.pointer("/spec/schedulingGates")?.as_array()?;
     let at = gates.iter().position(|gate| gate["name"] == GATE)?;

@@ -51,7 +51,7 @@ const JOB_PODS: List = List {
     labels: LABEL,
 };
 
-/// What happened, for whoever writes it down.
+/// Events, for a log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -231,7 +231,7 @@ impl Controller {
                         self.is_known("results");
                     }
                     Seen::One(pod) => take_result(&mut self.state(), &pod),
-                    // What it said holds, also when it is gone.
+                    // Its message stays valid when it is gone.
                     Seen::Gone(_) => {}
                     Seen::Failed(error) => self.tell(Event::Watch(error)),
                 }
@@ -257,7 +257,7 @@ impl Controller {
             let next = {
                 let mut state = self.state();
                 let state = &mut *state;
-                // What was said is forgotten with the Job that said it.
+                // A message is discarded with its Job.
                 state.ended.retain(|name, _| state.jobs.contains_key(name));
                 steps(state, &self.settings, now)
             };
@@ -327,7 +327,7 @@ impl Controller {
             ),
         };
         let changed = self.client.change(&path, &change).await?;
-        // What the API server has taken is not asked for again before the watch shows it.
+        // An accepted change is not repeated before the watch shows it.
         self.remember(step, changed);
         Ok(())
     }

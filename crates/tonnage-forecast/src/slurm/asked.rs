@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a job asks Slurm for, in the words of its options.
+//! The request of a Slurm job, in the words of its options.
 
-/// GPUs and shards that a job asks for.
+/// GPUs and shards that a job requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// Whole GPUs.
@@ -56,7 +56,7 @@ fn resource(part: &str) -> Option<(&str, u64)> {
     Some((name, words.next_back().and_then(count).unwrap_or(1)))
 }
 
-/// A count as Slurm writes it, `2K` with its suffix. What is more than a number holds is as many as can be.
+/// A count as Slurm writes it, `2K` with its suffix. A count that overflows becomes the largest number.
 fn count(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(|c: char| "kmgtpKMGTP".contains(c));
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -4,7 +4,7 @@
 use super::lexer::Word;
 use super::programs::{StartedBy, is_python_file, name_of, starts_torch};
 
-/// What a command starts.
+/// The program that a command starts.
 #[derive(Debug)]
 pub(super) enum Launched {
     /// A program with its words.
@@ -23,7 +23,7 @@ struct Launcher {
     switches: &'static [&'static str],
     /// Options whose value is the next word, or follows `=`.
     valued: &'static [&'static str],
-    /// Words of its own before the program.
+    /// The launcher's own words before the program.
     operands: usize,
     /// Whether the program is one that only its environment knows: an image, or commands that packages define.
     has_own_programs: bool,
@@ -316,7 +316,7 @@ fn behind_srun(words: &[Word]) -> (&[Word], Option<u32>) {
     (words.get(at..).unwrap_or_default(), tasks)
 }
 
-/// What an option of srun says of its tasks.
+/// The tasks that an option of srun sets.
 fn tasks_of(option: &str, next: Option<&Word>) -> Option<u32> {
     let value = match option {
         "-n" | "--ntasks" => next?.text.as_str(),

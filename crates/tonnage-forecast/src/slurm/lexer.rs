@@ -70,7 +70,7 @@ pub(super) struct Lexer<'a> {
     text: &'a str,
     at: usize,
     pub(super) line: usize,
-    /// What `$1` and the following stand for, as long as that is known.
+    /// The values of `$1` and the following, as long as they are known.
     pub(super) arguments: Option<&'a [String]>,
     /// How many of the arguments are still to be returned for a `$@`.
     expanded: &'a [String],
@@ -280,7 +280,7 @@ impl<'a> Lexer<'a> {
         true
     }
 
-    /// What follows a `"`.
+    /// Reads the text after a `"`.
     fn double_quotes(&mut self, word: &mut Word) -> bool {
         word.is_quoted = true;
         while let Some(next) = self.rest().chars().next() {
@@ -314,7 +314,7 @@ impl<'a> Lexer<'a> {
         false
     }
 
-    /// What a `$` begins.
+    /// Reads the expansion that a `$` begins.
     fn expansion(&mut self, word: &mut Word, in_quotes: bool) -> bool {
         let after = &self.rest()[1..];
         if after.starts_with('(') {
@@ -406,7 +406,7 @@ impl<'a> Lexer<'a> {
     /// Skips what is between two brackets or quotes, of which the first is here, and all brackets and quotes in it.
     fn skip_nested(&mut self, starts_in_quotes: bool) -> bool {
         let bytes = self.text.as_bytes();
-        // What ends each of them, and whether `'` is an ordinary character in it.
+        // The end of each of them, and whether `'` is an ordinary character in it.
         let mut open: Vec<(u8, bool)> = Vec::new();
         while let Some(&byte) = bytes.get(self.at) {
             let in_quotes = open.last().map_or(starts_in_quotes, |one| one.1);
@@ -480,7 +480,7 @@ mod tests {
 
     #[test]
     fn words_are_those_of_bash() {
-        // What bash itself prints for `printf '%s\n' …`, but for the marks.
+        // The output of bash itself for `printf '%s\n' …`, without the marks.
         for (script, expected) in [
             ("a \"b;c\" 'd && e'", "a|b;c|d && e"),
             ("a;b&&c||d|e&f", "a|/|b|/|c|/|d|/|e|/|f"),

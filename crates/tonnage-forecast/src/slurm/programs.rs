@@ -13,12 +13,12 @@ pub(super) const PROGRAMS: [&str; 6] = [
     "lightning",
 ];
 
-/// What starts a command, and with that how many times.
+/// The launcher of a command, which decides how often it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartedBy {
     /// Once.
     Script,
-    /// By `srun`, so many times if that is said there, otherwise once for each task of the job.
+    /// By `srun`, with the number of its options, otherwise once for each task of the job.
     Srun(Option<u32>),
 }
 

@@ -207,7 +207,7 @@ impl Default for Origin {
     }
 }
 
-/// What was opened and is not closed yet.
+/// The constructs that are open.
 #[derive(Debug)]
 enum Open {
     /// `(`, with the folder to return to.
@@ -324,7 +324,7 @@ impl<'a> Reader<'a> {
     }
 
     fn open_bracket(&mut self) {
-        // A function of which the body has other brackets: what is behind it is not told apart.
+        // A function whose body has other brackets: the words after it are not separated.
         if std::mem::take(&mut self.awaits_body) {
             self.functions += 1;
         }
@@ -351,7 +351,7 @@ impl<'a> Reader<'a> {
             Some(Open::Subshell(folder)) if !is_case => {
                 let folder = folder.clone();
                 self.take_command("");
-                // The command may have opened something of its own.
+                // The command may have opened a construct itself.
                 if matches!(self.open.last(), Some(Open::Subshell(_))) {
                     self.open.pop();
                     self.shell.folder = folder;
@@ -878,7 +878,7 @@ mod tests {
         let commands = command_of(&words("env A=1 python train.py"), by);
         assert_eq!(commands.found[0].words, words("python train.py"));
         assert_eq!(commands.found[0].by, by);
-        // What salloc starts.
+        // The program that salloc starts.
         let commands = command_of(&words("srun -n 3 python train.py"), StartedBy::Script);
         assert_eq!(commands.found[0].by, StartedBy::Srun(Some(3)));
         assert_eq!(command_of(&words("hostname"), by), Commands::default());
