@@ -4,8 +4,8 @@
 //! With consumable capacity (Dynamic Resource Allocation, on by default since Kubernetes 1.36) the scheduler keeps an
 //! account of the memory of each GPU, and a ResourceClaim requests a part of it for a pod. The number can only be
 //! written when the claim is created: its spec does not change afterwards. This webhook is called at that moment. It
-//! finds the pod for which the claim is made, looks for the forecast of its command and image, and says, writes or
-//! refuses what [`tonnage_forecast::admit::decide`] decides.
+//! finds the pod for which the claim is made, looks for the forecast of its command and image, and reports, writes or
+//! refuses by the decision of [`tonnage_forecast::admit::decide`].
 //!
 //! - [`review`]: what the API server sends and gets back.
 //! - [`claim`]: the request of a claim, and the place for a number.

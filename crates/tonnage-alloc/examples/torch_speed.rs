@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! How long one request or free of the torch policy takes, or of tonnage's own
-//! where the variable `POLICY` says `tonnage`.
+//! Measures the time of one request or free of the torch policy, or of tonnage's own if the variable `POLICY` is
+//! `tonnage`.
 //!
-//! `torch_speed` measures the patterns below, `torch_speed TRACE…` traces: a
-//! text of lines `a NAME BYTES STREAM` and `f NAME`. A trace is run over and over
-//! on one allocator, what is left alive freed in between; the first rounds warm
-//! the cache. Nanoseconds for one event (a request or a free): best round and
-//! median, in time of the processor, so that other work on the machine counts for
-//! little. The settings of torch are those of the variable `CONF`; `ROUNDS` says how many
-//! rounds of at least 200 000 events are run. With `UNTIMED` no clock is read, because
-//! valgrind does not know how.
+//! `torch_speed` measures the patterns below, `torch_speed TRACE…` traces: a text of lines `a NAME BYTES STREAM` and `f
+//! NAME`. A trace is run repeatedly on one allocator, and live blocks are freed in between; the first rounds warm the
+//! cache. Nanoseconds for one event (a request or a free): best round and median, in time of the processor, so that
+//! other work on the machine counts for little. The settings of torch are those of the variable `CONF`; `ROUNDS` sets
+//! the number of rounds of at least 200 000 events. With `UNTIMED` no clock is read, because valgrind does not know
+//! how.
 #![expect(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::hint::black_box;

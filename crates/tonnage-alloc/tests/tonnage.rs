@@ -31,10 +31,10 @@ fn planned_allocator(plan: &AllocatorPlan) -> Observed {
     Allocator::observed(device, Settings::default(), Some(plan), Books::default())
 }
 
-/// What follows from the events alone.
+/// The state that follows from the events alone.
 #[derive(Clone, Debug, Default)]
 struct Books {
-    /// Bytes of live blocks as asked for, by address; those whose free waits count.
+    /// Bytes of live blocks as requested, by address; blocks whose free waits count.
     live: BTreeMap<u64, u64>,
     waiting: BTreeSet<u64>,
     /// Pages with memory, by address.
@@ -190,7 +190,7 @@ fn pausing_steps() -> impl Strategy<Value = Vec<Step>> {
 /// Live blocks as ranges, and nothing else.
 #[derive(Default)]
 struct Model {
-    /// By address: bytes of the block and bytes asked for.
+    /// By address: bytes of the block and requested bytes.
     live: BTreeMap<u64, (u64, u64)>,
     tags: BTreeMap<u64, u16>,
 }
@@ -321,7 +321,7 @@ fn run_with(steps: Vec<Step>, mut allocator: Observed, limit: u64) {
                     Ok(resumed) => {
                         let (paused, left) =
                             (allocator.statistics().paused, before.paused - needed);
-                        // What is freed but was waited for comes back to nobody, whatever its tag.
+                        // A freed block that was waited for comes back to no tag.
                         assert!(paused <= left, "{paused} of {left}");
                         if before.pending == 0 {
                             assert_eq!((resumed.as_slice(), paused), (ranges.as_slice(), left));

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! Replays the scripts in `golden/`: the policy produces every recorded line.
 //!
-//! A file is a script with what it must produce below each call; the format is
-//! described in `torch_script/mod.rs`. The first line of each says where it comes
-//! from. Most are what the real allocator of torch 2.15.0, and in `torch-2.11.txt`
-//! that of torch 2.11.0, did under `tonnage run`; they are recorded by
-//! `tests/torch/differential.py --golden`. `torch-2.12.txt` and the three
-//! `undefined-*.txt` were written by an executable model of the specification:
-//! that torch was not at hand, and torch is undefined where the others end.
+//! A file is a script with the expected results below each call; the format is described in `torch_script/mod.rs`. The
+//! first line of each names its origin. Most are actions of the real allocator of torch 2.15.0, and in `torch-2.11.txt`
+//! of torch 2.11.0, under `tonnage run`; they are recorded by `tests/torch/differential.py --golden`. `torch-2.12.txt`
+//! and the three `undefined-*.txt` were written by an executable model of the specification: that torch was not at
+//! hand, and torch is undefined where the others end.
 
 mod torch_script;
 

@@ -37,8 +37,8 @@ impl Floats {
         let name = StreamId(stream.cu_stream() as u64);
         let bytes = (count * size_of::<f32>()) as u64;
         let block = memory.alloc(Request::new(bytes, name))?;
-        // SAFETY: the block is live, has that many bytes and is nobody else's until it is freed. What is in it is not
-        // read before something was written.
+        // SAFETY: the block is live, has that many bytes and has no other user until it is freed. Its content is not
+        // read before a write.
         let slice = unsafe { stream.upgrade_device_ptr(block.0, count) };
         Ok(Self {
             slice: Some(slice),

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! The functions of the driver that a device needs, found when the program runs.
 //!
-//! This is the only file of the crate with `unsafe` code. The driver is opened
-//! by name or by path and stays open until the process ends, so that a function
-//! that was found can be called at any time. Signatures are those that NVIDIA
-//! documents for the driver API; the names carry the version of the signature
-//! (`_v2`), as the library exports them. Every function of this file takes and
-//! gives plain values: what the driver writes is written to a local. They are
-//! safe because whoever opens the table promises that handles and addresses are
-//! live ones ([`Table::open`]).
+//! This is the only file of the crate with `unsafe` code. The driver is opened by name or by path and stays open until
+//! the process ends, so that a function that was found can be called at any time. Signatures are those that NVIDIA
+//! documents for the driver API; the names carry the version of the signature (`_v2`), as the library exports them.
+//! Every function of this file takes and gives plain values: the driver writes to a local. They are safe because the
+//! caller that opens the table promises that handles and addresses are live ones ([`Table::open`]).
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::unix::ffi::OsStrExt;

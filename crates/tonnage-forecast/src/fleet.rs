@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! A cluster at a glance: what is asked for, what is left in pieces, who waits, and who would not have to.
+//! A cluster at a glance: requested memory, memory left in pieces, waiting claims, and claims that could be placed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How much GPU memory a job will take, for those who share GPUs among jobs.
 //!
-//! Schedulers keep an account of GPU memory and ask a person to declare each job's share. A [`Forecast`] is that number
-//! with what it rests on, made from the verdict of a dry run or of a recording. A [`Store`] keeps forecasts as files and
-//! finds that of a job before it starts, by its [`JobKey`]; [`emit`] writes the number as each scheduler takes it, and
-//! [`admit`] decides what happens to a job that asks for another one, or for none. [`ledger`] holds forecasts against what
-//! jobs really took, and [`metrics`] tells all of it to Prometheus. [`message`] carries one out of a container.
+//! Schedulers keep an account of GPU memory and require a person to declare each job's share. A [`Forecast`] is that
+//! number with its evidence, made from the verdict of a dry run or of a recording. A [`Store`] keeps forecasts as files
+//! and finds that of a job before it starts, by its [`JobKey`]; [`emit`] writes the number as each scheduler takes it,
+//! and [`admit`] decides about a job that requests another one, or none. [`ledger`] compares forecasts with the memory
+//! that jobs used, and [`metrics`] reports all of it to Prometheus. [`message`] carries one out of a container.
 #![forbid(unsafe_code)]
 
 pub mod admit;

@@ -366,7 +366,7 @@ impl Complete<'_> {
         }
         options.sort_unstable();
         for (offset, index) in options {
-            // Something else would fit entirely below: with it there the plan is no worse, and that is looked at.
+            // Something else would fit entirely below: with it there the plan is not worse, and that is tried.
             if offset >= lowest_top {
                 break;
             }

@@ -113,7 +113,7 @@ fn optimum(problem: &Problem) -> Option<u64> {
     optimum_of(problem, &problem.spaces()[0], &all, u64::MAX - 1)
 }
 
-/// The least peak of some buffers in a space, if it is no more than `most`.
+/// The least peak of some buffers in a space, if it is at most `most`.
 fn optimum_of(problem: &Problem, space: &Space, ids: &[BufferId], most: u64) -> Option<u64> {
     let mut world = World {
         problem,

@@ -4,12 +4,10 @@
 //! Pure accounting. It knows which ranges have memory and which are gaps, but has no device. It decides which ranges to
 //! map or unmap (`window.rs`); the allocator does so and updates the arena afterwards.
 //!
-//! A free block belongs to a *lane*, a stream within a pool, because only that
-//! stream may use it at once. Free blocks whose work is done belong to
-//! [`SHARED`], and everyone may use them. Neighbours are joined as soon as they
-//! are free: those of one lane, and what is shared with what is not, because the
-//! younger use then stands for both. What private pools have is joined with
-//! nothing else.
+//! A free block belongs to a *lane*, a stream within a pool, because only that stream may use it at once. Free blocks
+//! whose work is done belong to [`SHARED`], and everyone may use them. Neighbors are joined as soon as they are free:
+//! blocks of one lane, and shared ones with others, because the younger use then stands for both. Blocks of private
+//! pools are joined with nothing else.
 //!
 //! With a plan, the addresses below its height are kept for it: free blocks there are in separate lists, in which
 //! requests without a place do not search.

@@ -10,14 +10,11 @@
 //!   instead of obtaining more, so blocks of the right sizes in the wrong places do not cause an out-of-memory error.
 //! * Order between streams comes from counters; an event is recorded only where the progress of a stream matters.
 //!
-//! The parts, from the bottom up: `class` and `lists` find free blocks by size,
-//! `blocks` and `index` by address; `arena` and `window` decide who gets which
-//! range and need no device; `pages` and `transfer` bring memory there, as
-//! transactions, and `pause` takes it away for a while; `streams` and `lanes` know
-//! the order of work; `obtain` is what
-//! happens when no free block fits; `event` is what is told of it, and `ring`
-//! keeps the last of that; `plan`, `follow` and `place` put blocks where
-//! a plan says, as long as nothing is there. The documentation has a page on the design
+//! The parts, from the bottom up: `class` and `lists` find free blocks by size, `blocks` and `index` by address;
+//! `arena` and `window` assign ranges and need no device; `pages` and `transfer` bring memory there, as transactions,
+//! and `pause` takes it away for a while; `streams` and `lanes` know the order of work; `obtain` gets memory when no
+//! free block fits; `event` reports actions, and `ring` keeps the latest; `plan`, `follow` and `place` put blocks at
+//! the places of a plan, as long as they are free. The documentation has a page on the design
 //! (`docs/concepts/allocator-design.md`).
 
 mod arena;

@@ -47,7 +47,7 @@ impl Ring {
         }
     }
 
-    /// What is in it.
+    /// Its content.
     pub fn read(&self) -> Events {
         // The oldest is where the next one will be.
         let oldest = match self.events.len() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! What a program can choose.
+//! The choices of a program.
 
 /// How the allocator behaves.
 ///
@@ -21,7 +21,7 @@ pub struct Settings {
     pub slack_bytes: u64,
     /// How far the slack is doubled, in thousandths, for a program that keeps pages moving.
     pub most_slack: u32,
-    /// How many times its memory the device has addresses that are reserved. What is reserved costs no memory.
+    /// How many times its memory the device has addresses that are reserved. Reserved addresses cost no memory.
     pub address_factor: u64,
 }
 

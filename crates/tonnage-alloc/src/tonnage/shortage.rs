@@ -29,7 +29,7 @@ pub struct TagUse {
     pub pausable: u64,
 }
 
-/// What there was when a request was refused. Every number is exact, and of that moment.
+/// The memory at the moment of a refused request. Every number is exact, and of that moment.
 ///
 /// ```
 /// use tonnage_alloc::tonnage::{Allocator, Settings};
@@ -53,9 +53,9 @@ pub struct Shortage {
     pub missing: u64,
     /// Bytes of memory that the device has.
     pub total: u64,
-    /// Bytes that it says are free; 0 if it does not say.
+    /// Bytes that it reports as free; 0 if it does not report them.
     pub device_free: u64,
-    /// What may be reserved at most, if there is a limit.
+    /// The limit of reserved memory, if there is one.
     pub limit: Option<u64>,
     /// Bytes held from the device.
     pub reserved: u64,
@@ -75,13 +75,13 @@ pub struct Shortage {
     pub private: u64,
     /// Whether a stream is captured into a graph, so that nothing could be waited for or moved.
     pub capturing: bool,
-    /// What has a tag, most of it first.
+    /// The memory of each tag, the largest first.
     pub tags: Vec<TagUse>,
 }
 
 impl Shortage {
-    /// Bytes of the device that neither this allocator holds nor anybody can have: of other processes, of the driver's
-    /// context, of memory that was not obtained here. `None` if the device does not say what is free.
+    /// Bytes of the device that are in use elsewhere: of other processes, of the driver's context, of memory that was
+    /// not obtained here. `None` if the device does not report its free memory.
     pub fn others(&self) -> Option<u64> {
         let known = self.device_free > 0 || self.reserved > 0;
         let known = known && self.device_free + self.reserved <= self.total;
@@ -94,7 +94,7 @@ impl Shortage {
             .is_some_and(|limit| limit < self.total && self.missing <= self.device_free)
     }
 
-    /// What would have helped, a sentence each.
+    /// The remedies, a sentence each.
     pub fn remedies(&self) -> Vec<String> {
         let mut remedies = Vec::new();
         if self.requested > self.total {
@@ -174,8 +174,8 @@ impl fmt::Display for Shortage {
 }
 
 impl<D: Device, O: Observer> Allocator<D, O> {
-    /// Serves a request as [`alloc`](crate::Policy::alloc) does, but one that is refused is not counted and not told of:
-    /// whoever asks has more to try. In the end [`refuse`](Self::refuse) is called.
+    /// Serves a request as [`alloc`](crate::Policy::alloc) does, but a refused one is neither counted nor reported: the
+    /// caller has more to try. In the end [`refuse`](Self::refuse) is called.
     ///
     /// # Errors
     /// As `alloc`.
@@ -216,7 +216,7 @@ impl<D: Device, O: Observer> Allocator<D, O> {
         self.name(addr, stream, true)
     }
 
-    /// Tells of a step of the search for memory that somebody else takes for a request.
+    /// Reports a step of the search for memory that the caller takes for a request.
     pub fn note_step(&mut self, step: SearchStep, bytes: u64, stream: StreamId) {
         self.counts.search_steps.add(step);
         let event = Event::new(EventKind::Search(step), DeviceAddr(0), bytes, stream);

@@ -4,8 +4,8 @@
 //!
 //! A stream has a number, its *epoch*. A freed block is marked with it, which costs nothing. An event is recorded only
 //! when the progress of the stream matters; the epoch it closes is complete when the event is done. A stream has one
-//! event in flight at most, whatever the number of frees. An event that is recorded later than the free says the same
-//! or waits longer: never too short.
+//! event in flight at most, whatever the number of frees. An event that is recorded later than the free waits as long
+//! or longer, never too short.
 
 use std::collections::BTreeMap;
 

@@ -32,9 +32,8 @@
 //! | `reset_peak`, `reset_accumulated` | the counters |
 //! | `show` | a snapshot: its event, every segment and block, every counter |
 //!
-//! What a call produces: its events as `ACTION ADDR BYTES HANDLE A.B`, then its
-//! result, which is `= …` for addresses, `! settings`, `! oom`, `! rejected`,
-//! `! pool` where torch's own checks fail, or `! undefined …` after which the
+//! The results of a call: its events as `ACTION ADDR BYTES HANDLE A.B`, then its result, which is `= …` for addresses,
+//! `! settings`, `! oom`, `! rejected`, `! pool` where torch's own checks fail, or `! undefined …` after which the
 //! script must end, because torch is undefined.
 
 use std::collections::BTreeMap;
@@ -48,7 +47,7 @@ use tonnage_alloc::{
     SimDevice, StreamId,
 };
 
-/// A simulated device whose events are done when the script says so.
+/// A simulated device whose events are done when the script completes them.
 #[derive(Clone, Debug)]
 pub(crate) struct Controlled {
     device: SimDevice,
@@ -178,7 +177,7 @@ pub(crate) struct Script {
     rules: Rules,
     torch: Option<Torch>,
     live: BTreeMap<u64, DeviceAddr>,
-    /// Events so far, for whoever counts.
+    /// Events so far, for callers that count.
     pub(crate) events: u64,
     /// Whether the books are recounted after every call.
     pub(crate) check: bool,

@@ -270,7 +270,7 @@ impl<'a, H: Height> Search<'a, H> {
         if spanning == 0 {
             return self.node(part);
         }
-        // One alone lies on its floor, which is no higher than its load allows.
+        // One alone lies on its floor, which is at most as high as its load allows.
         let alone = left == 1;
         for index in self.starts[from] as usize..self.starts[from + 1] as usize {
             let item = self.items[index];
