@@ -321,7 +321,7 @@ fn run_with(steps: Vec<Step>, mut allocator: Observed, limit: u64) {
                     Ok(resumed) => {
                         let (paused, left) =
                             (allocator.statistics().paused, before.paused - needed);
-                        // A freed block that was waited for comes back to no tag.
+                        // A freed block that was waited for is not restored, whatever its tag.
                         assert!(paused <= left, "{paused} of {left}");
                         if before.pending == 0 {
                             assert_eq!((resumed.as_slice(), paused), (ranges.as_slice(), left));

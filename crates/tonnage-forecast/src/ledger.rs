@@ -201,14 +201,14 @@ pub struct PastRuns {
 /// A job that ran to its end, and its forecast.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison<'a> {
-    /// What it took.
+    /// Its measurement.
     pub observation: &'a Observation,
-    /// What it was forecast to take.
+    /// Its forecast.
     pub forecast: &'a Forecast,
 }
 
 impl Comparison<'_> {
-    /// What was forecast (without what is not counted) minus what was used, over what was used.
+    /// The forecast (without overhead) minus the used memory, divided by the used memory.
     pub fn error(&self) -> f64 {
         let used = self.observation.used as f64;
         (self.forecast.fullest().peak as f64 - used) / used
