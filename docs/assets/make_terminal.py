@@ -7,8 +7,7 @@ VENV holds torch and the tonnage package; `--tonnage` takes the command from els
 command with some lines of its standard output. What a script prints by itself (a traceback) goes to standard error and
 is left out. `--check` writes nothing, and fails if the picture would show other words than it does now.
 
-Lines appear one after the other by CSS, which a browser also runs in an `<img>`. Whoever asks for reduced motion, or
-has no CSS, sees all of them at once.
+The picture is still: previews, screenshots and PDFs show all of its lines.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ STORY = [
 #: Pixels of one character and of one line.
 WIDE, HIGH = 8.4, 20
 EDGE, BAR = 18, 34
-#: Seconds for a character that is typed, for a line that is printed, and after a command's output.
-TYPED, PRINTED, REST, HOLD = 0.012, 0.04, 0.8, 12.0
 SETTINGS_OF_OTHERS = ("TONNAGE", "PYTORCH", "GITHUB", "VIRTUAL_ENV")
 
 
@@ -136,23 +133,12 @@ def wrapped(text: str, indent: int) -> list[Line]:
 
 
 def picture(lines: list[Line]) -> str:
-    """The SVG of a terminal in which these lines appear."""
-    clock, times = 0.6, []
-    for index, line in enumerate(lines):
-        if line.kind == "command":
-            if index:
-                clock += REST
-            times.append(clock)
-            clock += TYPED * len(line.text) + 0.4
-        else:
-            clock += PRINTED
-            times.append(clock)
-    total = clock + HOLD
+    """The SVG of a terminal with these lines."""
     width = round(2 * EDGE + WIDE * COLUMNS)
     height = BAR + EDGE + HIGH * len(lines) + HIGH * sum(line.kind == "command" for line in lines[1:]) // 2
-    rows, frames = [], []
+    rows = []
     y = BAR + HIGH
-    for number, (line, time) in enumerate(zip(lines, times)):
+    for number, line in enumerate(lines):
         if line.kind == "command" and number:
             y += HIGH // 2
         prompt = '<tspan class="prompt">$ </tspan>' if line.kind == "command" else ""
@@ -163,10 +149,7 @@ def picture(lines: list[Line]) -> str:
             text = f'<tspan class="title">{html.escape(line.text[:end], quote=False)}</tspan>' + html.escape(
                 line.text[end:], quote=False
             )
-        rows.append(f'<text x="{EDGE}" y="{y}" class="{line.kind} l{number}">{prompt}{text}</text>')
-        at = 100 * time / total
-        frames.append(f"@keyframes l{number}{{0%,{at:.2f}%{{opacity:0}}{at + 0.01:.2f}%,100%{{opacity:1}}}}")
-        frames.append(f".l{number}{{animation-name:l{number}}}")
+        rows.append(f'<text x="{EDGE}" y="{y}" class="{line.kind}">{prompt}{text}</text>')
         y += HIGH
     spoken = html.escape("; ".join(line.text.strip() for line in lines if line.kind in ("command", "no", "yes", "fix")))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
@@ -176,10 +159,6 @@ text{{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','L
 white-space:pre;fill:#c9d1d9}}
 .command{{fill:#fff;font-weight:600}} .prompt{{fill:#7ee787}} .title{{fill:#8b949e}}
 .no{{fill:#ff9b93;font-weight:600}} .yes{{fill:#7ee787;font-weight:600}} .fix{{fill:#79c0ff;font-weight:600}}
-@media (prefers-reduced-motion:no-preference){{
-text{{animation-duration:{total:.1f}s;animation-iteration-count:infinite}}
-{chr(10).join(frames)}
-}}
 </style>
 <rect x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="8" fill="#161b22" stroke="#444c56"/>
 <g fill="#57606a"><circle cx="20" cy="17" r="5"/><circle cx="38" cy="17" r="5"/><circle cx="56" cy="17" r="5"/></g>
