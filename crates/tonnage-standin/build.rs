@@ -341,6 +341,24 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         .map(|(index, (_, class))| format!("p{index}: {}", c_type(class)))
         .collect();
     let mut body = String::new();
+    // What a library is given it uses. The driver and the runtime say which of their functions use memory.
+    let is_library = !["cudart", "cuda", "nvml", "cupti"].contains(&table);
+    let addresses: Vec<String> = (parameters.iter().enumerate())
+        .filter(|_| is_library)
+        .filter_map(|(index, (_, class))| match c_type(class).as_str() {
+            "Ptr" => Some(format!("p{index}.0 as u64")),
+            "u64" => Some(format!("p{index}")),
+            pointer if pointer.starts_with('*') => Some(format!("p{index} as u64")),
+            _ => None,
+        })
+        .collect();
+    if !addresses.is_empty() {
+        let addresses = addresses.join(", ");
+        let _ = writeln!(
+            body,
+            "        crate::uses::touch([{addresses}].into_iter());"
+        );
+    }
     // Arrays later: their length may be behind another parameter. Lists last: they are beside an array.
     let mut order: Vec<usize> = (0..parameters.len()).collect();
     order.sort_by_key(|&index| {
@@ -361,6 +379,18 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
             "        // SAFETY: the table says that the caller passes null or a host \
              address of this type and length.\n        let p{index} = unsafe {{ {checked} }};"
         );
+        // An attribute of a description may be an address.
+        if is_library && parameter.starts_with("in bytes[") {
+            let _ = writeln!(body, "        crate::uses::touch_bytes(p{index});");
+        }
+        // Where the address stands in it is not known: it is found again in what a kernel gets.
+        if *class == Class::Nothing
+            && let Some(address) = parameters
+                .iter()
+                .position(|(name, _)| name == "globalAddress")
+        {
+            let _ = writeln!(body, "        p{index}.put_u64(0, p{address}.0 as u64);");
+        }
         // A stub that makes something still gives it a name of its own.
         if parameter == "out handle" && *class != Class::Model {
             let _ = writeln!(body, "        p{index}.set(Ptr::fresh());");

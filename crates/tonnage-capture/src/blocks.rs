@@ -7,7 +7,7 @@
 //! entry costs no system call and is in the file the moment it is written, so
 //! a kill at any moment loses none. The file grows in windows; the words after
 //! the last entry are zero. One file holds both sorts because their order is
-//! what counts.
+//! what counts. The uses of a block stand before the entry that takes it back.
 
 /// Bytes of an entry.
 pub const ENTRY: usize = 32;
@@ -49,6 +49,8 @@ pub enum NoteKind {
     /// An allocator that took the place of PyTorch's ran out: `address` has the rounded request, the text what the
     /// device had left.
     OutOfMemory = 6,
+    /// The uses of a live block stand before this note.
+    Used = 7,
 }
 
 impl NoteKind {
@@ -62,6 +64,7 @@ impl NoteKind {
             4 => Self::Holder,
             5 => Self::Owners,
             6 => Self::OutOfMemory,
+            7 => Self::Used,
             _ => return None,
         })
     }
@@ -82,6 +85,24 @@ pub struct Note {
     pub text: u32,
 }
 
+/// When the device used a block. A moment is the number of an entry among those of its device, from 0 and without
+/// entries of uses: the use came after this entry and before the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Physical number of the device.
+    pub device: u8,
+    /// The entry that handed the block out.
+    pub born: u32,
+    /// The first use.
+    pub first: Option<u32>,
+    /// The last use.
+    pub last: Option<u32>,
+    /// The first use after the moment at which most was allocated; only of blocks that were alive then.
+    pub next: Option<u32>,
+    /// Launches, copies and calls of libraries that used it.
+    pub count: u32,
+}
+
 /// One entry of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -89,10 +110,14 @@ pub enum Entry {
     Block(Block),
     /// What is known of the program.
     Note(Note),
+    /// The uses of the block of the next entry of this device.
+    Uses(Uses),
 }
 
-/// Set in the last word of a note; the low byte is the device in both sorts.
+/// Set in the last word of a note; the low byte is the device in all sorts.
 const NOTE: u64 = 1 << 32;
+/// Set in the last word of uses.
+const USES: u64 = 1 << 33;
 
 impl Entry {
     /// The words of the entry; the last is never zero.
@@ -108,12 +133,31 @@ impl Entry {
                 let what = u64::from(note.text) | (note.kind as u64) << 32;
                 [note.address, what, note.time, NOTE | device]
             }
+            Self::Uses(uses) => {
+                let device = u64::from(uses.device) + 1;
+                // 0 stands for none.
+                let after = |moment: Option<u32>| moment.map_or(0, |at| u64::from(at) + 1);
+                let (first, last, next) = (after(uses.first), after(uses.last), after(uses.next));
+                let born = u64::from(uses.born) << 32 | u64::from(uses.count);
+                [born, first, last | next << 32, USES | device]
+            }
         }
     }
 
     /// The entry in these words; `None` where nothing was written yet.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
-        let device = u8::try_from((words[3] & !NOTE).checked_sub(1)?).ok()?;
+        let device = u8::try_from((words[3] & !(NOTE | USES)).checked_sub(1)?).ok()?;
+        if words[3] & USES != 0 {
+            let moment = |word: u64| (word as u32).checked_sub(1);
+            return Some(Self::Uses(Uses {
+                device,
+                born: (words[0] >> 32) as u32,
+                first: moment(words[1]),
+                last: moment(words[2]),
+                next: moment(words[2] >> 32),
+                count: words[0] as u32,
+            }));
+        }
         if words[3] & NOTE == 0 {
             return Some(Self::Block(Block {
                 address: words[0],
@@ -137,14 +181,16 @@ impl Entry {
         match self {
             Self::Block(block) => block.device,
             Self::Note(note) => note.device,
+            Self::Uses(uses) => uses.device,
         }
     }
 
-    /// Nanoseconds since 1970.
+    /// Nanoseconds since 1970; 0 of uses, whose time is that of the entry behind them.
     pub const fn time(&self) -> u64 {
         match self {
             Self::Block(block) => block.time,
             Self::Note(note) => note.time,
+            Self::Uses(_) => 0,
         }
     }
 }
@@ -190,6 +236,16 @@ mod tests {
             note(NoteKind::Owner),
             note(NoteKind::Holder),
             note(NoteKind::Owners),
+            note(NoteKind::Used),
+            Entry::Uses(Uses {
+                device: 255,
+                born: u32::MAX,
+                first: Some(0),
+                last: Some(u32::MAX - 1),
+                next: None,
+                count: 7,
+            }),
+            Entry::Uses(Uses::default()),
         ];
         let mut bytes: Vec<u8> = entries
             .iter()

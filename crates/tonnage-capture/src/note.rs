@@ -90,6 +90,13 @@ pub enum Note {
     UndoneModules(Vec<String>),
     /// Whether cuDNN had to measure which plan of a convolution is the fastest.
     Benchmarked(bool),
+    /// The uses of all blocks that were alive at the end have been written.
+    Uses {
+        /// Launches of kernels whose parameters could not be read: what they used is not known.
+        unread: u64,
+        /// Whether there were more live blocks than are followed.
+        is_cut: bool,
+    },
     /// An action that a dry run did not carry out.
     Suppressed(Suppressed),
     /// A library that could not be kept from uploading, with the reason.

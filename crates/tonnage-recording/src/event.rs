@@ -17,6 +17,21 @@ pub struct Pool {
     pub second: u32,
 }
 
+/// When the device used a block: launches, copies and calls of libraries. Distances are in rows of the recording
+/// without facts and frames; a use comes after its row and before the next of the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Uses {
+    /// How many.
+    pub count: u32,
+    /// From the row that handed the block out to the first use.
+    pub first: u32,
+    /// From the last use to the row that has this; 0 if there is none.
+    pub last: u32,
+    /// From the first use after the moment at which the process had most allocated on the device, to the row that has
+    /// this; 0 if there is none.
+    pub next: u32,
+}
+
 /// One thing that happened, or one part of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -44,6 +59,8 @@ pub struct Event {
     pub charged: Option<u64>,
     /// Bytes the device has charged to all processes after the call, in rows of the driver; `None` if not recorded.
     pub in_use: Option<u64>,
+    /// When the device used the block, in rows that end it and in [`Kind::Used`]; `None` if not recorded.
+    pub uses: Option<Uses>,
     /// The pool; `None` if the recording does not say.
     pub pool: Option<Pool>,
     /// Where it happened, innermost frame.
@@ -70,6 +87,7 @@ impl Event {
             handle: 0,
             charged: None,
             in_use: None,
+            uses: None,
             pool: None,
             stack: None,
             name: None,

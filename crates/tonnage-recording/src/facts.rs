@@ -89,6 +89,10 @@ pub const VISIBLE: &str = "process.visible";
 pub const ENVIRONMENT: &str = "process.environment";
 /// Version of Python.
 pub const PYTHON_VERSION: &str = "python.version";
+/// Whether the uses of all blocks are recorded: [`ALL_USES`] if they are.
+pub const USES: &str = "uses";
+/// The value of [`USES`] where none is missing.
+pub const ALL_USES: &str = "all";
 /// CUDA's version as torch was built for it.
 pub const CUDA_VERSION: &str = "cuda.version";
 /// How files of the user were protected and what the job did to them, as JSON of [`FileChanges`].

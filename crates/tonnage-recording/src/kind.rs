@@ -149,6 +149,7 @@ kinds! {
     PoolTrim "pool_trim" [Device] "A stream-ordered pool gave memory back to the device; `charged` and `in_use` say what is left.";
     Holder "holder" [Device Address] "What holds a live block, as Python said at this moment: `name` is the variable, `text` the sort of holder and, after a space, its file and line.";
     Measured "measured" [Device Free] "A real device said how much is in use: `charged` by this process, `in_use` by all; `free` is the rest. `name` is `computed` where it follows from the last reading and PyTorch's own rows.";
+    Used "used" [Device Address] "The uses of a block that is alive at the end of the process.";
 }
 
 impl Kind {

@@ -33,7 +33,7 @@ mod writer;
 
 pub use account::{Account, DeviceAccount};
 pub use error::{ReadError, WriteError};
-pub use event::{Event, Pool};
+pub use event::{Event, Pool, Uses};
 pub use kind::{Column, Columns, Kind};
 pub use message::{limits, second_recording};
 pub use meta::Meta;

@@ -28,7 +28,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 
 use crate::message::{Fault, Message, Messages, Next, limits};
 use crate::schema::{self, Header};
-use crate::{Event, Kind, Meta, Pool, ReadError, StackId, StackTable, TextId, meta};
+use crate::{Event, Kind, Meta, Pool, ReadError, StackId, StackTable, TextId, Uses, meta};
 
 /// How a recording ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,6 +376,10 @@ struct Batch {
     text: Option<StringArray>,
     charged: Option<PrimitiveArray<UInt64Type>>,
     in_use: Option<PrimitiveArray<UInt64Type>>,
+    uses: Option<PrimitiveArray<UInt32Type>>,
+    first_use: Option<PrimitiveArray<UInt32Type>>,
+    last_use: Option<PrimitiveArray<UInt32Type>>,
+    next_use: Option<PrimitiveArray<UInt32Type>>,
 }
 
 impl Batch {
@@ -431,6 +435,10 @@ impl Batch {
             text: column(17).and_then(texts),
             charged: column(18).and_then(numbers),
             in_use: column(19).and_then(numbers),
+            uses: column(20).and_then(numbers),
+            first_use: column(21).and_then(numbers),
+            last_use: column(22).and_then(numbers),
+            next_use: column(23).and_then(numbers),
         })
     }
 
@@ -479,6 +487,12 @@ impl Batch {
             handle: number(self.handle.as_ref(), row).unwrap_or(0),
             charged: number(self.charged.as_ref(), row),
             in_use: number(self.in_use.as_ref(), row),
+            uses: number(self.uses.as_ref(), row).map(|count| Uses {
+                count,
+                first: number(self.first_use.as_ref(), row).unwrap_or(0),
+                last: number(self.last_use.as_ref(), row).unwrap_or(0),
+                next: number(self.next_use.as_ref(), row).unwrap_or(0),
+            }),
             pool: pool.map(|(first, second)| Pool { first, second }),
             stack,
             name: intern(self.name.as_ref(), row, intake)?,

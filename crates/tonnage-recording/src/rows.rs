@@ -140,6 +140,13 @@ impl Rows {
             self.texts.column(rows),
             self.column::<UInt64Type>(|event| event.charged),
             self.column::<UInt64Type>(|event| event.in_use),
+            self.column::<UInt32Type>(|event| event.uses.map(|uses| uses.count)),
+            self.column::<UInt32Type>(|event| event.uses.map(|uses| uses.first)),
+            self.column::<UInt32Type>(|event| event.uses.map(|uses| uses.last)),
+            self.column::<UInt32Type>(|event| {
+                let next = event.uses.map(|uses| uses.next);
+                next.filter(|&next| next > 0)
+            }),
         ])
     }
 

@@ -17,7 +17,7 @@ pub const FORMAT: &str = "tonnage.trace";
 /// Major version: a reader refuses a later one.
 pub const FORMAT_MAJOR: u32 = 1;
 /// Minor version: a reader accepts any.
-pub const FORMAT_MINOR: u32 = 3;
+pub const FORMAT_MINOR: u32 = 4;
 
 const KEY_FORMAT: &str = "tonnage.format";
 const KEY_VERSION: &str = "tonnage.version";
@@ -47,6 +47,10 @@ pub(crate) fn columns() -> Vec<Field> {
         Field::new("text", DataType::Utf8, true),
         Field::new("charged", DataType::UInt64, true),
         Field::new("in_use", DataType::UInt64, true),
+        Field::new("uses", DataType::UInt32, true),
+        Field::new("first_use", DataType::UInt32, true),
+        Field::new("last_use", DataType::UInt32, true),
+        Field::new("next_use", DataType::UInt32, true),
     ]
 }
 

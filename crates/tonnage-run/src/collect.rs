@@ -24,7 +24,7 @@ use tonnage_capture::sample::Sample;
 use tonnage_capture::{LEDGER_FILE, LOG_PREFIX};
 use tonnage_import::pytorch::Snapshot;
 use tonnage_recording::facts;
-use tonnage_recording::{Event, Kind, WriteError, Writer, meta};
+use tonnage_recording::{Event, Kind, Uses, WriteError, Writer, meta};
 use tonnage_text::named_from;
 use tonnage_text::{count, plural};
 
@@ -111,6 +111,15 @@ impl<'log> Log<'log> {
             Logged::Record(_) => None,
         })
     }
+}
+
+/// An entry of the blocks file that no row was written for yet.
+struct Queued {
+    entry: Entry,
+    /// Its number among the entries of its device, without those of uses.
+    number: u32,
+    /// The uses that stood before it.
+    uses: Option<blocks::Uses>,
 }
 
 /// Memory that tonnage's allocator has mapped and that no row was written for yet.
@@ -486,7 +495,11 @@ struct Process<'a, W> {
     /// many of the driver's calls came later.
     failures: VecDeque<(i32, usize)>,
     /// The blocks and notes of each device that no row was written for yet, in order.
-    blocks: BTreeMap<u8, VecDeque<Entry>>,
+    blocks: BTreeMap<u8, VecDeque<Queued>>,
+    /// For each entry of a device, the number of the row that was written when it was taken.
+    rows: BTreeMap<u8, Vec<u64>>,
+    /// What is known of the last uses of live blocks.
+    uses: Option<(u64, bool)>,
     /// The texts of the notes, by number.
     texts: Vec<String>,
     unmodelled: BTreeMap<String, u64>,
@@ -522,9 +535,20 @@ struct Process<'a, W> {
 
 impl<'a, W: Write> Process<'a, W> {
     fn new(number: u32, path: &'a Path, entries: &[u8], writer: &'a mut Writer<W>) -> Self {
-        let mut queues: BTreeMap<u8, VecDeque<Entry>> = BTreeMap::new();
+        let mut queues: BTreeMap<u8, VecDeque<Queued>> = BTreeMap::new();
+        let mut before: BTreeMap<u8, blocks::Uses> = BTreeMap::new();
         for entry in blocks::read(entries) {
-            queues.entry(entry.device()).or_default().push_back(entry);
+            let device = entry.device();
+            if let Entry::Uses(uses) = entry {
+                before.insert(device, uses);
+                continue;
+            }
+            let queue = queues.entry(device).or_default();
+            queue.push_back(Queued {
+                entry,
+                number: queue.len() as u32,
+                uses: before.remove(&device),
+            });
         }
         Self {
             number,
@@ -534,6 +558,8 @@ impl<'a, W: Write> Process<'a, W> {
             calls: VecDeque::new(),
             failures: VecDeque::new(),
             blocks: queues,
+            rows: BTreeMap::new(),
+            uses: None,
             texts: Vec::new(),
             unmodelled: BTreeMap::new(),
             loss: None,
@@ -647,6 +673,16 @@ impl<'a, W: Write> Process<'a, W> {
             let text = serde_json::to_string(&nccl).unwrap_or_default();
             self.fact(facts::NCCL_BUFFERS, &text)?;
         }
+        if let Some((unread, is_cut)) = self.uses {
+            let whole = unread == 0 && !is_cut && !self.plugged;
+            self.fact(facts::USES, if whole { facts::ALL_USES } else { "some" })?;
+            if unread > 0 {
+                self.gap(&format!(
+                    "what {} used: the parameters of a kernel cannot be read",
+                    plural(unread, "launch")
+                ))?;
+            }
+        }
         if !self.made_up.is_empty() {
             let what = self.made_up.join(", ");
             self.gap(&format!(
@@ -697,6 +733,7 @@ impl<'a, W: Write> Process<'a, W> {
             }
         }
         let entries = std::mem::take(&mut self.blocks).into_values().flatten();
+        let entries = entries.map(|queued| queued.entry);
         let texts = std::mem::take(&mut self.texts);
         self.measured = Some(Measured::new(entries, samples, &lists, texts));
         true
@@ -889,6 +926,7 @@ impl<'a, W: Write> Process<'a, W> {
                     "what comes later: the job was stopped {stopped}, as was asked for"
                 ))?;
             }
+            Note::Uses { unread, is_cut } => self.uses = Some((unread, is_cut)),
             // Read with the notes of all processes, or before the rows are written; or a fact that holds for most jobs.
             Note::Foreign(_)
             | Note::Limitation(_)
@@ -1046,8 +1084,9 @@ impl<'a, W: Write> Process<'a, W> {
         }
         match event.kind {
             Kind::Alloc | Kind::FreeRequested => {
-                if let Some(block) = self.take_block(&event)? {
+                if let Some((block, uses)) = self.take_block(&event)? {
                     event.size = block.change.unsigned_abs();
+                    event.uses = uses;
                 }
             }
             Kind::SegmentAlloc => {
@@ -1077,15 +1116,15 @@ impl<'a, W: Write> Process<'a, W> {
     ///
     /// Entries before it have no row in torch's history (it was lost, or is not recorded while the script changes the
     /// settings of the history): they get one without a stack.
-    fn take_block(&mut self, event: &Event) -> Result<Option<Block>, CollectError> {
+    fn take_block(&mut self, event: &Event) -> Result<Option<(Block, Option<Uses>)>, CollectError> {
         let Ok(device) = u8::try_from(event.device) else {
             return Ok(None);
         };
-        let same = |entry: &Entry| match entry {
+        let same = |queued: &Queued| match queued.entry {
             Entry::Block(block) => {
                 block.address == event.address && (block.change > 0) == (event.kind == Kind::Alloc)
             }
-            Entry::Note(_) => false,
+            Entry::Note(_) | Entry::Uses(_) => false,
         };
         let Some(queue) = self.blocks.get_mut(&device) else {
             return Ok(None);
@@ -1093,45 +1132,81 @@ impl<'a, W: Write> Process<'a, W> {
         let Some(position) = queue.iter().take(LOOK_AHEAD).position(same) else {
             return Ok(None);
         };
-        let skipped: Vec<Entry> = queue.drain(..position).collect();
+        let skipped: Vec<Queued> = queue.drain(..position).collect();
         let found = queue.pop_front();
-        for entry in skipped {
-            self.put_entry(&entry)?;
+        for queued in skipped {
+            self.put_entry(&queued)?;
         }
-        Ok(found.and_then(|entry| match entry {
-            Entry::Block(block) => Some(block),
-            Entry::Note(_) => None,
+        Ok(found.and_then(|queued| match queued.entry {
+            Entry::Block(block) => Some((block, self.take(&queued))),
+            Entry::Note(_) | Entry::Uses(_) => None,
         }))
     }
 
+    /// Takes an entry whose row comes next; its uses, in rows before that.
+    fn take(&mut self, queued: &Queued) -> Option<Uses> {
+        let rows = self.rows.entry(queued.entry.device()).or_default();
+        let number = queued.number as usize;
+        if rows.len() <= number {
+            rows.resize(number + 1, self.events);
+        }
+        rows[number] = self.events;
+        let uses = queued.uses?;
+        let row_of = |moment: u32| rows.get(moment as usize).copied();
+        let before = |moment: Option<u32>| {
+            let row = row_of(moment?)?;
+            u32::try_from(self.events - row).ok()
+        };
+        let first = uses.first.and_then(row_of).zip(row_of(uses.born));
+        let first = first.map_or(0, |(first, born)| first.saturating_sub(born));
+        Some(Uses {
+            count: uses.count,
+            first: u32::try_from(first).unwrap_or(u32::MAX),
+            last: before(uses.last).unwrap_or(0),
+            next: before(uses.next).unwrap_or(0),
+        })
+    }
+
     /// Writes the row of an entry that is only in the blocks file.
-    fn put_entry(&mut self, entry: &Entry) -> Result<(), CollectError> {
-        match entry {
-            Entry::Block(block) => self.put(bare_row(block)),
+    fn put_entry(&mut self, queued: &Queued) -> Result<(), CollectError> {
+        let uses = self.take(queued);
+        match &queued.entry {
+            Entry::Block(block) => self.put(Event {
+                uses,
+                ..bare_row(block)
+            }),
+            Entry::Note(note) if note.kind == NoteKind::Used => self.put(Event {
+                device: i32::from(note.device),
+                address: note.address,
+                uses,
+                ..Event::new(Kind::Used)
+            }),
             Entry::Note(note) => self.put_note(note),
+            Entry::Uses(_) => Ok(()),
         }
     }
 
     /// Writes the notes of the census that Python took at an out-of-memory, which belong before the row of it.
     fn census_at_failure(&mut self) -> Result<(), CollectError> {
-        let ends = |entry: &Entry| match entry {
+        let ends = |queued: &&Queued| match &queued.entry {
             Entry::Note(note) if note.kind == NoteKind::Moment => {
                 let text = self.texts.get(note.text as usize);
                 text.is_some_and(|text| text == "census_end\toom")
             }
             _ => false,
         };
-        let waiting = |entry: &&Entry| matches!(entry, Entry::Note(_));
+        let waiting = |queued: &&Queued| matches!(queued.entry, Entry::Note(_));
         let end = self.blocks.values().find_map(|queue| {
-            let notes = queue.iter().take_while(waiting);
-            notes.into_iter().find(|entry| ends(entry)).map(Entry::time)
+            let mut notes = queue.iter().take_while(waiting);
+            notes.find(ends).map(|queued| queued.entry.time())
         });
         let Some(end) = end else {
             return Ok(());
         };
         let mut notes = Vec::new();
         for queue in self.blocks.values_mut() {
-            let said = |entry: &mut Entry| matches!(entry, Entry::Note(note) if note.time <= end);
+            let said =
+                |queued: &mut Queued| matches!(queued.entry, Entry::Note(note) if note.time <= end);
             while let Some(entry) = queue.pop_front_if(said) {
                 notes.push(entry);
             }
@@ -1332,13 +1407,14 @@ impl<'a, W: Write> Process<'a, W> {
     /// Writes what is not in torch's history: the last driver calls, and the blocks after its last piece, in the order
     /// of their times.
     fn rest(&mut self) -> Result<(), CollectError> {
-        let mut tail: Vec<Entry> = std::mem::take(&mut self.blocks)
+        let mut tail: Vec<Queued> = std::mem::take(&mut self.blocks)
             .into_values()
             .flatten()
             .collect();
-        tail.sort_by_key(Entry::time);
+        tail.sort_by_key(|queued| queued.entry.time());
         for entry in tail {
-            while let Some(call) = self.calls.pop_front_if(|call| call.time <= entry.time()) {
+            let time = entry.entry.time();
+            while let Some(call) = self.calls.pop_front_if(|call| call.time <= time) {
                 self.put_call(&call)?;
             }
             self.put_segment()?;

@@ -83,7 +83,7 @@ impl Measured {
     ) -> Self {
         let note = |entry| match entry {
             Entry::Note(note) => Some(note),
-            Entry::Block(_) => None,
+            Entry::Block(_) | Entry::Uses(_) => None,
         };
         let mut measured = Self {
             notes: entries.filter_map(note).collect(),
@@ -279,7 +279,7 @@ impl Measured {
                 let text = self.texts.get(note.text as usize).cloned();
                 self.hold(note.address, text.as_deref(), time, stacks, rows);
             }
-            NoteKind::OutOfMemory => {}
+            NoteKind::OutOfMemory | NoteKind::Used => {}
             NoteKind::Start | NoteKind::End | NoteKind::Moment => {
                 let Some(text) = self.texts.get(note.text as usize).cloned() else {
                     return;
@@ -424,6 +424,7 @@ pub(crate) fn note_kind(kind: NoteKind) -> Kind {
         NoteKind::Owner | NoteKind::Owners => Kind::Owner,
         NoteKind::Holder => Kind::Holder,
         NoteKind::OutOfMemory => Kind::Oom,
+        NoteKind::Used => Kind::Used,
     }
 }
 

@@ -142,9 +142,66 @@ impl Arguments {
     /// Takes the list of a launch.
     ///
     /// # Safety
-    /// `list` is null or points to the addresses of the arguments, at least one, for the length of the call.
+    /// `list` is null or points to the addresses of the arguments, at least one, or is the driver's list of all of them
+    /// in one piece, for the length of the call.
     pub unsafe fn new(list: *const *const u8) -> Self {
         Self(list)
+    }
+
+    /// No list.
+    pub const NONE: Self = Self(std::ptr::null());
+
+    /// Where the list is.
+    pub(crate) fn address(self) -> Ptr {
+        Ptr(self.0 as usize)
+    }
+
+    /// The 64-bit words of arguments, each by its position and size.
+    ///
+    /// # Safety
+    /// The kernel has these arguments.
+    pub(crate) unsafe fn words(self, arguments: &[(u16, u32)]) -> impl Iterator<Item = u64> {
+        let arguments = arguments.iter().filter(move |_| !self.0.is_null());
+        arguments.flat_map(move |&(position, size)| {
+            // SAFETY: by `new` and by the caller's promise.
+            let argument = unsafe { self.0.add(usize::from(position)).read() };
+            let count = if argument.is_null() {
+                0
+            } else {
+                size as usize / 8
+            };
+            // SAFETY: the same.
+            (0..count).map(move |at| unsafe { argument.cast::<u64>().add(at).read_unaligned() })
+        })
+    }
+
+    /// The words of all arguments in one piece, where this is the driver's list of such a piece: 1 and its address, 2
+    /// and the address of its length, and 0.
+    ///
+    /// # Safety
+    /// This is such a list, or null.
+    pub(crate) unsafe fn packed_words(self) -> Vec<u64> {
+        const PAIRS: usize = 2;
+        let (mut piece, mut length) = (std::ptr::null::<u8>(), 0);
+        let mut at = 0;
+        while !self.0.is_null() && at < 2 * PAIRS {
+            // SAFETY: promised by the caller: the list goes on until the 0.
+            let (what, value) = unsafe { (self.0.add(at).read() as usize, self.0.add(at + 1)) };
+            match what {
+                // SAFETY: a value follows, which is the address of the piece, or of its length.
+                1 => piece = unsafe { value.read() },
+                // SAFETY: the same.
+                2 => length = unsafe { value.read().cast::<usize>().read_unaligned() },
+                _ => break,
+            }
+            at += 2;
+        }
+        if piece.is_null() {
+            return Vec::new();
+        }
+        // SAFETY: the piece has this length.
+        let word = |at| unsafe { piece.cast::<u64>().add(at).read_unaligned() };
+        (0..length / 8).map(word).collect()
     }
 
     /// The first bytes of the first argument.

@@ -15,7 +15,7 @@
 //! * `model` holds what the modelled functions do, a file for each library;
 //! * `config` is the configuration of the run, `machine` the state of the process, `values` the device data that is
 //!   kept, `torch` the reports of torch's allocator, `holders` the blocks and what
-//!   holds them by Python's answers, `foreign` users of a device that cannot be
+//!   holds them by Python's answers, `uses` when the device uses them, `foreign` users of a device that cannot be
 //!   followed;
 //! * `exchange` is what the ranks of a run send each other by NCCL;
 //! * `costs` counts what the GPU would have to do: operations, bytes moved,
@@ -63,5 +63,6 @@ pub mod region;
 mod sources;
 mod torch;
 mod unmodelled;
+mod uses;
 mod values;
 mod variant;

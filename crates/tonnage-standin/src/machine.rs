@@ -340,6 +340,11 @@ impl Machine {
         (ADDRESS_BASE + device as u64 * self.span, self.span)
     }
 
+    /// The addresses of all devices.
+    pub(crate) fn all_addresses(&self) -> std::ops::Range<u64> {
+        ADDRESS_BASE..ADDRESS_BASE + self.config.devices.len() as u64 * self.span
+    }
+
     /// The visible number of a device.
     pub(crate) fn visible_number(&self, device: usize) -> i32 {
         let position = self.visible.iter().position(|&d| d == device);

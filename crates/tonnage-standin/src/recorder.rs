@@ -12,9 +12,9 @@ use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io::{Error, Result};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind};
+use tonnage_capture::blocks::{self, Block, Entry, Note, NoteKind, Uses};
 use tonnage_capture::ledger::{DeviceWord, ProcessWord};
 use tonnage_capture::log::{self, DriverCall, Record, Start, encode_call};
 use tonnage_capture::{LOG_PREFIX, note};
@@ -23,7 +23,7 @@ use crate::ffi::{guard, input_array};
 use crate::files::OwnFile;
 use crate::fork::Lock;
 use crate::ledger::{Ledger, folder, ledger, slot_owner, taken_slot};
-use crate::{config, fork, unmodelled};
+use crate::{config, fork, unmodelled, uses};
 
 /// Entries of this process that were kept.
 static KEPT: AtomicU64 = AtomicU64::new(0);
@@ -218,22 +218,51 @@ impl Drop for Blocks {
     }
 }
 
-fn keep(entry: Entry) {
+/// How many entries of each device the file has, without those of uses.
+static ENTRIES: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+
+/// How many entries of a device the file has, without those of uses.
+pub(crate) fn entries(device: u8) -> u32 {
+    ENTRIES[usize::from(device)].load(Ordering::Relaxed)
+}
+
+/// Keeps an entry, and uses before it; returns its number.
+fn keep(entry: Entry, uses: Option<Uses>) -> Option<u32> {
     if place().is_none() || !goes_on() {
-        return;
+        return None;
     }
     let mut open = BLOCKS.lock();
     let pid = slot_owner();
-    let kept = match open.as_mut().filter(|open| open.pid == pid) {
+    let mut push = |entry| match open.as_mut().filter(|open| open.pid == pid) {
         Some(blocks) => blocks.push(entry),
         None => Blocks::open().and_then(|blocks| open.insert(blocks).push(entry)),
     };
+    let kept = uses.map_or(Ok(()), |uses| push(Entry::Uses(uses)));
+    let kept = kept.and_then(|()| push(entry));
+    let entries = &ENTRIES[usize::from(entry.device())];
+    let number = kept
+        .is_ok()
+        .then(|| entries.fetch_add(1, Ordering::Relaxed));
+    drop(open);
     account(kept);
+    number
 }
 
-/// Keeps a block that torch's allocator handed out or took back.
-pub(crate) fn block(block: Block) {
-    keep(Entry::Block(block));
+/// Keeps a block that torch's allocator handed out or took back, with its uses; returns the number of the entry.
+pub(crate) fn block(block: Block, uses: Option<Uses>) -> Option<u32> {
+    keep(Entry::Block(block), uses)
+}
+
+/// Keeps the uses of a live block.
+pub(crate) fn used(uses: Uses, address: u64) {
+    let note = Note {
+        kind: NoteKind::Used,
+        device: uses.device,
+        time: now(),
+        address,
+        text: 0,
+    };
+    keep(Entry::Note(note), Some(uses));
 }
 
 /// The texts of this process's notes, with the process they were logged by.
@@ -261,13 +290,14 @@ pub(crate) fn note(kind: NoteKind, device: usize, address: u64, text: &str) {
     if place().is_none() {
         return;
     }
-    keep(Entry::Note(Note {
+    let note = Note {
         kind,
         device: device as u8,
         time: now(),
         address,
         text: text_number(text),
-    }));
+    };
+    keep(Entry::Note(note), None);
 }
 
 /// Process id and bytes of every process that holds memory of a device.
@@ -429,6 +459,7 @@ pub(crate) extern "C" fn write_counts() {
         if fork::is_broken() || !mine {
             return;
         }
+        uses::write_rest();
         let counts: BTreeMap<_, _> = unmodelled::counts().collect();
         if let Ok(json) = serde_json::to_vec(&counts)
             && !counts.is_empty()
@@ -461,6 +492,9 @@ pub(crate) fn forget_files() {
     *BLOCKS.lock() = None;
     *TEXTS.lock() = (0, BTreeMap::new());
     KEPT.store(0, Ordering::Relaxed);
+    ENTRIES
+        .iter()
+        .for_each(|entries| entries.store(0, Ordering::Relaxed));
     STOPPED.store(false, Ordering::Relaxed);
     if !fork::is_server() {
         unmodelled::forget();

@@ -40,6 +40,15 @@ impl Region {
         self.length == 0 || self.address.is_null()
     }
 
+    /// The 64-bit word at a position.
+    ///
+    /// # Safety
+    /// The region is on the host, can be read, and has the word.
+    pub(crate) unsafe fn word(&self, index: usize) -> u64 {
+        // SAFETY: promised by the caller.
+        unsafe { (self.address.0 as *const u64).add(index).read_unaligned() }
+    }
+
     /// `length` bytes from `offset` on; `None` if they do not lie inside.
     pub fn part(&self, offset: usize, length: usize) -> Option<Self> {
         let end = offset.checked_add(length)?;

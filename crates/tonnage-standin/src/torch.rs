@@ -17,7 +17,7 @@ use tonnage_capture::blocks::{Block, NoteKind};
 
 use crate::ffi::{guard, input_array};
 use crate::fork::{Lazy, Lock};
-use crate::{holders, machine, recorder, values};
+use crate::{holders, machine, recorder, uses, values};
 
 /// `c10::Device`: a type and an index, passed in one register.
 #[derive(Clone, Copy)]
@@ -239,12 +239,13 @@ fn report(block: u64, size: i64, allocated: u64, reserved: u64, index: i8) {
     LAST_DEVICE.store(device, Ordering::Relaxed);
     let now = recorder::now();
     recorder::report_torch(device, allocated, reserved);
-    recorder::block(Block {
+    let change = Block {
         address: block,
         change: size,
         time: now,
         device: device as u8,
-    });
+    };
+    uses::keep_block(change, allocated);
     let events = EVENTS.fetch_add(1, Ordering::Relaxed) + 1;
     let since = events - DRAINED_AT_EVENT.load(Ordering::Relaxed);
     let due = since >= EVENTS_PER_DRAIN
@@ -450,6 +451,7 @@ pub(crate) unsafe extern "C" fn tonnage_note(
         match NoteKind::from_number(kind) {
             Some(NoteKind::Owner) => own(address, &text),
             Some(NoteKind::Holder) => holders::hold(address, &text),
+            Some(NoteKind::Used) => {}
             Some(kind @ NoteKind::OutOfMemory) => {
                 recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), address, &text);
             }

@@ -12,7 +12,7 @@ use super::device::{context_of, device_of};
 use super::errors::find_error;
 use crate::config;
 use crate::exports::DRIVER;
-use crate::ffi::{InOut, Out, OutBytes, OutText, Ptr};
+use crate::ffi::{Arguments, InOut, Out, OutBytes, OutText, Ptr};
 use crate::machine::{self, code, current, machine, set_current, status, use_current};
 use crate::recorder::static_text;
 use crate::region::{Copy2D, Region};
@@ -33,6 +33,7 @@ pub(crate) use super::kernel::{
     module_variable as cuLibraryGetManaged, module_variable as cuModuleGetGlobal_v2,
     occupancy as cuOccupancyMaxActiveBlocksPerMultiprocessor,
     occupancy_flags as cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+    of_module as cuLibraryGetKernel, of_module as cuModuleGetFunction,
     potential_block as cuOccupancyMaxPotentialBlockSize, same_handle as cuKernelGetFunction,
     same_handle as cuLibraryGetModule, unload as cuLibraryUnload, unload as cuModuleUnload,
 };
@@ -591,19 +592,20 @@ pub(crate) fn cuLaunchKernel(
     _block_z: u32,
     _shared: u32,
     stream: Ptr,
-    parameters: Ptr,
-    _extra: Ptr,
+    parameters: Arguments,
+    packed: Arguments,
 ) -> i32 {
-    super::kernel::launch_driver(function, [grid_x, grid_y, grid_z], parameters, stream)
+    let grid = [grid_x, grid_y, grid_z];
+    super::kernel::launch_driver(function, grid, parameters, packed, stream)
 }
 
 pub(crate) fn cuLaunchKernelEx(
     config: Option<[u8; 40]>,
     function: Ptr,
-    parameters: Ptr,
-    _extra: Ptr,
+    parameters: Arguments,
+    packed: Arguments,
 ) -> i32 {
-    super::kernel::launch_described(config, function, parameters)
+    super::kernel::launch_described(config, function, parameters, packed)
 }
 
 pub(crate) fn cuLaunchCooperativeKernel(
@@ -616,9 +618,10 @@ pub(crate) fn cuLaunchCooperativeKernel(
     _block_z: u32,
     _shared: u32,
     stream: Ptr,
-    parameters: Ptr,
+    parameters: Arguments,
 ) -> i32 {
-    super::kernel::launch_driver(function, [grid_x, grid_y, grid_z], parameters, stream)
+    let grid = [grid_x, grid_y, grid_z];
+    super::kernel::launch_driver(function, grid, parameters, Arguments::NONE, stream)
 }
 
 // Graphs.

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use std::ffi::CStr;
 
-use crate::ffi::{ByValue, InOut, Out, OutArray, OutBytes, Ptr};
+use crate::ffi::{Arguments, ByValue, InOut, Out, OutArray, OutBytes, Ptr};
 use crate::machine::{code, machine};
 use crate::recorder::static_text;
 use crate::region::{Copy3D, Region, Regions, Rows, pitched};
@@ -33,7 +33,7 @@ pub(crate) use super::kernel::{
     module_variable as cudaLibraryGetManaged,
     occupancy as cudaOccupancyMaxActiveBlocksPerMultiprocessor,
     occupancy_flags as cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
-    pop_configuration as __cudaPopCallConfiguration,
+    of_module as cudaLibraryGetKernel, pop_configuration as __cudaPopCallConfiguration,
     push_configuration as __cudaPushCallConfiguration, same_handle as __cudaGetKernel,
     same_handle as cudaGetFuncBySymbol, same_handle as cudaGetKernel,
     symbol_address as cudaGetSymbolAddress, symbol_size as cudaGetSymbolSize,
@@ -383,7 +383,7 @@ pub(crate) fn __cudaRegisterFunction(
     _grid_extent: Ptr,
     _warp: Ptr,
 ) {
-    super::images::register_kernel(handle, host);
+    super::images::register_kernel(handle, host, name);
     super::attention::register(host, name);
 }
 
@@ -422,8 +422,12 @@ pub(crate) fn __cudaInitModule(_handle: Ptr) -> i32 {
     1
 }
 
-pub(crate) fn cudaLaunchKernelExC(config: Option<[u8; 40]>, _kernel: Ptr, _arguments: Ptr) -> i32 {
-    super::kernel::launch_described(config, Ptr::NULL, Ptr::NULL)
+pub(crate) fn cudaLaunchKernelExC(
+    config: Option<[u8; 40]>,
+    kernel: Ptr,
+    arguments: Arguments,
+) -> i32 {
+    super::kernel::launch_described_runtime(config, kernel, arguments)
 }
 
 pub(crate) fn cudaLaunchCooperativeKernelMultiDevice(_list: Ptr, count: u32, _flags: u32) -> i32 {

@@ -7,6 +7,7 @@
 //! register at start-up: only addresses are kept, and images are read when somebody asks.
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char};
 
 use crate::ffi::{Plain, Ptr};
 use crate::fork::Lock;
@@ -118,10 +119,11 @@ impl Container {
     }
 }
 
-/// Handles of fat binaries with the binary, and kernels with their handle.
+/// Handles of fat binaries with the binary, and kernels with their handle and name.
 struct Images {
     binaries: BTreeMap<usize, FatBinary>,
-    kernels: Vec<(usize, usize)>,
+    /// The last is the address of the kernel's name, which is in the binary.
+    kernels: Vec<(usize, usize, usize)>,
     is_sorted: bool,
 }
 
@@ -143,12 +145,15 @@ pub(super) fn register_binary(binary: FatBinary) -> Ptr {
 pub(super) fn unregister_binary(handle: Ptr) {
     let mut images = IMAGES.lock();
     images.binaries.remove(&handle.0);
+    drop(images);
+    super::parameters::forget(handle);
 }
 
 /// A kernel of a fat binary, by the address that programs know it by.
-pub(super) fn register_kernel(handle: Ptr, host: Ptr) {
+pub(super) fn register_kernel(handle: Ptr, host: Ptr, name: Option<&CStr>) {
     let mut images = IMAGES.lock();
-    images.kernels.push((host.0, handle.0));
+    let name = name.map_or(0, |name| name.as_ptr() as usize);
+    images.kernels.push((host.0, handle.0, name));
     images.is_sorted = false;
 }
 
@@ -165,20 +170,45 @@ pub(super) enum Image {
     Unknown,
 }
 
+impl Images {
+    /// The binary of a kernel, with the binary's handle and the address of the kernel's name.
+    fn find(&mut self, kernel: Ptr) -> Option<(usize, &FatBinary, usize)> {
+        if !self.is_sorted {
+            self.kernels.sort_unstable();
+            self.is_sorted = true;
+        }
+        let found = self.kernels.partition_point(|(host, ..)| *host < kernel.0);
+        let &(host, handle, name) = self.kernels.get(found)?;
+        let binary = self.binaries.get(&handle)?;
+        (host == kernel.0).then_some((handle, binary, name))
+    }
+}
+
 /// The image of a kernel that a device would take.
 pub(super) fn of(kernel: Ptr, device: i32) -> Image {
     let mut images = IMAGES.lock();
-    if !images.is_sorted {
-        images.kernels.sort_unstable();
-        images.is_sorted = true;
+    let found = images.find(kernel);
+    found.map_or(Image::Unknown, |(_, binary, _)| {
+        choose(&binary.images(), device)
+    })
+}
+
+/// Reads the fat binary of a kernel: its handle, its bytes and the name of the kernel.
+pub(super) fn with_container<R>(
+    kernel: Ptr,
+    read: impl FnOnce(usize, &[u8], &[u8]) -> R,
+) -> Option<R> {
+    let mut images = IMAGES.lock();
+    let (handle, binary, name) = images.find(kernel)?;
+    if binary.0.is_null() || name == 0 {
+        return None;
     }
-    let found = images.kernels.partition_point(|(host, _)| *host < kernel.0);
-    let handle = images
-        .kernels
-        .get(found)
-        .filter(|(host, _)| *host == kernel.0);
-    let binary = handle.and_then(|(_, handle)| images.binaries.get(handle));
-    binary.map_or(Image::Unknown, |binary| choose(&binary.images(), device))
+    // SAFETY: promised to `new`, and the name is in the same binary, which is registered still: the lock is held.
+    let (container, name) = unsafe {
+        let container = FatBinary::container_at(binary.0.cast())?;
+        (container, CStr::from_ptr(name as *const c_char).to_bytes())
+    };
+    Some(read(handle, container, name))
 }
 
 /// The nearest of the device's own generation, else the newest portable one that is not newer.
@@ -241,7 +271,7 @@ mod tests {
         // SAFETY: a whole binary, which lives until the end of the test.
         let handle = register_binary(unsafe { FatBinary::new(wrapper.as_ptr().cast()) });
         let kernel = Ptr(0x1234_5678);
-        register_kernel(handle, kernel);
+        register_kernel(handle, kernel, None);
         assert_eq!(of(kernel, 89), Image::Native(86));
         assert_eq!(of(kernel, 86), Image::Native(86));
         assert_eq!(of(kernel, 80), Image::Native(80));

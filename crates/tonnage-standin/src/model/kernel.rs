@@ -42,27 +42,66 @@ pub(crate) fn launch_runtime(
 ) -> i32 {
     if !is_in_handshake() {
         super::attention::launched(kernel, grid, arguments);
+        super::parameters::launched(kernel, arguments, Arguments::NONE);
     }
     launch(stream)
 }
 
-/// Called by the driver's functions, with the place of the arguments' addresses.
-pub(crate) fn launch_driver(kernel: Ptr, grid: [u32; 3], arguments: Ptr, stream: Ptr) -> i32 {
+/// Called by the driver's functions: the arguments have an address each, or are in one piece.
+pub(crate) fn launch_driver(
+    kernel: Ptr,
+    grid: [u32; 3],
+    arguments: Arguments,
+    packed: Arguments,
+    stream: Ptr,
+) -> i32 {
     let answer = launch(stream);
     if answer == code::SUCCESS && !is_in_handshake() {
-        tell_watcher(kernel, grid, arguments);
+        super::parameters::launched(kernel, arguments, packed);
+        tell_watcher(kernel, grid, arguments.address());
     }
     answer
 }
 
 /// The grid stands at the beginning of the launch's description, the stream 32 bytes into it.
-pub(crate) fn launch_described(config: Option<[u8; 40]>, kernel: Ptr, arguments: Ptr) -> i32 {
+pub(crate) fn launch_described(
+    config: Option<[u8; 40]>,
+    kernel: Ptr,
+    arguments: Arguments,
+    packed: Arguments,
+) -> i32 {
     let Some(config) = config else {
         return launch(Ptr::NULL);
     };
     let stream = field(&config, 32).unwrap_or(Ptr::NULL);
     let grid = [0, 4, 8].map(|at| field::<u32>(&config, at).unwrap_or(1));
-    launch_driver(kernel, grid, arguments, stream)
+    launch_driver(kernel, grid, arguments, packed, stream)
+}
+
+/// The same of the runtime, whose kernels the hook does not compute.
+pub(crate) fn launch_described_runtime(
+    config: Option<[u8; 40]>,
+    kernel: Ptr,
+    arguments: Arguments,
+) -> i32 {
+    if !is_in_handshake() {
+        super::parameters::launched(kernel, arguments, Arguments::NONE);
+    }
+    let stream = config.and_then(|config| field(&config, 32));
+    let answer = launch(stream.unwrap_or(Ptr::NULL));
+    if answer == code::SUCCESS && !is_in_handshake() {
+        tell_watcher(Ptr::NULL, [1; 3], Ptr::NULL);
+    }
+    answer
+}
+
+/// A kernel of a loaded module, by its name.
+pub(crate) fn of_module(out: Out<Ptr>, module: Ptr, name: Option<&CStr>) -> i32 {
+    let kernel = Ptr::fresh();
+    let parameters = name.and_then(|name| modules::parameters(module, name));
+    super::parameters::register(kernel, parameters);
+    out.set(kernel);
+    code::SUCCESS
 }
 
 /// What the hook computes: a kernel's handle, its grid, and where the addresses of its arguments are.

@@ -13,7 +13,7 @@ use crate::machine::{
 use crate::region::{Region, Rows};
 use crate::torch::is_seen;
 use crate::values::Side;
-use crate::{files, foreign, recorder, values};
+use crate::{files, foreign, recorder, uses, values};
 
 pub(crate) fn malloc(out: Out<u64>, size: usize) -> i32 {
     status(use_current().and_then(|device| {
@@ -627,6 +627,7 @@ pub(crate) fn ipc_open_event(out: Out<Ptr>, _handle: ByValue<64>) -> i32 {
 /// Copies one region to another, unless a graph is being captured: then it would happen at a launch.
 pub(crate) fn copy(to: Region, from: Region, stream: Ptr) -> i32 {
     status(use_current().map(|_| {
+        uses::copy(to, from);
         if !super::stream::note_work(stream) {
             copy_now(to, from);
         }
@@ -648,6 +649,11 @@ fn side(region: Region) -> Side {
 /// Copies `height` rows of `width` bytes.
 pub(crate) fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, stream: Ptr) -> i32 {
     status(use_current().map(|_| {
+        uses::touch(
+            [to, from]
+                .map(|rows| rows.region.address().0 as u64)
+                .into_iter(),
+        );
         if !super::stream::note_work(stream) {
             for row in 0..height {
                 let to_row = to.region.part(row.saturating_mul(to.pitch), width);
@@ -664,6 +670,7 @@ pub(crate) fn copy_rows(to: Rows, from: Rows, width: usize, height: usize, strea
 /// Fills a region with a pattern.
 pub(crate) fn fill(to: Region, pattern: &[u8], stream: Ptr) -> i32 {
     status(use_current().map(|_| {
+        uses::touch([to.address().0 as u64].into_iter());
         if !super::stream::note_work(stream) {
             let count = to.len() / pattern.len().max(1);
             // SAFETY: the region is of a device or may be written by the call.

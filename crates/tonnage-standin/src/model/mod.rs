@@ -35,4 +35,7 @@ pub(crate) mod modules;
 pub(crate) mod nccl;
 mod nccl_buffers;
 pub(crate) mod nvml;
+mod parameters;
 mod stream;
+
+pub(crate) use stream::note_captured;

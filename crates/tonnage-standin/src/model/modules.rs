@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
+use std::io::Read as _;
 use std::os::unix::ffi::OsStrExt as _;
 
 use crate::ffi::{Out, Ptr, field};
@@ -14,6 +15,7 @@ use crate::fork::Lock;
 use crate::machine::code;
 
 use super::images::{CONTAINER, FatBinary, MAX_IMAGES, NATIVE, PORTABLE};
+use super::parameters::{self, Kernels, Parameters};
 
 /// Names and sizes of variables.
 type Variables = BTreeMap<Vec<u8>, usize>;
@@ -21,9 +23,9 @@ type Variables = BTreeMap<Vec<u8>, usize>;
 /// Larger images are not read.
 const LONGEST_IMAGE: usize = 1 << 30;
 
-const ELF: [u8; 4] = *b"\x7fELF";
+pub(super) const ELF: [u8; 4] = *b"\x7fELF";
 const ELF_HEAD: usize = 64;
-const SECTION_HEAD: usize = 64;
+pub(super) const SECTION_HEAD: usize = 64;
 const SYMBOL: usize = 24;
 /// Types of sections: symbols, and space without bytes in the file.
 const SYMBOL_TABLE: u32 = 2;
@@ -35,8 +37,14 @@ const OBJECT: u8 = 1;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
 
-/// Variables of each module by its handle; `None` where the image could not be read.
-static MODULES: Lock<BTreeMap<usize, Option<Variables>>> = Lock::new(BTreeMap::new());
+/// What the image of a module has; `None` where it could not be read.
+struct Module {
+    variables: Option<Variables>,
+    kernels: Option<Kernels>,
+}
+
+/// The loaded modules, by handle.
+static MODULES: Lock<BTreeMap<usize, Module>> = Lock::new(BTreeMap::new());
 
 /// An image that a program loads.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +102,7 @@ fn elf_length<'a>(read: impl Fn(usize) -> &'a [u8]) -> Option<usize> {
 }
 
 /// Where the heads of the sections of a 64-bit file are.
-fn section_table(head: &[u8]) -> Option<std::ops::Range<usize>> {
+pub(super) fn section_table(head: &[u8]) -> Option<std::ops::Range<usize>> {
     const WIDE: u8 = 2;
     let is_wide = field::<u8>(head, 4)? == WIDE;
     let at = usize::try_from(field::<u64>(head, 40)?).ok()?;
@@ -104,7 +112,7 @@ fn section_table(head: &[u8]) -> Option<std::ops::Range<usize>> {
 }
 
 /// Type, offset and size of a section.
-fn section_place(section: &[u8]) -> Option<(u32, usize, usize)> {
+pub(super) fn section_place(section: &[u8]) -> Option<(u32, usize, usize)> {
     let word = |at| usize::try_from(field::<u64>(section, at)?).ok();
     Some((field(section, 4)?, word(24)?, word(32)?))
 }
@@ -170,16 +178,21 @@ fn variables_of_container(container: &[u8]) -> Option<Variables> {
 }
 
 /// The bytes of an image of a fat binary, by its head.
-fn unpacked<'a>(head: &[u8], image: &'a [u8]) -> Option<std::borrow::Cow<'a, [u8]>> {
+pub(super) fn unpacked<'a>(head: &[u8], image: &'a [u8]) -> Option<std::borrow::Cow<'a, [u8]>> {
     let flags = field::<u64>(head, 40)?;
-    if flags & ZSTD != 0 {
-        return None;
-    }
-    if flags & LZ4 == 0 {
+    if flags & (LZ4 | ZSTD) == 0 {
         return Some(image.into());
     }
     let (packed, length) = (field::<u32>(head, 16)?, field::<u64>(head, 56)?);
     let length = usize::try_from(length).ok()?;
+    if flags & ZSTD != 0 {
+        let mut bytes = Vec::new();
+        let decoder =
+            ruzstd::decoding::StreamingDecoder::new(image.get(..packed as usize)?).ok()?;
+        let limit = length.min(LONGEST_IMAGE) as u64;
+        decoder.take(limit).read_to_end(&mut bytes).ok()?;
+        return (bytes.len() == length).then(|| bytes.into());
+    }
     // LZ4 makes at most 255 bytes of one.
     if length > LONGEST_IMAGE.min(image.len().saturating_mul(255)) {
         return None;
@@ -210,7 +223,7 @@ fn variables_of_ptx(text: &[u8]) -> Option<Variables> {
     Some(variables)
 }
 
-fn without_comments(text: &str) -> String {
+pub(super) fn without_comments(text: &str) -> String {
     let mut kept = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("/*") {
@@ -226,7 +239,7 @@ fn without_comments(text: &str) -> String {
 }
 
 /// Name and size of a variable, by the words after its space.
-fn declaration<'a>(words: impl Iterator<Item = &'a str>) -> Option<(String, usize)> {
+pub(super) fn declaration<'a>(words: impl Iterator<Item = &'a str>) -> Option<(String, usize)> {
     let (mut element, mut count) = (0_usize, 1_usize);
     let mut words = words.peekable();
     while let Some(word) = words.next_if(|word| word.starts_with('.')) {
@@ -266,7 +279,7 @@ pub(super) enum Variable {
 
 pub(super) fn variable(module: Ptr, name: &[u8]) -> Variable {
     let modules = MODULES.lock();
-    match modules.get(&module.0) {
+    match modules.get(&module.0).map(|module| &module.variables) {
         None | Some(None) => Variable::Unknown,
         Some(Some(variables)) => variables
             .get(name)
@@ -274,11 +287,20 @@ pub(super) fn variable(module: Ptr, name: &[u8]) -> Variable {
     }
 }
 
+/// The parameters of a kernel of a module, where its image says them.
+pub(super) fn parameters(module: Ptr, name: &CStr) -> Option<Parameters> {
+    let modules = MODULES.lock();
+    parameters::named(modules.get(&module.0)?.kernels.as_ref()?, name)
+}
+
 fn load_bytes(out: Out<Ptr>, image: &[u8]) -> i32 {
     let handle = Ptr::fresh();
-    let variables = variables_of(image);
+    let module = Module {
+        variables: variables_of(image),
+        kernels: parameters::of_image(image),
+    };
     let mut modules = MODULES.lock();
-    modules.insert(handle.0, variables);
+    modules.insert(handle.0, module);
     out.set(handle);
     code::SUCCESS
 }

@@ -20,6 +20,7 @@ use crate::foreign;
 use crate::fork::Lock;
 use crate::lag::{self, Lag, is_behind};
 use crate::machine::{Answer, code, current, machine, status, use_current};
+use crate::uses;
 
 /// Time that is reported between two events. A kernel takes no time
 /// here; a whole millisecond keeps programs that repeat until enough time has
@@ -39,6 +40,8 @@ struct Stream {
 struct Graph {
     /// Handles of its nodes; made when work is captured.
     nodes: usize,
+    /// What its work uses.
+    addresses: BTreeSet<u64>,
     objects: Vec<Ptr>,
 }
 
@@ -54,6 +57,8 @@ struct Streams {
     /// The capture in which an event was last recorded, or 0.
     events: BTreeMap<Ptr, u64>,
     graphs: BTreeMap<Ptr, Graph>,
+    /// What graphs use that can be launched.
+    launchable: BTreeMap<Ptr, BTreeSet<u64>>,
     /// Running captures: number to the graph it makes and the stream that began it.
     captures: BTreeMap<u64, (Ptr, Ptr)>,
     /// Those of them in which something was called that cannot be captured.
@@ -573,36 +578,63 @@ pub(crate) fn destroy_graph(graph: Ptr) -> i32 {
     code::SUCCESS
 }
 
-pub(crate) fn instantiate(out: Out<Ptr>, _graph: Ptr, _flags: u64) -> i32 {
-    out.set(Ptr::fresh());
+/// Blocks begin at multiples of this: of several addresses closer than that, one is kept.
+const BLOCK: u64 = 512;
+
+/// Work that uses these addresses may belong to any of the graphs that are being captured: libraries do not say by which
+/// stream they are called.
+pub(crate) fn note_captured(addresses: &[u64]) {
+    if !capturing() {
+        return;
+    }
+    with(|streams| {
+        for (graph, _) in streams.captures.values() {
+            if let Some(graph) = streams.graphs.get_mut(graph) {
+                let starts = addresses.iter().map(|address| address / BLOCK * BLOCK);
+                graph.addresses.extend(starts);
+            }
+        }
+    });
+}
+
+pub(crate) fn instantiate(out: Out<Ptr>, graph: Ptr, _flags: u64) -> i32 {
+    let exec = Ptr::fresh();
+    with(|streams| {
+        let known = streams.graphs.get(&graph);
+        if let Some(addresses) = known.map(|graph| graph.addresses.clone()) {
+            streams.launchable.insert(exec, addresses);
+        }
+    });
+    out.set(exec);
     code::SUCCESS
 }
 
-pub(crate) fn instantiate_parameters(out: Out<Ptr>, _graph: Ptr, parameters: OutArray<u8>) -> i32 {
+pub(crate) fn instantiate_parameters(out: Out<Ptr>, graph: Ptr, parameters: OutArray<u8>) -> i32 {
     parameters.put(16, Ptr::NULL); // the node in error
     parameters.put(24, 0_i32); // the result
-    out.set(Ptr::fresh());
-    code::SUCCESS
+    instantiate(out, graph, 0)
 }
 
 pub(crate) fn instantiate_log(
     out: Out<Ptr>,
-    _graph: Ptr,
+    graph: Ptr,
     _error: Out<Ptr>,
     _log: Ptr,
     _length: usize,
 ) -> i32 {
-    out.set(Ptr::fresh());
-    code::SUCCESS
+    instantiate(out, graph, 0)
 }
 
-pub(crate) fn launch_graph(_graph: Ptr, stream: Ptr) -> i32 {
+pub(crate) fn launch_graph(graph: Ptr, stream: Ptr) -> i32 {
     note_work(stream);
     crate::recorder::report_launch();
+    let used = with(|streams| streams.launchable.get(&graph).cloned());
+    uses::touch(used.unwrap_or_default().into_iter());
     code::SUCCESS
 }
 
-pub(crate) fn destroy_exec(_exec: Ptr) -> i32 {
+pub(crate) fn destroy_exec(exec: Ptr) -> i32 {
+    with(|streams| streams.launchable.remove(&exec));
     code::SUCCESS
 }
 
