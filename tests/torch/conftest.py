@@ -37,6 +37,7 @@ WHOLE = (
     "test_autotune.py::test_inductor_before_torch_2_7",
     "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[added_gradient]",
     "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[adversaries]",
+    "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[argument_of_backward]",
     "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[attribute_of_a_module]",
     "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[closure]",
     "test_causes.py::test_a_cause_is_named_and_no_advice_does_harm[cycle_of_a_function]",

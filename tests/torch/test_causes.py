@@ -24,6 +24,8 @@ class Program:
     # Words that neither a sentence nor advice may contain, and those that the advice must contain.
     wrong: str = DETACH
     advice: str = ""
+    # A holder that the recording must name.
+    held: str = ""
 
 
 PROGRAMS = [
@@ -237,6 +239,21 @@ for _ in range(16):
         wrong=r"detach\(\)",
         advice="copy",
     ),
+    # The graph keeps the input. The result and the argument of backward() are as large, and only variables keep them.
+    Program(
+        "argument_of_backward",
+        """
+model = nn.Linear(1024, 1024).cuda()
+for _ in range(4):
+    x = torch.randn(32768, 1024, device="cuda", requires_grad=True)
+    result = model(x)
+    given = torch.randn_like(result)
+    result.backward(gradient=given)
+    model.zero_grad()
+""",
+        wrong=f"TN213|{DETACH}",
+        held="x.grad",
+    ),
     # A table that a closure remembers grows by a detached output with every step.
     Program(
         "closure",
@@ -343,5 +360,6 @@ def test_a_cause_is_named_and_no_advice_does_harm(tonnage, tmp_path, program):
         assert findings and findings[0].startswith(program.code), text
         assert re.search(program.words, findings[0]), text
     assert re.search(program.advice, "\n".join(advice)), text
+    assert not program.held or program.held in run.table().column("name").to_pylist()
     said = "\n".join([*findings, *advice, text])
     assert not re.search(program.wrong, said), text

@@ -3,7 +3,7 @@
 
 import collections
 
-from conftest import SCRIPTS
+from conftest import PYTHON, SCRIPTS
 from test_run import without_times
 
 MIB = 1 << 20
@@ -86,6 +86,40 @@ def test_each_holder_is_named_with_its_line(tonnage):
     assert ("model", "trained policy") in marks
     assert ("model", "frozen reference") in marks
     assert not any(sort == "census_cut" for sort, _ in marks), marks
+
+
+TASKS = """
+import asyncio
+import torch
+
+
+async def make():
+    return torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
+
+
+async def fail():
+    await asyncio.sleep(0)
+    try:
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        print("nothing was kept")
+
+
+async def main():
+    await asyncio.gather(make(), make(), fail())
+
+
+asyncio.run(main())
+"""
+
+
+def test_what_asyncio_keeps_is_the_result_of_a_task(tonnage, tmp_path):
+    script = tmp_path / "tasks.py"
+    script.write_text(TASKS)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    blocks, _ = at_census(run.table(), "oom")
+    assert [name for size, _, name, _ in blocks if size == 64 << 20] == ["<result of an asyncio task>"] * 2
 
 
 def test_two_censuses_say_the_same_of_two_runs(tonnage):

@@ -654,6 +654,7 @@ fn main() {
         function: None,
         place: None,
         exception: None,
+        unsaved: false,
         operation: None,
         shape: None,
         also: None,

@@ -22,7 +22,8 @@ pub const ACTIVATIONS: Code = code(
     "The forward pass keeps its intermediate results until the backward pass has used them. They grow with the batch and
 the length, and with the number of layers.
 
-Recognised by: blocks made in the forward pass and kept for the backward pass hold at least a quarter of the peak.
+Recognised by: blocks made in the forward pass and kept for the backward pass hold at least a quarter of the peak. A
+tensor of a variable that no graph has saved is not one of them, such as the argument of `backward(gradient=…)`.
 What helps: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
 backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
 blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
@@ -36,6 +37,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         live.block.category == Category::Activations
             && !is_kept(live.block)
             && !is_collected(case, live)
+            && !live.held.is_some_and(|held| held.unsaved)
     };
     let blocks: Vec<Live<'_>> = case.unexplained().filter(is_activation).collect();
     let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();

@@ -5,7 +5,7 @@
 //! objects. Its rows name a holder: `name` is the variable or container as a user
 //! would type it, with the function in round brackets where it is a local one;
 //! `text` is the sort of holder and, after a space, the line to look at. After
-//! that, each behind a tab, may stand the operation whose graph keeps the block,
+//! that, each behind a tab, may stand the operation whose graph keeps the block (`-` if no graph saved it),
 //! the type and shape of the tensor, and a variable that holds it as well.
 
 use std::cmp::Ordering;
@@ -15,6 +15,9 @@ use serde::Serialize;
 use tonnage_recording::{StackTable, TextId};
 
 use super::{Holdings, Place};
+
+/// Stands for the operation where graphs were searched and none had saved the block.
+const UNSAVED: &str = "-";
 
 /// What sort of thing holds a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -122,6 +125,9 @@ pub struct HeldBy {
     /// The operation whose graph keeps the block, where that was told: `SoftmaxBackward0`.
     #[serde(skip)]
     pub operation: Option<String>,
+    /// Whether graphs were searched and none had saved the block.
+    #[serde(skip)]
+    pub unsaved: bool,
     /// Type and shape of the tensor, where they were told.
     #[serde(skip)]
     pub shape: Option<String>,
@@ -162,6 +168,8 @@ impl HeldBy {
         let head = parts.next().unwrap_or("");
         let told = |part: Option<&str>| part.filter(|part| !part.is_empty()).map(str::to_owned);
         let operation = told(parts.next());
+        let unsaved = operation.as_deref() == Some(UNSAVED);
+        let operation = operation.filter(|_| !unsaved);
         let shape = told(parts.next());
         let also = told(parts.next());
         let (sort, place) = head.split_once(' ').unwrap_or((head, ""));
@@ -191,6 +199,7 @@ impl HeldBy {
             place,
             exception: exception.map(str::to_owned),
             operation,
+            unsaved,
             shape,
             also,
         })
@@ -355,6 +364,9 @@ mod tests {
         let held = held.expect("a holder");
         assert_eq!(held.operation.as_deref(), Some("SoftmaxBackward0"));
         assert_eq!(held.shape.as_deref(), Some("float32[4, 4]"));
+        assert!(!held.unsaved);
+        let held = HeldBy::parse("y", "variable t.py:9\t-\tfloat32[4, 4]").expect("a holder");
+        assert!(held.unsaved && held.operation.is_none());
         assert_eq!(
             HeldBy::parse("", "nothing").map(|held| held.place),
             Some(None)

@@ -262,6 +262,7 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
             function: "<module>".to_owned(),
         }),
         exception: None,
+        unsaved: false,
         operation: None,
         shape: Some("bfloat16[61440, 4096]".to_owned()),
         also: None,

@@ -105,6 +105,8 @@ _WORTH_A_CLIMB = 100
 _VAIN_CLIMBS = 2
 # The shapes of tensors with so many bytes are recorded.
 _LARGE = 16 << 20
+# In the place of the operation that has saved a tensor.
+_UNSAVED = "-"
 _LINES = 20_000
 # Objects looked at in all censuses together.
 _LOOKS = 20_000_000
@@ -458,6 +460,8 @@ class Holders:
         # Gives names of models by their ids, of those whose variables are asked for; and what was said of each.
         self.called_models = dict
         self.last_results = {}
+        # The holders of blocks that no graph had saved when graphs were walked last.
+        self.unsaved = {}
         self.names_at = {}
         self.variables = {}
         self.taken = 0
@@ -641,6 +645,8 @@ class _Census:
         self.of_tensor = {}
         # Types and shapes of large tensors, by the address of the block.
         self.shapes = {}
+        # Blocks that graphs have saved.
+        self.saved = set()
         # The labels of all variables that lead to each block.
         self.leading = {}
         # Everything that was reached, with its label.
@@ -1072,7 +1078,11 @@ class _Census:
             if label is None:
                 self._gradient_of_garbage(tensor, gradient)
                 continue
-            inside = _Label("grad", label.model or label.name, label.scope, label.model, label.keeper)
+            if label.model is None and label.sort in ("variable", "attribute", "closure"):
+                # A tensor of the script's own. The line to go to is that of the tensor.
+                inside = _Label("grad", f"{label.name}.grad", label.scope, None, label)
+            else:
+                inside = _Label("grad", label.model or label.name, label.scope, label.model, label.keeper)
             self._descend([(gradient, inside)])
             if id(gradient) not in self.addresses and self._kind(type(gradient)) == _TENSOR:
                 address = self._address(gradient)
@@ -1199,6 +1209,7 @@ class _Census:
                     sort = self._kind(type(thing))
                 if sort == _TENSOR:
                     address = self.addresses.get(id(thing)) or self._address(thing)
+                    self.saved.add(address)
                     known = self.best.get(address)
                     if address and (known is None or label.order() < known.order()):
                         self.best[address] = label
@@ -1295,6 +1306,7 @@ class _Census:
         file, line = self.working or ("", None)
         nowhere = _Scope("", file, None, line, True)
         label = self.labels.get(id(top))
+        nameless = False
         if label is None and id(top) in namespaces:
             name, module = namespaces[id(top)]
             key = next((key for key, value in list(dict.items(top)) if value is way[-1][1]), "")
@@ -1307,7 +1319,10 @@ class _Census:
             name = f"<cycle: {self._members(way)}>"
             return _Label("other", name, _Scope("", "", None, None, True))
         elif label is None:
-            label = _Label("other", type(top).__name__, nowhere)
+            nameless = True
+            kind = type(top)
+            is_task = str(kind.__module__).startswith(("asyncio", "_asyncio"))
+            label = _Label("other", "result of an asyncio task" if is_task else kind.__name__, nowhere)
             if self.kinds.get(type(top)) in (_SEQUENCE, _DICTIONARY):
                 label = self._inside(top, _Label("other", "", nowhere))
         for thing, part in reversed(way):
@@ -1323,6 +1338,9 @@ class _Census:
                 name = next((name for name, value in self._attributes(thing) if value is part), None)
                 if name is not None:
                     label = self._attribute(thing, label, name)
+        if nameless and label.name:
+            # No variable of the script leads there, so the class of the object is not its name.
+            label = _Label(label.sort, f"<{label.name}>", label.scope, label.model, label.keeper)
         return label
 
     def _members(self, way):
@@ -1349,6 +1367,10 @@ class _Census:
     def _tell(self, models, optimizers):
         holders = self.holders
         self._tell_models(models, optimizers)
+        # A census in a backward pass does not walk graphs. It repeats the result of the last one that did.
+        sees_graphs = self.graphs and not holders.hooked
+        if self.graphs:
+            holders.unsaved.clear()
         texts = {}
         for address in sorted(self.best):
             label = self.best[address]
@@ -1361,7 +1383,10 @@ class _Census:
                 text = texts[id(label)] = f"{label.sort}\t{label.full_name()}\t{place}"
             shape = self.shapes.get(address)
             if shape and _ORDER[label.sort] >= _ORDER["list"] and label.sort != "graph":
-                text = f"{text}\t\t{shape}"
+                if sees_graphs and address not in self.saved:
+                    holders.unsaved[address] = label.full_name()
+                unsaved = _UNSAVED if holders.unsaved.get(address) == label.full_name() else ""
+                text = f"{text}\t{unsaved}\t{shape}"
             holders.tell(HOLDER, text, address)
         self._tell_last_results()
 
