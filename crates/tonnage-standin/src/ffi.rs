@@ -156,6 +156,17 @@ impl Arguments {
         Ptr(self.0 as usize)
     }
 
+    /// The bytes of the first argument; none where there is no list.
+    ///
+    /// # Safety
+    /// The kernel has an argument, and its first has so many bytes.
+    pub(crate) unsafe fn first_bytes<'a>(self, size: usize) -> &'a [u8] {
+        // SAFETY: by `new` and by the caller's promise.
+        let first = (!self.0.is_null()).then(|| unsafe { self.0.read() });
+        // SAFETY: the same.
+        unsafe { input_array(first.unwrap_or(std::ptr::null()), size) }
+    }
+
     /// The 64-bit words of arguments, each by its position and size.
     ///
     /// # Safety

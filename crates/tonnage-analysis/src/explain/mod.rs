@@ -30,6 +30,7 @@ mod last_result;
 mod logits;
 mod long_sample;
 mod models;
+mod next_use;
 mod no_grad;
 mod optimizer;
 mod outside;
@@ -55,6 +56,7 @@ use tonnage_text::{bytes, plural};
 pub use codes::Code;
 pub use fixes::{Fix, FixOutcome, Measure, Proof};
 pub use need::{Need, Over};
+pub use next_use::{NextUse, NextUses, UsedNext, UsedPart};
 
 use self::case::Case;
 use crate::holdings::{
@@ -105,6 +107,7 @@ findings! {
     recomputed { RECOMPUTED; find }
     spike { SPIKE; find }
     own_tensors { OWN_TENSORS; find }
+    next_use { UNUSED; find }
 }
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.
@@ -423,6 +426,9 @@ pub struct Explanation {
     pub slack: Slack,
     /// Who held it, the largest first.
     pub holders: Vec<Holder>,
+    /// When the device next uses what was alive, where a dry run recorded that; of a job that failed, at the fullest
+    /// moment of the whole job.
+    pub next_uses: Option<NextUses>,
     /// The peak behind the peak.
     pub second_peak: Option<SecondPeak>,
     /// What the whole job needs, where a job that failed was run once more on a device without a limit.
@@ -469,6 +475,7 @@ pub fn explain(
     // A second run that did not get to the failure shows a part of the job that fits; the first showed more.
     let known = need.as_ref().filter(|need| need.seen_to_failure);
     all = all.filter(|_| known.is_some());
+    let next_uses = next_use::account(all.as_ref().unwrap_or(&case));
     let (class, pinning) = class::find(&case, known)
         .map(|class| class.unless_it_grows(&case, known.is_some()))
         .map(|class| (class.finding, class.pinning))
@@ -521,6 +528,7 @@ pub fn explain(
         categories: categories(&case),
         slack: case.slack,
         holders: holders(&case),
+        next_uses,
         second_peak: second_peak(&case),
         need,
         failure_class: class.map(|class| class.code),

@@ -202,6 +202,21 @@ pub struct Holding {
     pub known: Known,
     /// The phase in which it was born.
     pub phase: Phase,
+    /// When the device used it, where that is recorded.
+    pub uses: Option<UsesOf>,
+}
+
+/// When the device used a block. A use comes after its row and before the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsesOf {
+    /// How many.
+    pub count: u32,
+    /// The row of the first; that of the block's birth if there is none.
+    pub first: u32,
+    /// The row of the last.
+    pub last: Option<u32>,
+    /// The row of the first after the peak of the track, of blocks that were alive then.
+    pub next: Option<u32>,
 }
 
 impl Holding {
@@ -225,6 +240,7 @@ impl Holding {
             category: Category::Other,
             known: Known::Inferred,
             phase: Phase::Load,
+            uses: None,
         }
     }
 
@@ -311,6 +327,8 @@ pub struct Holdings {
     pub device: i32,
     /// Every block that ever lived, by birth.
     pub blocks: Vec<Holding>,
+    /// The row after the last of the recording.
+    pub end: u32,
     /// Everything that was held from the driver, by birth.
     pub segments: Vec<SegmentSpan>,
     /// The phases, one after the other without gaps.

@@ -17,8 +17,8 @@ use tonnage_recording::{
 use super::held::{Census, HeldBy, HolderRow, LastResult, Model};
 use super::sites::Hints;
 use super::{
-    Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, changes,
-    is_own_limit,
+    Category, Failure, Holding, Holdings, Known, Phase, PhaseSpan, Recording, SegmentSpan, UsesOf,
+    changes, is_own_limit,
 };
 use crate::unmodelled::UnmodelledCalls;
 
@@ -211,6 +211,7 @@ impl Builder {
                 self.alloc(&block, track, row, stacks, hints);
             }
             Change::Freed { block, .. } => {
+                self.used(event, block.tag, row);
                 if block.tag.is_some() {
                     self.end(Some(block), row);
                 } else if block.born.is_none() {
@@ -261,8 +262,23 @@ impl Builder {
             Change::Nothing => match event.kind {
                 Kind::Owner => self.owner(event, track, stacks),
                 Kind::Holder => self.holder(event, track, row),
+                Kind::Used => self.used(event, Self::live(track, event.address), row),
                 _ => {}
             },
+        }
+    }
+
+    /// Takes the uses of a block.
+    fn used(&mut self, event: &Event, index: Option<u32>, row: u32) {
+        if let Some((uses, index)) = event.uses.zip(index) {
+            let block = &mut self.out.blocks[index as usize];
+            let before = |rows: u32| row.checked_sub(rows).filter(|_| rows > 0);
+            block.uses = Some(UsesOf {
+                count: uses.count,
+                first: block.born.saturating_add(uses.first).min(row),
+                last: before(uses.last),
+                next: before(uses.next),
+            });
         }
     }
 
@@ -650,6 +666,7 @@ impl Builder {
 
     fn finish(mut self, track: Option<&Track>, rows: u32, all: &[Meta]) -> Holdings {
         self.end_phase(rows);
+        self.out.end = rows;
         if let Some(track) = track {
             self.adopt_final_state(track);
             self.out.sizes_unknown = track.sizes_unknown();

@@ -9,8 +9,8 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use tonnage_analysis::explain::{
-    Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, OnDevice, Outcome, Proof,
-    codes, explain, failed_otherwise,
+    Explanation, Finding, Fix, FixOutcome, Holder, Measure, Moment, Need, NextUse, NextUses,
+    OnDevice, Outcome, Proof, UsedNext, codes, explain, failed_otherwise,
 };
 use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
@@ -481,6 +481,12 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
     for (index, holder) in holders.iter().take(HOLDERS).enumerate() {
         screen.line(if index == 0 { "held by" } else { "" }, &held(holder));
     }
+    if let Some(uses) = &explanation.next_uses {
+        screen.line("next use", &used_next(uses));
+        if let Some(never) = never_used(uses) {
+            screen.line("", &never);
+        }
+    }
     if let Some(second) = explanation
         .second_peak
         .as_ref()
@@ -712,6 +718,42 @@ fn on_device(device: &OnDevice) -> String {
         parts.push(format!("{} other processes", bytes(device.others)));
     }
     parts.join(" + ")
+}
+
+/// When the memory of the peak is used next.
+fn used_next(uses: &NextUses) -> String {
+    let part = |part: &UsedNext| {
+        let when = match part.next_use {
+            NextUse::Now => "used now",
+            NextUse::ThisStep => "later in this step",
+            NextUse::LaterStep => "in a later step",
+            NextUse::Later => "later",
+            NextUse::NotSeen => "not used again in what was recorded",
+            NextUse::Never => "never used again",
+            _ => "without a record of uses",
+        };
+        format!("{} {when}", bytes(part.bytes))
+    };
+    let parts: Vec<String> = uses.sums.iter().map(part).collect();
+    format!("of {}: {}", bytes(uses.bytes), parts.join(" · "))
+}
+
+/// The largest part that is never used again, where it is a tenth of the peak.
+fn never_used(uses: &NextUses) -> Option<String> {
+    let mut parts = uses.parts.iter();
+    let part = parts.find(|part| part.next_use == NextUse::Never)?;
+    let made = part.place.as_ref().map_or_else(String::new, located);
+    let named = part.held_by.as_ref().filter(|held| held.is_named());
+    let held = named.map_or_else(String::new, |held| {
+        format!(", held by {}", plain(&held.said()))
+    });
+    (part.bytes >= uses.bytes / 10).then(|| {
+        let blocks = plural(part.blocks, "block");
+        format!(
+            "never again: {} in {blocks} {made}{held}",
+            bytes(part.bytes)
+        )
+    })
 }
 
 fn unused(explanation: &Explanation) -> Option<String> {

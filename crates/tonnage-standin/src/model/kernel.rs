@@ -42,7 +42,7 @@ pub(crate) fn launch_runtime(
 ) -> i32 {
     if !is_in_handshake() {
         super::attention::launched(kernel, grid, arguments);
-        super::parameters::launched(kernel, arguments, Arguments::NONE);
+        super::parameters::launched(kernel, grid.x, arguments, Arguments::NONE);
     }
     launch(stream)
 }
@@ -57,7 +57,7 @@ pub(crate) fn launch_driver(
 ) -> i32 {
     let answer = launch(stream);
     if answer == code::SUCCESS && !is_in_handshake() {
-        super::parameters::launched(kernel, arguments, packed);
+        super::parameters::launched(kernel, grid[0], arguments, packed);
         tell_watcher(kernel, grid, arguments.address());
     }
     answer
@@ -85,7 +85,8 @@ pub(crate) fn launch_described_runtime(
     arguments: Arguments,
 ) -> i32 {
     if !is_in_handshake() {
-        super::parameters::launched(kernel, arguments, Arguments::NONE);
+        let grid = config.and_then(|config| field(&config, 0)).unwrap_or(1);
+        super::parameters::launched(kernel, grid, arguments, Arguments::NONE);
     }
     let stream = config.and_then(|config| field(&config, 32));
     let answer = launch(stream.unwrap_or(Ptr::NULL));

@@ -24,8 +24,79 @@ const LONG_PARAMETER: u8 = 0x45;
 /// How the names of these sections begin.
 const SECTION: &[u8] = b".nv.info.";
 
-/// Position and size of each parameter that has room for an address.
-pub(super) type Parameters = Arc<[(u16, u32)]>;
+/// The parameters of a kernel that have room for an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parameters {
+    /// Position and size of each.
+    sizes: Arc<[(u16, u32)]>,
+    /// What the first of them is, for kernels of PyTorch that take lists of tensors.
+    lists: Option<Lists>,
+}
+
+/// The struct by which PyTorch passes lists of tensors to a kernel: lists of addresses, as long as the longest may be,
+/// and for each block of the grid the number of its tensor. What no block has was left there by earlier work, so that
+/// all words together would name memory that the kernel does not use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lists {
+    /// Words of a list.
+    length: usize,
+    /// Words of all lists of addresses and sizes.
+    words: usize,
+    /// Where the numbers of the blocks begin, their bytes, and how many there is room for.
+    blocks: (usize, usize, usize),
+}
+
+impl Lists {
+    /// The lists of a kernel with this name whose first parameter has so many bytes; `None` if it is no such kernel, or
+    /// one of a version whose struct is another.
+    fn of(name: &[u8], size: usize) -> Option<Self> {
+        let name = std::str::from_utf8(name).ok()?;
+        let (_, after) = name.split_once("multi_tensor_apply_kernel")?;
+        let (before, after) = after.split_once("ListMetadataI")?;
+        let depth: usize = after.split_once("Li")?.1.get(..1)?.parse().ok()?;
+        let (has_scalars, has_steps) = (before.contains("Scalar"), before.contains("Fused"));
+        let is_long = size > 1 << 13;
+        let lengths = match (is_long, has_scalars) {
+            (true, false) => [770, 448, 336, 252, 210],
+            (true, true) => [672, 448, 336, 252, 210],
+            (false, false) => [110, 64, 48, 36, 30],
+            (false, true) => [96, 64, 48, 36, 30],
+        };
+        let length = *lengths.get(depth.checked_sub(1)?)?;
+        let (room, number) = if is_long { (2240, 2) } else { (320, 1) };
+        // Behind the numbers are those of chunks, and in structs without scalars one number more.
+        let behind = room * (number + 4) + if has_scalars { 0 } else { 4 };
+        let head = size.checked_sub(behind)? / 8 * 8;
+        let words = length * (depth + 1 + usize::from(has_steps));
+        let is_known = if has_scalars {
+            head > words * 8
+        } else {
+            head == words * 8
+        };
+        is_known.then_some(Self {
+            length,
+            words,
+            blocks: (head, number, room),
+        })
+    }
+
+    /// The words that the blocks of a grid use.
+    fn used(&self, bytes: &[u8], grid: u32) -> Vec<u64> {
+        let (at, number, room) = self.blocks;
+        let blocks = bytes.get(at..).unwrap_or_default().chunks_exact(number);
+        let numbers = blocks
+            .take(room.min(grid as usize))
+            .map(|block| match *block {
+                [low, high] => usize::from(u16::from_le_bytes([low, high])),
+                [number] => usize::from(number),
+                _ => 0,
+            });
+        let tensors = numbers.max().map_or(0, |last| last + 1);
+        let words = bytes.as_chunks::<8>().0.iter().take(self.words).enumerate();
+        let used = words.filter(|(index, _)| index % self.length < tensors);
+        used.map(|(_, word)| u64::from_ne_bytes(*word)).collect()
+    }
+}
 /// Parameters of kernels, by name.
 pub(super) type Kernels = HashMap<Box<[u8]>, Parameters>;
 
@@ -66,7 +137,7 @@ fn of(kernel: Ptr) -> Option<Parameters> {
         let images = by_size(container);
         loop {
             if let Some(parameters) = binary.kernels.get(name) {
-                return Some(Arc::clone(parameters));
+                return Some(parameters.clone());
             }
             let (_, head, image) = images.get(binary.images)?;
             binary.images += 1;
@@ -80,17 +151,24 @@ fn of(kernel: Ptr) -> Option<Parameters> {
 }
 
 /// Notes what a launch uses, by the addresses of its arguments, or by all of them in one piece.
-pub(crate) fn launched(kernel: Ptr, arguments: Arguments, packed: Arguments) {
+pub(crate) fn launched(kernel: Ptr, grid: u32, arguments: Arguments, packed: Arguments) {
     // SAFETY: a driver's launch passes such a list, and none where each argument has an address.
     let words = unsafe { packed.packed_words() };
     if !words.is_empty() {
         return uses::touch(words.into_iter());
     }
     match of(kernel) {
-        Some(parameters) => {
-            // SAFETY: a launch passes the address of each parameter of the kernel, which are as long as its image says.
-            uses::touch(unsafe { arguments.words(&parameters) });
-        }
+        // SAFETY: a launch passes the address of each parameter of the kernel, which are as long as its image says.
+        Some(parameters) => unsafe {
+            let (first, others) = match (parameters.lists, &*parameters.sizes) {
+                (Some(lists), [(0, size), others @ ..]) => {
+                    let bytes = arguments.first_bytes(*size as usize);
+                    (lists.used(bytes, grid), others)
+                }
+                (_, all) => (Vec::new(), all),
+            };
+            uses::touch(first.into_iter().chain(arguments.words(others)));
+        },
         None => uses::note_unread(),
     }
 }
@@ -146,14 +224,14 @@ fn of_cubin(image: &[u8]) -> Option<Kernels> {
         let name = names.get(field::<u32>(section, 0)? as usize..)?;
         let name = name.split(|&byte| byte == 0).next()?;
         if let Some(name) = name.strip_prefix(SECTION) {
-            kernels.insert(name.into(), of_records(part(section)?)?);
+            kernels.insert(name.into(), of_records(name, part(section)?)?);
         }
     }
     Some(kernels)
 }
 
 /// The records that describe parameters: index, ordinal, offset, and a size.
-fn of_records(mut records: &[u8]) -> Option<Parameters> {
+fn of_records(name: &[u8], mut records: &[u8]) -> Option<Parameters> {
     let mut parameters = Vec::new();
     while let [form, what, low, high, rest @ ..] = records {
         records = rest;
@@ -170,12 +248,17 @@ fn of_records(mut records: &[u8]) -> Option<Parameters> {
         };
         parameters.push((field::<u16>(payload, 4)?, size));
     }
-    Some(with_room(parameters))
+    Some(with_room(name, parameters))
 }
 
-fn with_room(parameters: impl IntoIterator<Item = (u16, u32)>) -> Parameters {
-    let parameters = parameters.into_iter();
-    parameters.filter(|(_, size)| *size >= 8).collect()
+fn with_room(name: &[u8], mut parameters: Vec<(u16, u32)>) -> Parameters {
+    parameters.retain(|(_, size)| *size >= 8);
+    parameters.sort_unstable();
+    let first = parameters.first().filter(|(position, _)| *position == 0);
+    Parameters {
+        lists: first.and_then(|(_, size)| Lists::of(name, *size as usize)),
+        sizes: parameters.into(),
+    }
 }
 
 /// The entries of a text of PTX: `.entry name(.param .u64 one, .param .align 8 .b8 two[472])`.
@@ -202,14 +285,15 @@ fn of_ptx(text: &[u8]) -> Option<Kernels> {
             let (_, size) = declaration(words.into_iter())?;
             parameters.push((u16::try_from(position).ok()?, u32::try_from(size).ok()?));
         }
-        kernels.insert(name.trim().as_bytes().into(), with_room(parameters));
+        let name = name.trim().as_bytes();
+        kernels.insert(name.into(), with_room(name, parameters));
     }
     Some(kernels)
 }
 
 /// The name of a kernel, as programs ask for it.
 pub(super) fn named(kernels: &Kernels, name: &CStr) -> Option<Parameters> {
-    kernels.get(name.to_bytes()).map(Arc::clone)
+    kernels.get(name.to_bytes()).cloned()
 }
 
 #[cfg(test)]
@@ -230,10 +314,64 @@ mod tests {
         bytes.extend(record(PARAMETER, 1, 472 << 18 | 0x1f000));
         bytes.extend(record(PARAMETER, 0, 4 << 18));
         bytes.extend(record(LONG_PARAMETER, 2, 30_242));
-        let found = of_records(&bytes).expect("records");
-        assert_eq!(*found, [(1, 472), (2, 30_242)]);
+        let found = of_records(b"kernel", &bytes).expect("records");
+        assert_eq!(*found.sizes, [(1, 472), (2, 30_242)]);
         bytes.truncate(bytes.len() - 1);
-        assert_eq!(of_records(&bytes), None);
+        assert_eq!(of_records(b"kernel", &bytes), None);
+    }
+
+    #[test]
+    fn of_lists_of_tensors_only_what_the_grid_uses_counts() {
+        // Sizes of kernels of torch 2.15, and of one with short lists.
+        for (name, size, length, words) in [
+            (
+                "multi_tensor_apply_kernelINS1_18TensorListMetadataILi1E",
+                25_768,
+                770,
+                1540,
+            ),
+            (
+                "multi_tensor_apply_kernelINS1_18TensorListMetadataILi4E",
+                23_528,
+                252,
+                1260,
+            ),
+            (
+                "multi_tensor_apply_kernelINS1_32FusedOptimizerTensorListMetadataILi5E",
+                25_208,
+                210,
+                1470,
+            ),
+            (
+                "multi_tensor_apply_kernelINS1_28TensorListScalarListMetadataIdLi3E",
+                26_880,
+                336,
+                1344,
+            ),
+            (
+                "multi_tensor_apply_kernelINS1_18TensorListMetadataILi2E",
+                3144,
+                64,
+                192,
+            ),
+        ] {
+            let lists = Lists::of(name.as_bytes(), size).expect(name);
+            assert_eq!((lists.length, lists.words), (length, words), "{name}");
+            let mut bytes = vec![0x11; size];
+            let (at, number, _) = lists.blocks;
+            bytes[at..at + 3 * number].fill(0);
+            bytes[at + 2 * number] = 1;
+            assert_eq!(lists.used(&bytes, 3).len(), 2 * words / length, "{name}");
+            assert_eq!(lists.used(&bytes, 2).len(), words / length, "{name}");
+        }
+        assert_eq!(Lists::of(b"elementwise_kernel", 25_768), None);
+        assert_eq!(
+            Lists::of(
+                b"multi_tensor_apply_kernelINS1_18TensorListMetadataILi1E",
+                25_000
+            ),
+            None
+        );
     }
 
     #[test]
@@ -241,8 +379,8 @@ mod tests {
         let text = b".version 8.7\n.target sm_90\n.visible .entry one(\n.param .u64 .ptr .global .align 16 a,\n\
             .param .u32 b,\n.param .align 8 .b8 c[472]\n)\n.maxntid 128\n{ ret; }\n.entry two() { }\0";
         let found = of_ptx(text).expect("PTX");
-        assert_eq!(*found[b"one".as_slice()], [(0, 8), (2, 472)]);
-        assert!(found[b"two".as_slice()].is_empty());
+        assert_eq!(*found[b"one".as_slice()].sizes, [(0, 8), (2, 472)]);
+        assert!(found[b"two".as_slice()].sizes.is_empty());
         assert!(of_ptx(b"no image").is_none());
     }
 }

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//! When the device next uses what is alive at the moment, and TN223: memory that it never uses again.
+//!
+//! A dry run records the uses of each block, so this needs no pattern. A block that is not used again before the
+//! recording ends is proved to be unused only if the program goes on long enough without it: it frees the block and
+//! goes on, or the block idles for a whole step and was not used in several before. Else, at the end of a recording,
+//! every weight would be unused.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use tonnage_recording::StackId;
+use tonnage_recording::facts;
+use tonnage_text::bytes;
+
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, is_kept_by};
+use super::codes::{Code, code};
+use super::fixes::{Fix, Proposal, bounded, peak_with, unchanged, until};
+use super::{Found, failed_otherwise};
+use crate::holdings::{Category, HeldBy, Holding, Place, Sort, UsesOf, site};
+
+/// Memory that is never used again.
+pub const UNUSED: Code = code(
+    "TN223",
+    "a variable keeps memory that is never used again",
+    "A tensor stays in memory as long as a variable, a container or an attribute refers to it, also after the last kernel
+that reads or writes it: the logits while the backward pass runs, outputs in a list, a checkpoint that was loaded.
+
+Recognised by: a dry run records every use of each block, and none comes after the peak. The program frees the block later
+without a use and goes on, or the block idles for a whole step. Python recorded who holds it.
+What helps: `del` after the line that uses it last, or a function around the lines that need it. The peak without the
+memory is computed from the recording, with each of these blocks freed after its last use.",
+);
+
+/// When a block is used next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum NextUse {
+    /// Before anything else is allocated or freed.
+    Now,
+    /// Later in the same step. A step ends with that of an optimizer.
+    ThisStep,
+    /// In a later step.
+    LaterStep,
+    /// Later, in a recording that does not show steps.
+    Later,
+    /// Not before the recording ends, which comes too soon to say more.
+    NotSeen,
+    /// Never: the program goes on without it.
+    Never,
+    /// The recording does not show the uses of the block.
+    Unknown,
+}
+
+/// What is used next at one time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct UsedNext {
+    /// When.
+    pub next_use: NextUse,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// A part of it: one line, one purpose, one holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct UsedPart {
+    /// When.
+    pub next_use: NextUse,
+    /// Bytes of its blocks.
+    pub bytes: u64,
+    /// How many.
+    pub blocks: u64,
+    /// What for.
+    pub category: Category,
+    /// The user's line, or the innermost of Python; of a backward pass the forward line, where it is known.
+    pub place: Option<Place>,
+    /// What holds it, where Python was asked.
+    pub held_by: Option<HeldBy>,
+}
+
+/// The account of the moment by next use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[non_exhaustive]
+pub struct NextUses {
+    /// Its row: that of `moment`, or the fullest moment of the whole job where that failed.
+    pub row: u32,
+    /// Bytes of all blocks that are alive then.
+    pub bytes: u64,
+    /// Those bytes by the next use; what has none is left out. They add up to `bytes`.
+    pub sums: Vec<UsedNext>,
+    /// The largest parts.
+    pub parts: Vec<UsedPart>,
+    /// The peak of allocated bytes if each block were freed after its last use. No program frees so early everywhere.
+    pub ideal_peak: u64,
+}
+
+/// How many parts are listed.
+const PARTS: usize = 16;
+
+/// What is needed to tell when a block is used next.
+struct Uses<'a> {
+    case: &'a Case<'a>,
+    /// The row at which memory changes next.
+    change: u32,
+    /// Whether the job went on to its own end.
+    is_complete: bool,
+}
+
+impl<'a> Uses<'a> {
+    /// None where the recording lacks a use, or ends where the moment is.
+    fn of(case: &'a Case<'a>) -> Option<Self> {
+        let all = case.recording.fact(case.track.process, facts::USES) == Some(facts::ALL_USES);
+        if !all || case.failed {
+            return None;
+        }
+        let rows = case
+            .track
+            .blocks
+            .iter()
+            .flat_map(|block| [block.born, block.died]);
+        let stopped = facts::why_stopped(&case.recording.meta).is_some();
+        Some(Self {
+            case,
+            change: rows
+                .filter(|&row| row > case.row)
+                .min()
+                .unwrap_or(Holding::ALIVE),
+            is_complete: !stopped && failed_otherwise(case.recording).is_none(),
+        })
+    }
+
+    fn next(&self, block: &Holding) -> NextUse {
+        let Some(uses) = block.uses else {
+            return NextUse::Unknown;
+        };
+        let now = self.case.row;
+        if uses.last.is_none_or(|last| last < now) {
+            return if self.goes_on_without(block, uses) {
+                NextUse::Never
+            } else {
+                NextUse::NotSeen
+            };
+        }
+        let steps = &self.case.track.steps;
+        let Some(next) = uses.next.filter(|&next| next >= now) else {
+            return NextUse::Later;
+        };
+        if next < self.change {
+            NextUse::Now
+        } else if steps.is_empty() {
+            NextUse::Later
+        } else if steps.iter().any(|&step| now < step && step <= next) {
+            NextUse::LaterStep
+        } else {
+            NextUse::ThisStep
+        }
+    }
+
+    /// Whether a block that is not used after the moment is proved to be unused.
+    fn goes_on_without(&self, block: &Holding, uses: UsesOf) -> bool {
+        let track = self.case.track;
+        let passes = &track.passes;
+        let rounds = if track.steps.is_empty() {
+            passes
+        } else {
+            &track.steps
+        };
+        let between = |from: u32, to: u32| {
+            let after = rounds.partition_point(|&row| row <= from);
+            rounds
+                .partition_point(|&row| row < to)
+                .saturating_sub(after)
+        };
+        if block.died != Holding::ALIVE && passes.last().is_some_and(|&last| last > block.died) {
+            return true;
+        }
+        let last = uses.last.unwrap_or(block.born);
+        let idles = between(last, track.end.min(block.died)) >= 2;
+        if idles && between(block.born, last) <= 1 {
+            return true;
+        }
+        // What a pass made is made anew in the next one.
+        let is_of_pass = passes.first().is_some_and(|&first| first < block.born);
+        self.is_complete && is_of_pass && !is_kept(block)
+    }
+}
+
+/// The account of a moment; none where uses are not recorded.
+pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
+    let uses = Uses::of(case)?;
+    let mut sums: BTreeMap<NextUse, (u64, u64)> = BTreeMap::new();
+    type Key<'a> = (NextUse, Category, Option<Place>, Option<&'a HeldBy>);
+    let mut parts: BTreeMap<Key<'_>, (u64, u64)> = BTreeMap::new();
+    let alive: Vec<Live<'_>> = case.alive().collect();
+    for live in &alive {
+        let next = uses.next(live.block);
+        let forward = case
+            .backward_of(live.block)
+            .and_then(|forward| case.site(forward));
+        let place = forward.or_else(|| site(case.stacks(), live.block.stack));
+        let part = parts
+            .entry((next, live.block.category, place, live.held))
+            .or_default();
+        for sum in [sums.entry(next).or_default(), part] {
+            *sum = (sum.0 + live.block.bytes, sum.1 + 1);
+        }
+    }
+    let sums = sums
+        .into_iter()
+        .map(|(next_use, (bytes, blocks))| UsedNext {
+            next_use,
+            bytes,
+            blocks,
+        });
+    let parts = parts.into_iter();
+    let mut parts: Vec<UsedPart> = parts
+        .map(
+            |((next_use, category, place, held), (bytes, blocks))| UsedPart {
+                next_use,
+                bytes,
+                blocks,
+                category,
+                place,
+                held_by: held.cloned(),
+            },
+        )
+        .collect();
+    parts.sort_by_key(|part| Reverse(part.bytes));
+    parts.truncate(PARTS);
+    Some(NextUses {
+        row: case.row,
+        bytes: alive.iter().map(|live| live.block.bytes).sum(),
+        sums: sums.collect(),
+        parts,
+        ideal_peak: peak_with(case, |_, block| match block.uses {
+            Some(uses) => until(block, uses.last.map_or(block.born, |last| last + 1)),
+            None => unchanged(block),
+        }),
+    })
+}
+
+pub(super) fn find(case: &Case<'_>) -> Option<Found> {
+    let uses = Uses::of(case)?;
+    let is_named =
+        |held: &HeldBy| held.is_named() && !matches!(held.sort, Sort::Graph | Sort::Traceback);
+    let mut sums: BTreeMap<&HeldBy, Vec<Live<'_>>> = BTreeMap::new();
+    for live in case.unexplained() {
+        let held = live
+            .held
+            .filter(|held| is_named(held) && !is_kept_by(Some(held)));
+        if let Some(held) = held
+            && !is_kept(live.block)
+            && uses.next(live.block) == NextUse::Never
+        {
+            sums.entry(held).or_default().push(live);
+        }
+    }
+    let sum = |blocks: &[Live<'_>]| blocks.iter().map(|live| live.block.bytes).sum::<u64>();
+    let (held, blocks) = sums.into_iter().max_by_key(|(_, blocks)| sum(blocks))?;
+    let total = sum(&blocks);
+    if !case.is_large(total, SHARE) {
+        return None;
+    }
+    let largest = blocks.iter().max_by_key(|live| live.block.bytes)?;
+    let made = case.site(largest.block);
+    let headline = format!(
+        "{} keeps {} that is never used again",
+        held.said(),
+        bytes(total)
+    );
+    let sentence = format!("{headline} (made at {})", at(made.as_ref()));
+    let place = held.place.clone().or(made);
+    Some(
+        Found::exact(UNUSED, total, headline, sentence)
+            .with_place(place)
+            .with_holder(Some(held))
+            .with_fixes(freed(case, held, &blocks))
+            .with_claims_of(&blocks)
+            .into_mistake(),
+    )
+}
+
+/// Freed after the last use: at once, or with the phase in which that was.
+fn freed(case: &Case<'_>, held: &HeldBy, blocks: &[Live<'_>]) -> Option<Fix> {
+    let line = at(held.place.as_ref());
+    let advice = format!(
+        "end the life of what {} holds ({line}) after its last use",
+        held.said()
+    );
+    let proposal = Proposal::new(UNUSED.code, advice, "that is never used again");
+    // The same line leaves as much behind in every round.
+    let made: BTreeSet<(Option<StackId>, u64)> = (blocks
+        .iter()
+        .map(|live| (live.block.stack, live.block.requested)))
+    .collect();
+    let phase_end = |row: u32| case.track.phase_at(row).map_or(row + 1, |span| span.to);
+    bounded(case, proposal, |bound, index, block| {
+        let same = made.contains(&(block.stack, block.requested)) && !is_kept(block);
+        // What another holds stays.
+        let other = index.and_then(|index| case.holder(index));
+        let Some(uses) = block
+            .uses
+            .filter(|_| same && other.is_none_or(|other| other == held))
+        else {
+            return unchanged(block);
+        };
+        let last = uses.last.unwrap_or(block.born);
+        match bound {
+            Bound::Least => until(block, last + 1),
+            Bound::Most => until(block, phase_end(last)),
+        }
+    })
+}
