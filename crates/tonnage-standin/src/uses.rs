@@ -111,6 +111,11 @@ fn addresses() -> Range<u64> {
     machine().map_or(0..0, |machine| machine.all_addresses())
 }
 
+/// Whether there is a device whose memory could be used.
+pub(crate) fn are_followed() -> bool {
+    !addresses().is_empty()
+}
+
 /// The words that look like addresses of a device.
 fn among(words: impl Iterator<Item = u64>) -> Vec<u64> {
     let all = addresses();

@@ -1823,3 +1823,145 @@ fn layers_of_one_pass(keeps_another: bool) {
     let advice = advice_of(&explanation, "TN213");
     assert!(advice.starts_with("checkpoint each"), "{advice}");
 }
+
+impl Script {
+    /// The row that comes next.
+    fn row(&self) -> usize {
+        self.trace.events.len()
+    }
+
+    /// Ends a block, or its record, with its last use and the first after the peak, by row.
+    fn used(&mut self, kind: Kind, at: u64, last: usize, next: Option<usize>) {
+        let before = |row: usize| u32::try_from(self.row() - row).expect("few rows");
+        let uses = tonnage_recording::Uses {
+            count: 1,
+            first: 0,
+            last: before(last),
+            next: next.map_or(0, before),
+        };
+        self.push(Event {
+            address: at * MIB,
+            uses: Some(uses),
+            ..Event::new(kind)
+        });
+    }
+}
+
+/// Three rounds in which `logits` is not used after the forward pass and stays until the next one. The peak is the
+/// backward pass of the first.
+fn rounds(is_told: bool, name: &str) -> Script {
+    let mut script = Script::new(1000);
+    if is_told {
+        script.trace.meta.push(tonnage_recording::Meta {
+            process: 0,
+            name: facts::USES.to_owned(),
+            text: facts::ALL_USES.to_owned(),
+        });
+    }
+    let weights = script.alloc(10, &[line(1)]);
+    script.own(weights, "weights", "w");
+    let mut old = None;
+    let (mut first_peak, mut second_pass, mut last) = (0, 0, 0);
+    for round in 0..3 {
+        let (mut kept, mut logits) = (0, 0);
+        script.phase("forward", |script| {
+            kept = script.alloc(20, &[line(3)]);
+            if round == 1 {
+                second_pass = script.row() - 1;
+            }
+            logits = script.alloc(30, &[line(4)]);
+            if let Some((logits, used)) = old {
+                script.used(Kind::FreeRequested, logits, used, None);
+            }
+        });
+        old = Some((logits, script.row() - 2));
+        script.phase("backward", |script| {
+            let row = script.row();
+            first_peak = if round == 0 { row } else { first_peak };
+            let next = (round == 0).then_some(row);
+            let temporary = script.alloc(40, &[]);
+            script.census("peak", &[(logits, name, "variable /home/me/train.py:4")]);
+            script.used(Kind::FreeRequested, temporary, row, next);
+            let next = next.map(|_| script.row() - 1);
+            script.used(Kind::FreeRequested, kept, script.row() - 1, next);
+        });
+        script.phase("step", |script| script.note(Kind::Mark, "Adam", "step", 0));
+        last = script.row() - 1;
+    }
+    let (logits, used) = old.expect("rounds");
+    script.used(Kind::Used, logits, used, None);
+    script.used(Kind::Used, weights, last, Some(second_pass));
+    assert!(first_peak > 0);
+    script
+}
+
+#[test]
+fn tn223_what_a_variable_keeps_is_never_used_again() {
+    let explanation = rounds(true, "logits (main)").explain();
+    let uses = explanation.next_uses.as_ref().expect("uses are recorded");
+    let sums: Vec<_> = (uses.sums.iter())
+        .map(|part| (part.next_use, part.bytes / MIB, part.blocks))
+        .collect();
+    let expected = [
+        (NextUse::Now, 40, 1),
+        (NextUse::ThisStep, 20, 1),
+        (NextUse::LaterStep, 10, 1),
+        (NextUse::Never, 30, 1),
+    ];
+    assert_eq!(sums, expected);
+    assert_eq!((uses.bytes / MIB, uses.ideal_peak / MIB), (100, 70));
+    let never = uses
+        .parts
+        .iter()
+        .find(|part| part.next_use == NextUse::Never);
+    let never = never.expect("a part");
+    assert_eq!(never.place.as_ref().map(|place| place.line), Some(4));
+    assert_eq!(first(&explanation), ("TN223", Some(4), 30));
+    assert_eq!(promised(&explanation, "TN223"), Some((100, 70)));
+    // What nothing names may have no line to change.
+    assert!(!codes(&rounds(true, "").explain()).contains(&"TN223"));
+    // Without a record of all uses nothing is said.
+    let untold = rounds(false, "logits (main)").explain();
+    assert_eq!(untold.next_uses, None);
+    assert!(!codes(&untold).contains(&"TN223"));
+}
+
+#[test]
+fn at_the_end_of_a_recording_nothing_proves_that_memory_is_unused() {
+    // One round: the job may have used the table and the weights in a second one.
+    let mut script = Script::new(1000);
+    for (process, name, text) in [
+        (0, facts::USES, facts::ALL_USES),
+        (facts::RUN, facts::ENDING, "exit 0"),
+    ] {
+        script.trace.meta.push(tonnage_recording::Meta {
+            process,
+            name: name.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+    let weights = script.alloc(10, &[line(1)]);
+    script.own(weights, "weights", "w");
+    let table = script.alloc(50, &[line(2)]);
+    let mut last = 0;
+    script.phase("forward", |script| {
+        last = script.row() - 1;
+        let output = script.alloc(40, &[line(3)]);
+        script.census(
+            "peak",
+            &[(table, "table (main)", "variable /home/me/train.py:2")],
+        );
+        let row = script.row() - 3;
+        script.used(Kind::FreeRequested, output, row, Some(row));
+    });
+    script.phase("step", |script| script.note(Kind::Mark, "Adam", "step", 0));
+    script.used(Kind::FreeRequested, table, last, None);
+    script.used(Kind::Used, weights, last, None);
+    let explanation = script.explain();
+    let uses = explanation.next_uses.as_ref().expect("uses are recorded");
+    let sums: Vec<_> = (uses.sums.iter())
+        .map(|part| (part.next_use, part.bytes / MIB))
+        .collect();
+    assert_eq!(sums, [(NextUse::Now, 40), (NextUse::NotSeen, 60)]);
+    assert!(!codes(&explanation).contains(&"TN223"));
+}

@@ -152,6 +152,9 @@ fn of(kernel: Ptr) -> Option<Parameters> {
 
 /// Notes what a launch uses, by the addresses of its arguments, or by all of them in one piece.
 pub(crate) fn launched(kernel: Ptr, grid: u32, arguments: Arguments, packed: Arguments) {
+    if !uses::are_followed() {
+        return;
+    }
     // SAFETY: a driver's launch passes such a list, and none where each argument has an address.
     let words = unsafe { packed.packed_words() };
     if !words.is_empty() {
