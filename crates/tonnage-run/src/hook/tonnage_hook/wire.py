@@ -99,6 +99,10 @@ if TYPE_CHECKING:
     class Allocator(TypedDict):
         address: int
 
+    class Uses(TypedDict):
+        is_cut: bool
+        unread: int
+
     class Connected(TypedDict):
         address: str
         port: int
@@ -140,6 +144,7 @@ if TYPE_CHECKING:
         unnamed: str
         unprotected: str
         unsampled: str
+        uses: Uses
         values: Values
         versions: Versions
 
