@@ -341,7 +341,7 @@ fn emit(code: &mut String, table: &str, function: &Function, id: usize) {
         .map(|(index, (_, class))| format!("p{index}: {}", c_type(class)))
         .collect();
     let mut body = String::new();
-    // What a library is given it uses. The driver and the runtime say which of their functions use memory.
+    // A library uses all memory it is given. Of the driver and the runtime, the tables name the functions that use it.
     let is_library = !["cudart", "cuda", "nvml", "cupti"].contains(&table);
     let addresses: Vec<String> = (parameters.iter().enumerate())
         .filter(|_| is_library)

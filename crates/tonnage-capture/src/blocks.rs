@@ -108,7 +108,7 @@ pub struct Uses {
 pub enum Entry {
     /// A block handed out or taken back.
     Block(Block),
-    /// What is known of the program.
+    /// A fact about the program.
     Note(Note),
     /// The uses of the block of the next entry of this device.
     Uses(Uses),

@@ -219,7 +219,7 @@ fn hostile_messages_get_an_error_or_nothing_and_the_server_goes_on() {
 fn the_streams_of_a_job_are_not_those_of_the_protocol() {
     let folder = TempDir::new().unwrap();
     let mut server = Server::greeted(folder.path());
-    // It would wait for ever if it read the protocol's input.
+    // It would wait forever if it read the protocol's input.
     let command = [
         "sh",
         "-c",

@@ -340,7 +340,7 @@ impl<'a> Variants<'a> {
         let server = ForkServer::start(&job, &options, imports).map_err(told)?;
         options.stop_at_oom = true;
         options.holders_at_end = true;
-        // A fork that waits for what is not there waits for ever. On a busy machine one that does not takes long, too.
+        // A fork that waits for what is not there waits forever. On a busy machine one that does not takes long, too.
         let limit = first.took * 3 + Duration::from_secs(20);
         let mut observer = Until {
             limit: Some(limit),
@@ -575,7 +575,7 @@ fn difference(one: &Path, other: &Path) -> Result<Option<u64>, Box<dyn std::erro
     Ok(first_difference(File::open(one)?, File::open(other)?)?)
 }
 
-/// Ends a run when the watcher does, or when it seems to wait for ever.
+/// Ends a run when the watcher does, or when it seems to wait forever.
 struct Until<'a> {
     watcher: &'a dyn Watcher,
     /// How long it may do nothing with a GPU; all of it may take ten times as long.

@@ -22,7 +22,7 @@ pub(crate) fn page() -> String {
         );
     }
     for code in codes::ALL.iter() {
-        let page = ["Recognised by:", "What helps:"]
+        let page = ["Recognised by:", "Fix:"]
             .into_iter()
             .fold(code.page.to_owned(), |page, part| {
                 page.replace(&format!("\n{part}"), &format!("\n\n**{part}**"))

@@ -498,7 +498,7 @@ struct Process<'a, W> {
     blocks: BTreeMap<u8, VecDeque<Queued>>,
     /// For each entry of a device, the number of the row that was written when it was taken.
     rows: BTreeMap<u8, Vec<u64>>,
-    /// What is known of the last uses of live blocks.
+    /// The last uses of live blocks, as far as they are recorded.
     uses: Option<(u64, bool)>,
     /// The texts of the notes, by number.
     texts: Vec<String>,
@@ -663,7 +663,7 @@ impl<'a, W: Write> Process<'a, W> {
         }
         if self.paused {
             self.gap(
-                "when tensors were paused: replays, and what is said of live memory, count them all the time",
+                "when tensors were paused: replays and accounts of live memory count them all the time",
             )?;
         }
         self.values()?;
@@ -686,7 +686,7 @@ impl<'a, W: Write> Process<'a, W> {
         if !self.made_up.is_empty() {
             let what = self.made_up.join(", ");
             self.gap(&format!(
-                "{what}, which were asked of NVML: the answers are those of an idle GPU"
+                "{what}, which the job read from NVML: the answers are those of an idle GPU"
             ))?;
         }
         let costs = std::mem::take(&mut self.costs);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Processes that end without a word to Python: by C's `_exit`, or because they wait for ever.
+//! Processes that end without a word to Python: by C's `_exit`, or because they wait forever.
 //!
 //! PyTorch's history is handed over in pieces. Python's own ways to end hand over the last one; here it is asked for
 //! where C ends the process. It may come to nothing, but never keeps the process from ending.

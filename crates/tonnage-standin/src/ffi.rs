@@ -182,7 +182,8 @@ impl Arguments {
                 size as usize / 8
             };
             // SAFETY: the same.
-            (0..count).map(move |at| unsafe { argument.cast::<u64>().add(at).read_unaligned() })
+            let word = move |at| unsafe { argument.cast::<[u8; 8]>().add(at).read() };
+            (0..count).map(word).map(u64::from_ne_bytes)
         })
     }
 
@@ -211,8 +212,8 @@ impl Arguments {
             return Vec::new();
         }
         // SAFETY: the piece has this length.
-        let word = |at| unsafe { piece.cast::<u64>().add(at).read_unaligned() };
-        (0..length / 8).map(word).collect()
+        let word = |at| unsafe { piece.cast::<[u8; 8]>().add(at).read() };
+        (0..length / 8).map(word).map(u64::from_ne_bytes).collect()
     }
 
     /// The first bytes of the first argument.

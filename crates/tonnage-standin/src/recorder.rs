@@ -492,9 +492,9 @@ pub(crate) fn forget_files() {
     *BLOCKS.lock() = None;
     *TEXTS.lock() = (0, BTreeMap::new());
     KEPT.store(0, Ordering::Relaxed);
-    ENTRIES
-        .iter()
-        .for_each(|entries| entries.store(0, Ordering::Relaxed));
+    for entries in &ENTRIES {
+        entries.store(0, Ordering::Relaxed);
+    }
     STOPPED.store(false, Ordering::Relaxed);
     if !fork::is_server() {
         unmodelled::forget();

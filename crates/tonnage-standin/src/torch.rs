@@ -451,12 +451,11 @@ pub(crate) unsafe extern "C" fn tonnage_note(
         match NoteKind::from_number(kind) {
             Some(NoteKind::Owner) => own(address, &text),
             Some(NoteKind::Holder) => holders::hold(address, &text),
-            Some(NoteKind::Used) => {}
+            Some(NoteKind::Used) | None => {}
             Some(kind @ NoteKind::OutOfMemory) => {
                 recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), address, &text);
             }
             Some(kind) => recorder::note(kind, LAST_DEVICE.load(Ordering::Relaxed), 0, &text),
-            None => {}
         }
     });
 }

@@ -3,12 +3,12 @@
 //!
 //! A launch, a copy or a call of a library uses each block that one of its addresses lies in. Kernels pass addresses
 //! inside structs, so every word of their parameters counts that looks like one (`model/parameters.rs`). A host array
-//! of addresses that is copied to a block belongs to that block: who uses it uses them. So a use may be recorded that
-//! is none, where a number has the value of an address or where a kernel does not follow one. No use is left out, apart
+//! of addresses that is copied to a block belongs to that block: a use of it uses them. So a recorded use may be false,
+//! where a number has the value of an address or where a kernel does not follow one. No use is left out, apart
 //! from kernels whose parameters cannot be read, which are counted.
 //!
 //! The time of a use is the number of the last entry in the blocks file: it has the order of the recording and no
-//! clock. What a block was used for is written when it is taken back, or at the end of the process.
+//! clock. The uses of a block are written when it is taken back, or at the end of the process.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use tonnage_capture::blocks::{Block, Uses};
 use tonnage_capture::note::Note;
 
 use crate::fork::Lock;
-use crate::machine::machine;
+use crate::machine::{Machine, machine};
 use crate::model::note_captured;
 use crate::recorder;
 use crate::region::Region;
@@ -108,7 +108,7 @@ pub(crate) fn keep_block(block: Block, allocated: u64) {
 
 /// The addresses of all devices.
 fn addresses() -> Range<u64> {
-    machine().map_or(0..0, |machine| machine.all_addresses())
+    machine().map_or(0..0, Machine::all_addresses)
 }
 
 /// Whether there is a device whose memory could be used.

@@ -3,7 +3,7 @@
 //!
 //! A fork copies the memory as it is, and only the thread that forks. A lock that
 //! another thread holds at that moment would stay held in the child, which then
-//! waits for ever when it frees a tensor. So the thread that forks takes every
+//! waits forever when it frees a tensor. So the thread that forks takes every
 //! lock first and lets go of them on both sides.
 
 use std::cell::{Cell, RefCell};

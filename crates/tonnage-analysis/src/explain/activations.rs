@@ -24,7 +24,7 @@ the length, and with the number of layers.
 
 Recognised by: blocks made in the forward pass and kept for the backward pass hold at least a quarter of the peak. A
 tensor of a variable that no graph has saved is not one of them, such as the argument of `backward(gradient=…)`.
-What helps: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
+Fix: checkpoint each repeated block (`torch.utils.checkpoint`): its inner results are computed again in the
 backward pass, for about a third more compute. What that leaves is computed from the recording: the outputs of all
 blocks, and everything of the one at work. If the losses of several micro-batches are summed before one `backward()`,
 call it for each of them instead: the gradients are the same. That is proposed only if every pass runs the same model on

@@ -25,7 +25,7 @@ mask applied to them. It grows with the square of the length, and each layer kee
 
 Recognised by: matrices whose last two sides are equal, or blocks made inside softmax or attention, or blocks that are
 many times as large as the output of their layer, hold at least a quarter of the peak. The last two are inferred.
-What helps: `torch.nn.functional.scaled_dot_product_attention`, which never makes the matrix. The peak without the
+Fix: `torch.nn.functional.scaled_dot_product_attention`, which never makes the matrix. The peak without the
 matrices is computed from the recording.",
 );
 

@@ -16,7 +16,7 @@ pub const CHECKPOINT_FILE: Code = code(
     "While a checkpoint is read or written, its tensors are on the device beside those of the model.
 
 Recognised by: blocks made inside `torch.load` or `torch.save` hold at least a tenth of the peak.
-What helps: `torch.load(..., map_location=\"cpu\")`, or `mmap=True`. The peak without these blocks is computed from the
+Fix: `torch.load(..., map_location=\"cpu\")`, or `mmap=True`. The peak without these blocks is computed from the
 recording.",
 );
 

@@ -26,7 +26,7 @@ that: even placed without a single hole they would not fit.
 
 Recognised by: alive bytes + request + context + memory outside PyTorch > capacity; or, where the whole job was
 recorded on a device without a limit, a replay of it with expandable segments does not complete on this device.
-What helps: fewer live bytes (the other findings say what holds them), or a larger device. The smallest device on which
+Fix: fewer live bytes (the other findings say what holds them), or a larger device. The smallest device on which
 the whole job completes is found by replay; of a recording that stops at the failure, the smallest that gets past it.",
 );
 
@@ -41,7 +41,7 @@ Recognised by: alive bytes + request fit on the device, and the holes in segment
 device has free, would have served the request. Where the whole job is known, it must also complete on this device
 when it is replayed with expandable segments; where it is not, nothing that grows from step to step may hold more than
 the holes.
-What helps: expandable_segments:True, which grows one segment instead of collecting many; other settings by
+Fix: expandable_segments:True, which grows one segment instead of collecting many; other settings by
 `tonnage tune`. Each is replayed on your recording before it is proposed.",
 );
 
@@ -53,7 +53,7 @@ pub const STRANDED: Code = code(
 on another while a block in its segment lives.
 
 Recognised by: alive bytes + request fit on the device, and most of what is held unused belongs to other streams.
-What helps: allocate on one stream and use `record_stream` for the others; free the blocks that pin the other stream's
+Fix: allocate on one stream and use `record_stream` for the others; free the blocks that pin the other stream's
 segments before the large request.",
 );
 
@@ -67,7 +67,7 @@ the GPU, by `torch.cuda.set_per_process_memory_fraction` or `per_process_memory_
 
 Recognised by: the driver refused nothing, and had more free than was asked for. Where the whole job was run once more
 without a limit, the script's own is left out there as well, and the job does not need more than the GPU has.
-What helps: a larger fraction, or none; or a job that needs less.",
+Fix: a larger fraction, or none; or a job that needs less.",
 );
 
 /// Holes must come to this part of the request to be the reason.

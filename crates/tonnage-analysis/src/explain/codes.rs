@@ -45,7 +45,7 @@ pub static ALL: LazyLock<Vec<Code>> = LazyLock::new(|| {
 ///
 /// let code = codes::find("tn101").expect("it is one of them");
 /// assert_eq!(code.code, "TN101");
-/// assert!(code.page.contains("What helps:"));
+/// assert!(code.page.contains("Fix:"));
 /// ```
 pub fn find(code: &str) -> Option<&'static Code> {
     ALL.iter()
@@ -61,7 +61,7 @@ mod tests {
         for (index, code) in ALL.iter().enumerate() {
             assert!(ALL[..index].iter().all(|other| other.code < code.code));
             assert!(code.page.contains("Recognised by:"), "{}", code.code);
-            assert!(code.page.contains("What helps:"), "{}", code.code);
+            assert!(code.page.contains("Fix:"), "{}", code.code);
             assert_eq!(find(&code.code.to_lowercase()), Some(code));
         }
     }

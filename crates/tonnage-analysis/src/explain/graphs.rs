@@ -27,7 +27,7 @@ each keeps the graphs of all the passes it came from.
 Recognised by: Python was asked, and blocks of earlier passes are kept by nothing but the graph of one variable or
 container; no later backward pass uses them. In recordings without those answers: many lines of a forward pass leave
 blocks behind, pass after pass, and the finding is marked as inferred.
-What helps: for statistics, add numbers: `total += loss.detach()` or `.item()`. For a state that is carried on,
+Fix: for statistics, add numbers: `total += loss.detach()` or `.item()`. For a state that is carried on,
 `h = h.detach()` between steps; that truncates backpropagation, so the gradients change. Where a backward pass goes
 through a result, only a copy may lose its graph. Where no variable refers to a graph, a reference cycle or C++ keeps
 it: a `torch.autograd.Function` that stores its own output as an attribute of `ctx`, for example, instead of

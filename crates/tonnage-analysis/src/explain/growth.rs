@@ -30,7 +30,7 @@ Recognised by: Python was asked who holds each block; blocks of the same holder 
 in a loop without a model, the bytes from its lines only ever increase. What is emptied with every step of the
 optimizer does not grow. In recordings without those answers the same
 is looked for by line, and the finding is marked as inferred.
-What helps: keep what is needed on the host (`.cpu()`), reduce it first, or empty the container. The peak without what
+Fix: keep what is needed on the host (`.cpu()`), reduce it first, or empty the container. The peak without what
 has piled up is computed from the recording.",
 );
 
@@ -44,7 +44,7 @@ their batch is larger than in training, or what comes of them is collected on th
 Recognised by: blocks of several passes without gradients are alive at once, in a container that Python named; or the
 `Trainer` of transformers joins them for `compute_metrics`; or the peak lies in such a pass of a recording that also
 trains.
-What helps: move outputs to the host after each batch (`.cpu()`, or `eval_accumulation_steps=1` of the `Trainer`), reduce
+Fix: move outputs to the host after each batch (`.cpu()`, or `eval_accumulation_steps=1` of the `Trainer`), reduce
 them first (`argmax`), use a smaller batch.
 What is trained on later comes back to the device a batch at a time.
 The peak without the collected outputs is computed from the recording.",

@@ -20,7 +20,7 @@ what it has more than the others is paid for on each of them. The same holds for
 
 Recognised by: the blocks of the fullest rank or GPU at its peak are at least 10 % more than those of the one in the
 middle of the others. The line is the one that holds most of the difference at the two peaks.
-What helps: other cuts of the model, so that the stages of a pipeline are alike (the first stage holds most activations
+Fix: other cuts of the model, so that the stages of a pipeline are alike (the first stage holds most activations
 of its micro-batches, the last one the logits); logits and losses in pieces; shards of equal size.",
 );
 

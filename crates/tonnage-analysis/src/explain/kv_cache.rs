@@ -17,7 +17,7 @@ pub const KV_CACHE: Code = code(
 at once.
 
 Recognised by: tensors in caches hold at least a quarter of the peak.
-What helps: a shorter maximal length, fewer sequences at once, a smaller type. The peak with half of the cache is
+Fix: a shorter maximal length, fewer sequences at once, a smaller type. The peak with half of the cache is
 computed from the recording.",
 );
 

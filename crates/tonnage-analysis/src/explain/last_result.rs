@@ -23,7 +23,7 @@ holds for outputs of the last batch while a validation runs.
 
 Recognised by: Python was asked who holds each block; the source of the loop says that nobody reads the variable before it
 is assigned anew; and the program is in another round already.
-What helps: `del out` after the line that reads it last, or a function for the body of the loop, whose variables go when it
+Fix: `del out` after the line that reads it last, or a function for the body of the loop, whose variables go when it
 returns. The peak without what is kept is computed from the recording.",
 );
 

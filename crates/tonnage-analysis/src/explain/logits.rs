@@ -18,7 +18,7 @@ copies of it: log-probabilities and their gradients, often in float32.
 
 Recognised by: blocks made inside the loss functions of torch, and blocks of the same size made around them, hold at
 least a tenth of the peak.
-What helps: compute the loss in chunks of its rows, each under checkpointing, or use a fused loss that never makes
+Fix: compute the loss in chunks of its rows, each under checkpointing, or use a fused loss that never makes
 the logits. The peak with chunks of an eighth is computed from the recording, with the gradients that the chunks add up:
 of the last layer's weight, or of both factors where the logits are a product of two results.",
 );

@@ -21,7 +21,7 @@ first such sample.
 Recognised by: what one pass makes and holds at its own peak is at least 1.3 times the most that any other pass makes
 which runs the same line, and so is what its forward pass alone makes: what only its backward pass makes more of is no
 larger batch.
-What helps: cap or bucket lengths, batch by tokens, split the large batch. The peak of the other passes is in the
+Fix: cap or bucket lengths, batch by tokens, split the large batch. The peak of the other passes is in the
 recording.",
 );
 

@@ -422,9 +422,9 @@ pub struct Explanation {
     pub fullest: Option<Fullest>,
     /// The bytes by kind; categories without bytes are left out.
     pub categories: Vec<CategoryBytes>,
-    /// What was held and not used.
+    /// Memory that was reserved and not used.
     pub slack: Slack,
-    /// Who held it, the largest first.
+    /// The holders of that memory, the largest first.
     pub holders: Vec<Holder>,
     /// When the device next uses what was alive, where a dry run recorded that; of a job that failed, at the fullest
     /// moment of the whole job.

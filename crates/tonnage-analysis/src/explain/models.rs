@@ -29,7 +29,7 @@ it: after `backward(create_graph=True)`, for example, each parameter and its gra
 Recognised by: torch named two live blocks or more with the same parameter, and Python says that no variable and no
 attribute holds the older ones. Where Python was not asked this is a guess, and not made of layers that belong to no
 common model.
-What helps: drop the last reference before loading anew; set gradients to None after a double backward pass. The peak
+Fix: drop the last reference before loading anew; set gradients to None after a double backward pass. The peak
 without the older copies and their gradients is computed from the recording.",
 );
 
@@ -41,7 +41,7 @@ pub const SECOND_MODEL: Code = code(
 but its weights count in full.
 
 Recognised by: Python says which variable holds each model, and that nothing trains this one.
-What helps: compute what it puts out beforehand, keep it on the host or in a smaller type; with adapters, use the
+Fix: compute what it puts out beforehand, keep it on the host or in a smaller type; with adapters, use the
 same weights with the adapters off. The peak without it is computed from the recording.",
 );
 
@@ -52,7 +52,7 @@ pub const WEIGHTS: Code = code(
     "The parameters and buffers of the models alone take most of the memory.
 
 Recognised by: weights hold at least 60 % of the peak, or more than the device has.
-What helps: a smaller type (bfloat16, 8 or 4 bits), part of the layers on the host, a larger or a second GPU. The peak
+Fix: a smaller type (bfloat16, 8 or 4 bits), part of the layers on the host, a larger or a second GPU. The peak
 with half of the weights is computed from the recording.",
 );
 

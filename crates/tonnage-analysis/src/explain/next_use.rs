@@ -29,7 +29,7 @@ that reads or writes it: the logits while the backward pass runs, outputs in a l
 
 Recognised by: a dry run records every use of each block, and none comes after the peak. The program frees the block later
 without a use and goes on, or the block idles for a whole step. Python recorded who holds it.
-What helps: `del` after the line that uses it last, or a function around the lines that need it. The peak without the
+Fix: `del` after the line that uses it last, or a function around the lines that need it. The peak without the
 memory is computed from the recording, with each of these blocks freed after its last use.",
 );
 
@@ -46,7 +46,7 @@ pub enum NextUse {
     LaterStep,
     /// Later, in a recording that does not show steps.
     Later,
-    /// Not before the recording ends, which comes too soon to say more.
+    /// Not before the recording ends, which is too soon to conclude more.
     NotSeen,
     /// Never: the program goes on without it.
     Never,
@@ -54,7 +54,7 @@ pub enum NextUse {
     Unknown,
 }
 
-/// What is used next at one time.
+/// Blocks whose next use is of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]
@@ -78,11 +78,11 @@ pub struct UsedPart {
     pub bytes: u64,
     /// How many.
     pub blocks: u64,
-    /// What for.
+    /// Its category.
     pub category: Category,
     /// The user's line, or the innermost of Python; of a backward pass the forward line, where it is known.
     pub place: Option<Place>,
-    /// What holds it, where Python was asked.
+    /// Its holder, where Python recorded one.
     pub held_by: Option<HeldBy>,
 }
 
@@ -95,7 +95,7 @@ pub struct NextUses {
     pub row: u32,
     /// Bytes of all blocks that are alive then.
     pub bytes: u64,
-    /// Those bytes by the next use; what has none is left out. They add up to `bytes`.
+    /// `bytes` by next use, without those that have none. They add up to `bytes`.
     pub sums: Vec<UsedNext>,
     /// The largest parts.
     pub parts: Vec<UsedPart>,
@@ -106,7 +106,7 @@ pub struct NextUses {
 /// How many parts are listed.
 const PARTS: usize = 16;
 
-/// What is needed to tell when a block is used next.
+/// The records from which the next use of a block follows.
 struct Uses<'a> {
     case: &'a Case<'a>,
     /// The row at which memory changes next.
@@ -117,7 +117,7 @@ struct Uses<'a> {
 
 impl<'a> Uses<'a> {
     /// None where the recording lacks a use, or ends where the moment is.
-    fn of(case: &'a Case<'a>) -> Option<Self> {
+    fn read(case: &'a Case<'a>) -> Option<Self> {
         let all = case.recording.fact(case.track.process, facts::USES) == Some(facts::ALL_USES);
         if !all || case.failed {
             return None;
@@ -188,17 +188,19 @@ impl<'a> Uses<'a> {
         if idles && between(block.born, last) <= 1 {
             return true;
         }
-        // What a pass made is made anew in the next one.
+        // The next pass makes its own blocks.
         let is_of_pass = passes.first().is_some_and(|&first| first < block.born);
         self.is_complete && is_of_pass && !is_kept(block)
     }
 }
 
+/// All that the blocks of a part share.
+type Key<'a> = (NextUse, Category, Option<Place>, Option<&'a HeldBy>);
+
 /// The account of a moment; none where uses are not recorded.
 pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
-    let uses = Uses::of(case)?;
+    let uses = Uses::read(case)?;
     let mut sums: BTreeMap<NextUse, (u64, u64)> = BTreeMap::new();
-    type Key<'a> = (NextUse, Category, Option<Place>, Option<&'a HeldBy>);
     let mut parts: BTreeMap<Key<'_>, (u64, u64)> = BTreeMap::new();
     let alive: Vec<Live<'_>> = case.alive().collect();
     for live in &alive {
@@ -249,7 +251,7 @@ pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    let uses = Uses::of(case)?;
+    let uses = Uses::read(case)?;
     let is_named =
         |held: &HeldBy| held.is_named() && !matches!(held.sort, Sort::Graph | Sort::Traceback);
     let mut sums: BTreeMap<&HeldBy, Vec<Live<'_>>> = BTreeMap::new();
@@ -305,7 +307,7 @@ fn freed(case: &Case<'_>, held: &HeldBy, blocks: &[Live<'_>]) -> Option<Fix> {
     let phase_end = |row: u32| case.track.phase_at(row).map_or(row + 1, |span| span.to);
     bounded(case, proposal, |bound, index, block| {
         let same = made.contains(&(block.stack, block.requested)) && !is_kept(block);
-        // What another holds stays.
+        // A block with another holder stays.
         let other = index.and_then(|index| case.holder(index));
         let Some(uses) = block
             .uses

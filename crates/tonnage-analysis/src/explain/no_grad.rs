@@ -19,7 +19,7 @@ backward pass that never comes. `model.eval()` does not change that.
 Recognised by: the model was entered in evaluation mode with gradients on; or no backward pass takes back what this pass
 kept, in a job that trains elsewhere or that was seen to its end without any backward pass (then the finding is marked
 as inferred).
-What helps: `with torch.no_grad():` around the evaluation. The peak without the graphs is computed within bounds: a
+Fix: `with torch.no_grad():` around the evaluation. The peak without the graphs is computed within bounds: a
 result goes when the next one is made, or, at the latest, when the repeated block is done that made it, or was given it.",
 );
 

@@ -21,7 +21,7 @@ implementation on lists of tensors makes temporary copies as large as all gradie
 
 Recognised by: the peak, or the failure, lies in the optimizer's step, or in the first pass after its state was made.
 Only blocks made inside the step count as its copies.
-What helps: `fused=True` or `foreach=False`, which make no temporary copies; an optimizer with a smaller state. The
+Fix: `fused=True` or `foreach=False`, which make no temporary copies; an optimizer with a smaller state. The
 peak without the temporary copies is computed from the recording.",
 );
 
@@ -32,7 +32,7 @@ pub const CHECKPOINTING: Code = code(
     "Activations are recomputed already, and the peak lies elsewhere: in the optimizer's step, or in the loss.
 
 Recognised by: blocks made inside `torch.utils.checkpoint`, and a peak in the optimizer's step.
-What helps: what the other findings say; more checkpointing does not.",
+Fix: what the other findings say; more checkpointing does not.",
 );
 
 /// Temporary blocks of an optimizer's step.

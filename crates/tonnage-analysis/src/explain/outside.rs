@@ -20,7 +20,7 @@ directly. `nvidia-smi` counts it, `torch.cuda.memory_allocated` does not.
 Recognised by: bytes the driver charged minus the segments of PyTorch, and other processes of the run that hold memory
 on the same device at that moment. A recording of one process shows only its own part. It is the class of a failure if
 the request would have been served without them.
-What helps: one device for each rank (`torch.cuda.set_device(local_rank)` before the first CUDA call, `map_location` in
+Fix: one device for each rank (`torch.cuda.set_device(local_rank)` before the first CUDA call, `map_location` in
 `torch.load`), so that no other rank opens a context here.",
 );
 

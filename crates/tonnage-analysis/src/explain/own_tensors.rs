@@ -20,7 +20,7 @@ table, a memory bank. This may be intended, but their bytes count in full at eve
 
 Recognised by: blocks made before the first pass of a model, or between passes, that no model, optimizer or pass made, are
 alive in more than one pass and to the end, and hold at least a quarter of the peak.
-What helps: keep them on the host, in pinned memory, and move what a step uses; or a smaller type, such as uint8 for
+Fix: keep them on the host, in pinned memory, and move what a step uses; or a smaller type, such as uint8 for
 pictures. The peak without them is computed from the recording.",
 );
 

@@ -26,7 +26,7 @@ micro-batches, twice. Training needs the losses only.
 
 Recognised by: blocks that the schedule joined, and outputs of micro-batches that are alive until then or that the stage
 keeps.
-What helps: `schedule.step(…, return_outputs=False)`, which newer versions of PyTorch have. The peak without what is
+Fix: `schedule.step(…, return_outputs=False)`, which newer versions of PyTorch have. The peak without what is
 kept and joined is computed from the recording.",
 );
 

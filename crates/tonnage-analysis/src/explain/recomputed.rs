@@ -20,7 +20,7 @@ nothing, and the backward pass has as much as without checkpointing.
 
 Recognised by: blocks that `torch.utils.checkpoint` made in a backward pass hold at least a quarter of the peak, and
 belong to three or more repeated blocks of the model.
-What helps: checkpoint each repeated block instead of the model. Then the forward pass keeps the outputs of the blocks,
+Fix: checkpoint each repeated block instead of the model. Then the forward pass keeps the outputs of the blocks,
 and the backward pass computes one of them at a time. What that leaves is computed from the recording.",
 );
 

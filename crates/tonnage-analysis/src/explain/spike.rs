@@ -22,7 +22,7 @@ workspace, a large intermediate product.
 
 Recognised by: temporaries and workspaces of one line hold at least a quarter of the peak. What a backward pass makes
 belongs to the line of the forward pass whose results it frees next, which is inferred.
-What helps: work in tiles or on fewer samples at a time; of a backward pass, in parts that are checkpointed. The peak
+Fix: work in tiles or on fewer samples at a time; of a backward pass, in parts that are checkpointed. The peak
 with this line at half size is computed from the recording.",
 );
 

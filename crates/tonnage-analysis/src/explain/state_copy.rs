@@ -24,7 +24,7 @@ about to be saved, the weights before a step.
 
 Recognised by: blocks made between passes have the sizes of parameters or optimizer state, one for each of many, and a
 variable or container holds them. Or: a whole state dict of a sharded model is gathered on the device.
-What helps: clone to the host: `.cpu()`, or `torch.save` without cloning; gather to the host (`offload_to_cpu`,
+Fix: clone to the host: `.cpu()`, or `torch.save` without cloning; gather to the host (`offload_to_cpu`,
 `cpu_offload`). The peak without the copy is computed from the recording.",
 );
 

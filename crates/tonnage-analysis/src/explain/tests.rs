@@ -1918,9 +1918,9 @@ fn tn223_what_a_variable_keeps_is_never_used_again() {
     assert_eq!(never.place.as_ref().map(|place| place.line), Some(4));
     assert_eq!(first(&explanation), ("TN223", Some(4), 30));
     assert_eq!(promised(&explanation, "TN223"), Some((100, 70)));
-    // What nothing names may have no line to change.
+    // A block without a name may have no line to change.
     assert!(!codes(&rounds(true, "").explain()).contains(&"TN223"));
-    // Without a record of all uses nothing is said.
+    // Without a record of all uses there is no account.
     let untold = rounds(false, "logits (main)").explain();
     assert_eq!(untold.next_uses, None);
     assert!(!codes(&untold).contains(&"TN223"));

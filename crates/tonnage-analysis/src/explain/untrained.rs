@@ -25,7 +25,7 @@ the weights beside adapters, and for a network that a loss is computed with, if 
 Recognised by: torch was asked; no optimizer has a parameter of the model, while one has parameters of another, and
 nothing that the model is given requires gradients, so they end there. Or there are gradients of parameters that no
 optimizer has.
-What helps: move the call of that model, and no other, into `with torch.no_grad():`, or `requires_grad_(False)` on it
+Fix: move the call of that model, and no other, into `with torch.no_grad():`, or `requires_grad_(False)` on it
 before. The peak without what it keeps is computed within bounds: a result goes when the next one is made, or, at the
 latest, when the repeated block is done that made it, or was given it.",
 );

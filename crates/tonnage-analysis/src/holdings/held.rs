@@ -19,7 +19,7 @@ use super::{Holdings, Place};
 /// Stands for the operation where graphs were searched and none had saved the block.
 const UNSAVED: &str = "-";
 
-/// What sort of thing holds a block.
+/// The sort of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -112,7 +112,7 @@ pub struct HolderRow {
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HeldBy {
-    /// What sort of thing it is.
+    /// Its sort.
     pub sort: Sort,
     /// Its name as one would type it: `kept`, `self.cache`; empty if no name leads to it.
     pub name: String,
@@ -122,7 +122,7 @@ pub struct HeldBy {
     pub place: Option<Place>,
     /// For a variable that only the traceback of an exception keeps: the name that holds the exception.
     pub exception: Option<String>,
-    /// The operation whose graph keeps the block, where that was told: `SoftmaxBackward0`.
+    /// The operation whose graph keeps the block, where that was recorded: `SoftmaxBackward0`.
     #[serde(skip)]
     pub operation: Option<String>,
     /// Whether graphs were searched and none had saved the block.
@@ -131,7 +131,7 @@ pub struct HeldBy {
     /// Type and shape of the tensor, where they were told.
     #[serde(skip)]
     pub shape: Option<String>,
-    /// A variable that holds it as well, where that was told.
+    /// A variable that holds it as well, where that was recorded.
     #[serde(skip)]
     pub also: Option<String>,
 }

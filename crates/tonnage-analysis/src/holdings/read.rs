@@ -309,7 +309,7 @@ impl Builder {
         self.out.failures += 1;
     }
 
-    /// Blocks of a program that asks the driver itself: with PyTorch these are segments, and are not looked at.
+    /// Blocks of a program that allocates from the driver itself: with PyTorch these are segments, and are not looked at.
     fn direct(&mut self, event: &Event, row: u32) {
         match event.kind {
             _ if !self.out.blocks.is_empty() => {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that wait for others for ever.
+//! Ranks that wait for others forever.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tonnage_recording::facts;
 
 use super::Place;
 
-/// Why a rank waits for ever.
+/// Why a rank waits forever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -38,7 +38,7 @@ pub struct Called {
     pub place: Option<Place>,
 }
 
-/// A rank that would wait for ever on a GPU.
+/// A rank that would wait forever on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[non_exhaustive]

@@ -330,7 +330,7 @@ pub struct Verdict {
     /// Processes that failed, in the order in which they ended. One of them decides the outcome, even if the command
     /// itself ended with exit code 0.
     pub failed_processes: Vec<FailedProcess>,
-    /// Ranks that would wait for others for ever on a GPU.
+    /// Ranks that would wait for others forever on a GPU.
     pub deadlocks: Vec<Deadlock>,
     /// Users of a device other than PyTorch that a dry run cannot follow.
     pub foreign: Vec<Foreign>,

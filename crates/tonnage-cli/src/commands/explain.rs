@@ -508,7 +508,10 @@ fn facts(screen: &mut impl Lines, explanation: &Explanation) {
         causes.partition(|finding| finding.code == codes::IMBALANCE);
     let shown = causes.into_iter().take(CAUSES).chain(ranks);
     for (index, finding) in shown.enumerate() {
-        screen.line(if index == 0 { "because" } else { "" }, &found(finding));
+        screen.line(
+            if index == 0 { "because" } else { "" },
+            &describe_finding(finding),
+        );
     }
 }
 
@@ -730,7 +733,7 @@ fn used_next(uses: &NextUses) -> String {
             NextUse::Later => "later",
             NextUse::NotSeen => "not used again in what was recorded",
             NextUse::Never => "never used again",
-            _ => "without a record of uses",
+            NextUse::Unknown => "without a record of uses",
         };
         format!("{} {when}", bytes(part.bytes))
     };
@@ -844,7 +847,7 @@ fn located(place: &Place) -> String {
     format!("{}:{}", plain(shortened(&place.file)), place.line)
 }
 
-fn found(finding: &Finding) -> String {
+fn describe_finding(finding: &Finding) -> String {
     let guess = match finding.known {
         Known::Exact => "",
         Known::Inferred => " (inferred)",
@@ -864,7 +867,7 @@ fn proposed(screen: &mut Screen<'_>, fix: &Fix, explanation: &Explanation, first
     screen.line("", &proof(fix, explanation));
 }
 
-/// The line to paste; a device is no line.
+/// The line to paste; a device is not a line.
 fn pasted(fix: &Fix) -> Option<String> {
     let paste = fix.paste.as_ref();
     let paste = paste.filter(|_| fix.code != codes::SHORT.code);

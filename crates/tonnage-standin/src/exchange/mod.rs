@@ -15,7 +15,7 @@
 //! integers as [`LARGEST_INTEGERS`] (bytes as [`LARGEST_BYTES`]), as far as they are known or drawn. What else
 //! arrives is unknown.
 //!
-//! Ranks may have called everything and still wait for ever, because of the order of
+//! Ranks may have called everything and still wait forever, because of the order of
 //! their calls (`order`). The host looks for that where it waits.
 //!
 //! Where only some ranks of a job run, nobody is waited for: every other rank is

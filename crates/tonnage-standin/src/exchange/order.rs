@@ -3,7 +3,7 @@
 //!
 //! An operation of a stream begins once those before it are complete, and is
 //! complete once the other ranks' sides of it have begun. The host goes on
-//! meanwhile. So each rank may have called everything, and all wait for ever:
+//! meanwhile. So each rank may have called everything, and all wait forever:
 //! two that both receive before they send. A process says in a file of the run's
 //! folder behind what each of its operations is, before anybody can find the
 //! operation itself. Where the host waits for the GPU it looks whether that leads

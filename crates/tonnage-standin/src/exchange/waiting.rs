@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Where a rank waits for another, and what is done if it would wait for ever.
+//! Where a rank waits for another, and what is done if it would wait forever.
 //!
 //! Who waits for longer says so in a file of the run's folder, so that each can
 //! follow who waits for whom. Nothing can go on if that leads in a circle, or to
@@ -114,7 +114,7 @@ impl Waiter {
         }
     }
 
-    /// Waits a little; whether to go on. Ends the process if it would wait for ever.
+    /// Waits a little; whether to go on. Ends the process if it would wait forever.
     pub(crate) fn wait(&mut self, missing: &Missing) -> bool {
         if missing.instead.is_some() {
             end_for(missing);

@@ -105,7 +105,7 @@ pub(crate) fn of_module(out: Out<Ptr>, module: Ptr, name: Option<&CStr>) -> i32 
     code::SUCCESS
 }
 
-/// What the hook computes: a kernel's handle, its grid, and where the addresses of its arguments are.
+/// Receives what the hook computes: a kernel's handle, its grid, and where the addresses of its arguments are.
 type Watcher = extern "C" fn(u64, u32, u32, u32, u64);
 
 #[derive(Default)]

@@ -37,7 +37,7 @@ const OBJECT: u8 = 1;
 const LZ4: u64 = 0x2000;
 const ZSTD: u64 = 0x8000;
 
-/// What the image of a module has; `None` where it could not be read.
+/// The contents of a module's image; `None` where it could not be read.
 struct Module {
     variables: Option<Variables>,
     kernels: Option<Kernels>,
@@ -287,7 +287,7 @@ pub(super) fn variable(module: Ptr, name: &[u8]) -> Variable {
     }
 }
 
-/// The parameters of a kernel of a module, where its image says them.
+/// The parameters of a kernel of a module, where its image has them.
 pub(super) fn parameters(module: Ptr, name: &CStr) -> Option<Parameters> {
     let modules = MODULES.lock();
     parameters::named(modules.get(&module.0)?.kernels.as_ref()?, name)

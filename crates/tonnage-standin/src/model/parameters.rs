@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! The parameters of kernels: how many bytes each has, as the image of the kernel says.
+//! The parameters of kernels: how many bytes each has, by the image of the kernel.
 //!
 //! A launch passes the address of each parameter and no size. The sizes are in the section `.nv.info.<kernel>` of the
 //! image. An image is read at the first launch of one of its kernels: a library has thousands. All images of a fat
@@ -29,12 +29,12 @@ const SECTION: &[u8] = b".nv.info.";
 pub(super) struct Parameters {
     /// Position and size of each.
     sizes: Arc<[(u16, u32)]>,
-    /// What the first of them is, for kernels of PyTorch that take lists of tensors.
+    /// The layout of the first of them, for kernels of PyTorch that take lists of tensors.
     lists: Option<Lists>,
 }
 
 /// The struct by which PyTorch passes lists of tensors to a kernel: lists of addresses, as long as the longest may be,
-/// and for each block of the grid the number of its tensor. What no block has was left there by earlier work, so that
+/// and for each block of the grid the number of its tensor. Other words are of earlier work, so that
 /// all words together would name memory that the kernel does not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lists {
@@ -47,9 +47,9 @@ struct Lists {
 }
 
 impl Lists {
-    /// The lists of a kernel with this name whose first parameter has so many bytes; `None` if it is no such kernel, or
+    /// The lists of a kernel with this name whose first parameter has so many bytes; `None` if it is another kernel, or
     /// one of a version whose struct is another.
-    fn of(name: &[u8], size: usize) -> Option<Self> {
+    fn from_name(name: &[u8], size: usize) -> Option<Self> {
         let name = std::str::from_utf8(name).ok()?;
         let (_, after) = name.split_once("multi_tensor_apply_kernel")?;
         let (before, after) = after.split_once("ListMetadataI")?;
@@ -100,7 +100,7 @@ impl Lists {
 /// Parameters of kernels, by name.
 pub(super) type Kernels = HashMap<Box<[u8]>, Parameters>;
 
-/// What has been read of the images of a fat binary.
+/// The parts of a fat binary's images that have been read.
 struct Binary {
     kernels: Kernels,
     /// How many of its images were read.
@@ -109,7 +109,7 @@ struct Binary {
 
 /// Fat binaries of the program, by handle.
 static BINARIES: Lock<BTreeMap<usize, Binary>> = Lock::new(BTreeMap::new());
-/// Kernels that were launched or asked for; `None` where nothing is known of one.
+/// Kernels that were launched or looked up; `None` where nothing is known of one.
 static KERNELS: Lock<BTreeMap<Ptr, Option<Parameters>>> = Lock::new(BTreeMap::new());
 
 /// The parameters of a kernel of a loaded module are these.
@@ -124,7 +124,7 @@ pub(super) fn forget(handle: Ptr) {
     }
 }
 
-fn of(kernel: Ptr) -> Option<Parameters> {
+fn find_parameters(kernel: Ptr) -> Option<Parameters> {
     if let Some(known) = KERNELS.lock().get(&kernel) {
         return known.clone();
     }
@@ -160,8 +160,8 @@ pub(crate) fn launched(kernel: Ptr, grid: u32, arguments: Arguments, packed: Arg
     if !words.is_empty() {
         return uses::touch(words.into_iter());
     }
-    match of(kernel) {
-        // SAFETY: a launch passes the address of each parameter of the kernel, which are as long as its image says.
+    match find_parameters(kernel) {
+        // SAFETY: a launch passes the address of each parameter of the kernel, which are as long as in its image.
         Some(parameters) => unsafe {
             let (first, others) = match (parameters.lists, &*parameters.sizes) {
                 (Some(lists), [(0, size), others @ ..]) => {
@@ -259,7 +259,7 @@ fn with_room(name: &[u8], mut parameters: Vec<(u16, u32)>) -> Parameters {
     parameters.sort_unstable();
     let first = parameters.first().filter(|(position, _)| *position == 0);
     Parameters {
-        lists: first.and_then(|(_, size)| Lists::of(name, *size as usize)),
+        lists: first.and_then(|(_, size)| Lists::from_name(name, *size as usize)),
         sizes: parameters.into(),
     }
 }
@@ -279,7 +279,7 @@ fn of_ptx(text: &[u8]) -> Option<Kernels> {
         let declared = list.split(',').filter(|one| !one.trim().is_empty());
         for (position, one) in declared.enumerate() {
             let words = one.split_whitespace().filter(|word| *word != ".param");
-            // A pointer may say where it points: `.param .u64 .ptr .global .align 16 name`.
+            // A pointer may name its space: `.param .u64 .ptr .global .align 16 name`.
             let words: Vec<&str> = words
                 .filter(|word| {
                     !matches!(*word, ".ptr" | ".global" | ".shared" | ".const" | ".local")
@@ -294,7 +294,7 @@ fn of_ptx(text: &[u8]) -> Option<Kernels> {
     Some(kernels)
 }
 
-/// The name of a kernel, as programs ask for it.
+/// The parameters of the kernel with this name.
 pub(super) fn named(kernels: &Kernels, name: &CStr) -> Option<Parameters> {
     kernels.get(name.to_bytes()).cloned()
 }
@@ -358,7 +358,7 @@ mod tests {
                 192,
             ),
         ] {
-            let lists = Lists::of(name.as_bytes(), size).expect(name);
+            let lists = Lists::from_name(name.as_bytes(), size).expect(name);
             assert_eq!((lists.length, lists.words), (length, words), "{name}");
             let mut bytes = vec![0x11; size];
             let (at, number, _) = lists.blocks;
@@ -367,9 +367,9 @@ mod tests {
             assert_eq!(lists.used(&bytes, 3).len(), 2 * words / length, "{name}");
             assert_eq!(lists.used(&bytes, 2).len(), words / length, "{name}");
         }
-        assert_eq!(Lists::of(b"elementwise_kernel", 25_768), None);
+        assert_eq!(Lists::from_name(b"elementwise_kernel", 25_768), None);
         assert_eq!(
-            Lists::of(
+            Lists::from_name(
                 b"multi_tensor_apply_kernelINS1_18TensorListMetadataILi1E",
                 25_000
             ),

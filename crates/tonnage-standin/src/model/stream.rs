@@ -40,7 +40,7 @@ struct Stream {
 struct Graph {
     /// Handles of its nodes; made when work is captured.
     nodes: usize,
-    /// What its work uses.
+    /// The memory that its work uses.
     addresses: BTreeSet<u64>,
     objects: Vec<Ptr>,
 }
@@ -57,7 +57,7 @@ struct Streams {
     /// The capture in which an event was last recorded, or 0.
     events: BTreeMap<Ptr, u64>,
     graphs: BTreeMap<Ptr, Graph>,
-    /// What graphs use that can be launched.
+    /// The memory that graphs use which can be launched.
     launchable: BTreeMap<Ptr, BTreeSet<u64>>,
     /// Running captures: number to the graph it makes and the stream that began it.
     captures: BTreeMap<u64, (Ptr, Ptr)>,
@@ -581,8 +581,7 @@ pub(crate) fn destroy_graph(graph: Ptr) -> i32 {
 /// Blocks begin at multiples of this: of several addresses closer than that, one is kept.
 const BLOCK: u64 = 512;
 
-/// Work that uses these addresses may belong to any of the graphs that are being captured: libraries do not say by which
-/// stream they are called.
+/// Adds the addresses to every graph that is being captured: a call of a library does not name its stream.
 pub(crate) fn note_captured(addresses: &[u64]) {
     if !capturing() {
         return;

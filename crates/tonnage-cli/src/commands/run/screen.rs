@@ -26,7 +26,7 @@ pub(crate) struct Screen {
     said_quiet: bool,
 }
 
-/// A job that has not reached a new peak for so much processor time probably repeats the same step. The time of a clock
+/// A job that has not reached a new peak for so much CPU time probably repeats the same step. The time of a clock
 /// would also count a slow machine and a job that waits.
 const HINT_AFTER: Duration = Duration::from_mins(1);
 
@@ -70,7 +70,7 @@ impl Observer for Screen {
             self.said_quiet = true;
             let seconds = progress.quiet_busy.as_secs();
             print_err(&format!(
-                "{DIM}still running: no new peak for {seconds} s of processor time ({} so far). Press Ctrl-C to stop \
+                "{DIM}still running: no new peak for {seconds} s of CPU time ({} so far). Press Ctrl-C to stop \
                  and get a verdict, or use --stop-after{DIM:#}",
                 bytes(progress.peak)
             ));

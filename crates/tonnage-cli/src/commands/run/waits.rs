@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Ranks that wait for others for ever, in words.
+//! Ranks that wait for others forever, in words.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn hangs(verdict: &Verdict) -> bool {
     !verdict.deadlocks.is_empty() && !explained
 }
 
-/// The ranks that wait for ever, each with its line.
+/// The ranks that wait forever, each with its line.
 pub(super) fn waits(text: &mut String, verdict: &Verdict, here: &Path) {
     if verdict.outcome != Outcome::Failed {
         return;

@@ -457,7 +457,7 @@ class Holders:
         self.states = {}
         self.busy = False
         self.before_census = lambda: None
-        # Gives names of models by their ids, of those whose variables are asked for; and what was said of each.
+        # Returns the names of models by their ids, of models whose variables are wanted; and the record of each.
         self.called_models = dict
         self.last_results = {}
         # The holders of blocks that no graph had saved when graphs were walked last.
@@ -1362,7 +1362,7 @@ class _Census:
                 members.append(member)
         return ", ".join(members[:3])
 
-    # What is told.
+    # Records of holders.
 
     def _tell(self, models, optimizers):
         holders = self.holders
@@ -1391,7 +1391,7 @@ class _Census:
         self._tell_last_results()
 
     def _tell_last_results(self):
-        """Says which variables nobody reads before they are assigned anew, and the line that reads them last."""
+        """Finds variables that are not read before they are assigned anew, and the line that reads them last."""
         found = {}
         for address, label in self.best.items():
             if label.sort in ("variable", "tuple", "dict", "list", "attribute"):
