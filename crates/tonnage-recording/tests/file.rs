@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use tonnage_recording::{
-    BATCH_ROWS, Ending, Event, Kind, Pool, ReadError, Reader, Trace, WriteError, Writer,
+    BATCH_ROWS, Ending, Event, Kind, Pool, ReadError, Reader, Trace, Uses, WriteError, Writer,
 };
 
 /// Two events of every kind, one bare and one with every field filled, plus facts and stacks.
@@ -52,6 +52,12 @@ fn sample() -> Trace {
             handle: 9,
             charged: Some(0),
             in_use: Some(u64::MAX),
+            uses: Some(Uses {
+                count: u32::MAX,
+                first: 4,
+                last: 5,
+                next: 6,
+            }),
             pool: Some(Pool {
                 first: u32::MAX,
                 second: 1,
