@@ -19,6 +19,8 @@ use crate::recorder;
 const MIN_ALLOCATED: u64 = 64 << 20;
 /// Nor, while the program runs, below the capacity divided by this.
 const MIN_SHARE: u64 = 16;
+/// A larger capacity counts as this one: a run without a limit needs censuses as well.
+const MAX_CAPACITY: u64 = 16 << 30;
 /// A level is new if it is a quarter above the last one, or by the capacity divided by this.
 const NEW_SHARE: u64 = 12;
 /// Maximum number of live blocks that are followed: a census of more would take too long.
@@ -86,7 +88,7 @@ pub(crate) fn changed(
     }
     let (now, last) = &mut known.levels[device];
     *now = allocated;
-    let least = MIN_ALLOCATED.max(capacity / MIN_SHARE);
+    let least = MIN_ALLOCATED.max(capacity.min(MAX_CAPACITY) / MIN_SHARE);
     let more = (*last / 4).min((capacity / NEW_SHARE).max(MIN_ALLOCATED));
     let due = allocated >= least && allocated > last.saturating_add(more);
     let ask = due && !known.pending;

@@ -37,6 +37,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         live.block.category == Category::Activations
             && !is_kept(live.block)
             && !is_collected(case, live)
+            && !case.is_unused(live.index)
             && !live.held.is_some_and(|held| held.unsaved)
     };
     let blocks: Vec<Live<'_>> = case.unexplained().filter(is_activation).collect();

@@ -89,6 +89,8 @@ pub(super) struct Case<'a> {
     staying: HashSet<StackId>,
     /// Blocks that a finding has explained already.
     claimed: HashSet<u32>,
+    /// Live blocks that the device provably never uses again; empty where uses are not recorded.
+    unused: HashSet<u32>,
     passes: Vec<Pass>,
     /// Blocks of forward passes that backward passes free: the row, and the index of the block, by row.
     taken_back: Vec<(u32, u32)>,
@@ -128,6 +130,7 @@ impl<'a> Case<'a> {
             holders: holders(recording, track, row),
             staying: staying(track, row),
             claimed: HashSet::new(),
+            unused: HashSet::new(),
             passes: passes(recording, track),
             taken_back: taken_back(track),
             own_models: own_models(track),
@@ -168,6 +171,14 @@ impl<'a> Case<'a> {
 
     pub(super) fn claim(&mut self, blocks: impl IntoIterator<Item = u32>) {
         self.claimed.extend(blocks);
+    }
+
+    pub(super) fn set_unused(&mut self, blocks: HashSet<u32>) {
+        self.unused = blocks;
+    }
+
+    pub(super) fn is_unused(&self, index: u32) -> bool {
+        self.unused.contains(&index)
     }
 
     pub(super) fn holder(&self, index: u32) -> Option<&HeldBy> {

@@ -223,9 +223,21 @@ fn replaces(case: &Case<'_>, pile: &Pile<'_>) -> bool {
     let of = |block: &&Holding| {
         block.stack.is_some() && pile.lines.contains(&line(block)) && block.born <= case.row
     };
+    // The smallest of each line that is held: one that was replaced is smaller.
+    let mut held: HashMap<Line, u64> = HashMap::new();
+    for &index in &pile.blocks {
+        let block = &case.track.blocks[index as usize];
+        let least = held.entry(line(block)).or_insert(u64::MAX);
+        *least = block.requested.min(*least);
+    }
     let made = case.track.blocks.iter().filter(of);
     let large = pile.bytes / pile.blocks.len().max(1) as u64 / 8;
-    made.filter(|block| block.bytes > large).count() > 2 * pile.blocks.len()
+    let made = made.filter(|block| block.bytes > large);
+    let replaced = made.filter(|block| {
+        let least = held.get(&line(block));
+        least.is_some_and(|&least| block.requested < least)
+    });
+    replaced.count() > pile.blocks.len()
 }
 
 fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
@@ -246,7 +258,13 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
                 .filter_map(|pile| pile.held)
                 .filter(|other| *other != held && other.function == held.function)
                 .take(2)
-                .map(|other| format!(" and `{}`", other.name))
+                .map(|other| {
+                    let said = other.said();
+                    let name = said
+                        .split_once(" in ")
+                        .map_or(said.as_str(), |(name, _)| name);
+                    format!(" and {name}")
+                })
                 .collect();
             let verb = if names.is_empty() { "holds" } else { "hold" };
             let said = held.said();

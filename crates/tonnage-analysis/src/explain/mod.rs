@@ -700,6 +700,7 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
 
 /// Everything that makes the moment, the cause first.
 fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
+    case.set_unused(next_use::unused(case));
     let mut causes: Vec<Found> = Vec::new();
     for search in SEARCHES {
         if let Some(found) = search(case) {
@@ -713,7 +714,14 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
     }
     let weighty = |found: &Found| {
         let bytes = found.finding.bytes;
-        found.mistake && (case.is_large(bytes, case::LARGE_SHARE) || (short > 0 && bytes >= short))
+        let claims = found.claims.iter().filter(|&&index| case.is_unused(index));
+        let claims: HashSet<u32> = claims.copied().collect();
+        let unused = case.alive().filter(|live| claims.contains(&live.index));
+        let unused: u64 = unused.map(|live| live.block.bytes).sum();
+        found.mistake
+            && (case.is_large(bytes, case::LARGE_SHARE)
+                || case.is_large(unused, case::SHARE)
+                || (short > 0 && bytes >= short))
     };
     causes.sort_by_key(|found| (!weighty(found), std::cmp::Reverse(found.finding.bytes)));
     // Memory that grows is no large sample.

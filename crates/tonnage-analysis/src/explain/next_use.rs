@@ -7,7 +7,7 @@
 //! every weight would be unused.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 use tonnage_recording::StackId;
@@ -250,8 +250,18 @@ pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
     })
 }
 
+/// The live blocks that are never used again.
+pub(super) fn unused(case: &Case<'_>) -> HashSet<u32> {
+    let Some(uses) = Uses::read(case) else {
+        return HashSet::new();
+    };
+    let alive = case.alive();
+    let unused =
+        alive.filter(|live| !is_kept(live.block) && uses.next(live.block) == NextUse::Never);
+    unused.map(|live| live.index).collect()
+}
+
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    let uses = Uses::read(case)?;
     let is_named =
         |held: &HeldBy| held.is_named() && !matches!(held.sort, Sort::Graph | Sort::Traceback);
     let mut sums: BTreeMap<&HeldBy, Vec<Live<'_>>> = BTreeMap::new();
@@ -260,8 +270,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
             .held
             .filter(|held| is_named(held) && !is_kept_by(Some(held)));
         if let Some(held) = held
-            && !is_kept(live.block)
-            && uses.next(live.block) == NextUse::Never
+            && case.is_unused(live.index)
         {
             sums.entry(held).or_default().push(live);
         }
