@@ -1085,7 +1085,7 @@ class Values:
         return result
 
     def _is_on_device(self, tensor):
-        return self.range(tensor.data_ptr(), ctypes.c_uint64()) != 0
+        return self.range(tensor.data_ptr(), ctypes.byref(ctypes.c_uint64())) != 0
 
     def _copy(self, operator, args, kwargs):
         target = args[0] if operator.name == "copy_" else None
