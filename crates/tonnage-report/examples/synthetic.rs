@@ -658,6 +658,7 @@ fn main() {
         operation: None,
         shape: None,
         also: None,
+        in_library: false,
     };
     let holders: HashMap<u32, HeldBy> = (0_u32..)
         .zip(&run.blocks)

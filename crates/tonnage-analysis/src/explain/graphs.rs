@@ -13,7 +13,7 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
-use super::{Found, failed_otherwise, pipeline};
+use super::{Found, failed_otherwise, next_use, pipeline};
 use crate::holdings::{Category, HeldBy, Holding, Phase, Place, Sort};
 
 /// Graphs that are kept.
@@ -240,6 +240,12 @@ fn fix(
     // Blocks without a name may have several holders, so the effect of one change is unknown.
     proposal.estimate = held.is_none_or(|held| !held.is_named());
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
+    let unused = piled.iter().copied();
+    let unused: HashSet<u32> = unused.filter(|&index| case.is_unused(index)).collect();
+    if case.is_mostly_unused(&piled) {
+        return next_use::freed_after_use(case, proposal, &unused)
+            .map(|fix| with_others(case, held, fix));
+    }
     let fix = bounded(case, proposal, |bound, index, block| {
         let forward = block.phase == Phase::Forward && !is_kept(block);
         match case.retaining(block.born).filter(|_| retained && forward) {
@@ -250,21 +256,24 @@ fn fix(
             }
         }
     });
-    fix.map(|mut fix| {
-        let others = also_keep(case, held);
-        if !others.is_empty() {
-            // Without its graph the named one alone may free nothing, so nothing is promised.
-            fix.outcome = FixOutcome::Unknown;
-            fix.room = None;
-            let hold = if others.len() == 1 { "holds" } else { "hold" };
-            let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
-            let _ = write!(
-                fix.advice,
-                "; {others} {hold} results of the same passes, and their graphs unless they are detached"
-            );
-        }
-        fix
-    })
+    fix.map(|fix| with_others(case, held, fix))
+}
+
+/// Adds the names of other containers that may keep the same graphs.
+fn with_others(case: &Case<'_>, held: Option<&HeldBy>, mut fix: Fix) -> Fix {
+    let others = also_keep(case, held);
+    if !others.is_empty() {
+        // Without its graph the named one alone may free nothing, so nothing is promised.
+        fix.outcome = FixOutcome::Unknown;
+        fix.room = None;
+        let hold = if others.len() == 1 { "holds" } else { "hold" };
+        let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
+        let _ = write!(
+            fix.advice,
+            "; {others} {hold} results of the same passes, and their graphs unless they are detached"
+        );
+    }
+    fix
 }
 
 /// Advice about memory to which no variable refers.

@@ -16,7 +16,7 @@ use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, is_kep
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
-use super::{Finding, Found};
+use super::{Finding, Found, next_use};
 use crate::holdings::{Category, HeldBy, Holding, Phase, Sort, changes};
 
 /// Memory that grows.
@@ -423,8 +423,35 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             graph.said()
         );
     }
+    let unused: HashSet<u32> = piled
+        .iter()
+        .copied()
+        .filter(|&index| case.is_unused(index))
+        .collect();
+    let is_earlier = |&index: &u32| {
+        let born = case.track.blocks[index as usize].born;
+        case.pass_of(born) < case.pass_of(case.row)
+    };
+    let used_later = piled.difference(&unused).filter(|index| is_earlier(index));
+    let used_later = used_later.count();
+    // The device still needs the newest ones, so they cannot be on the host.
+    if let Some(held) = finding.held_by.as_ref().filter(|held| held.is_named())
+        && used_later > 1
+        && !unused.is_empty()
+    {
+        advice = format!(
+            "drop tensors from {} after their last use ({place}): {} of {} are never used again",
+            held.said(),
+            unused.len(),
+            piled.len()
+        );
+    }
     let proposal = Proposal::new(code, advice, "of what piled up");
-    let mut fix = bounded(case, proposal, |bound, index, block| {
+    if case.is_mostly_unused(&piled) {
+        let fix = next_use::freed_after_use(case, proposal, &unused);
+        return fix.map(|fix| with_rate(fix, growing));
+    }
+    let fix = bounded(case, proposal, |bound, index, block| {
         let Some(index) = index else {
             return unchanged(block);
         };
@@ -465,6 +492,11 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             (_, Bound::Most) => assigned,
         }
     })?;
+    Some(with_rate(fix, growing))
+}
+
+/// Adds the rate per pass to the saving.
+fn with_rate(mut fix: Fix, growing: &[Pile<'_>]) -> Fix {
     if let Some(rate) = bytes_per_pass(growing) {
         let saved = fix.peak_before.saturating_sub(fix.peak_after);
         fix.shown = format!(
@@ -473,5 +505,5 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             bytes(rate)
         );
     }
-    Some(fix)
+    fix
 }

@@ -97,6 +97,7 @@ findings! {
     trainer { ; find }
     growth { EVALUATION, LEAK; find }
     last_result { LAST_RESULT; find }
+    next_use { ; idle }
     models { SECOND_MODEL, TWO_COPIES, WEIGHTS; two_copies, second_model }
     kv_cache { KV_CACHE; find }
     long_sample { LONG_SAMPLE; find }
@@ -669,11 +670,15 @@ const MANY: usize = 4;
 /// Where nothing else was found, what holds most is worth a name; what a container holds could be on the host.
 fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     let alive: Vec<case::Live<'_>> = case.alive().collect();
-    let held = case::most_named(&alive)?;
+    let Some(held) = case::most_named(&alive) else {
+        name_line(case, class, &alive);
+        return None;
+    };
     let of_it = alive.iter().filter(|live| live.held == Some(held));
     let gone: HashSet<u32> = of_it.clone().map(|live| live.index).collect();
     let (sum, blocks) = (of_it.map(|live| live.block.bytes).sum(), gone.len());
     if !case.is_large(sum, case::LARGE_SHARE) {
+        name_line(case, class, &alive);
         return None;
     }
     let tensors = case::counted(blocks, "tensor", "tensors");
@@ -696,6 +701,23 @@ fn name_holder(case: &Case<'_>, class: &mut Finding) -> Option<Fix> {
     fix.estimate = true;
     fix.leave_open();
     Some(fix)
+}
+
+/// Names the line that made the largest part of the live memory.
+fn name_line(case: &Case<'_>, class: &mut Finding, alive: &[case::Live<'_>]) {
+    let Some(place) = case.largest_place(alive.iter().map(|live| live.block)) else {
+        return;
+    };
+    let of_it = alive
+        .iter()
+        .filter(|live| case.site(live.block).as_ref() == Some(&place));
+    let sum: u64 = of_it.map(|live| live.block.bytes).sum();
+    if case.is_large(sum, case::LARGE_SHARE) {
+        let made = format!("{} were made at {}", bytes(sum), case::at(Some(&place)));
+        class.sentence = format!("{}; {made}", class.sentence);
+        class.headline = Some(made);
+        class.place = Some(place);
+    }
 }
 
 /// Everything that makes the moment, the cause first.

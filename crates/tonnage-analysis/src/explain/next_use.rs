@@ -7,14 +7,13 @@
 //! every weight would be unused.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
-use tonnage_recording::StackId;
 use tonnage_recording::facts;
 use tonnage_text::bytes;
 
-use super::case::{Bound, Case, Live, SHARE, at, is_kept, is_kept_by};
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, peak_with, unchanged, until};
 use super::{Found, failed_otherwise};
@@ -250,33 +249,48 @@ pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
     })
 }
 
-/// The live blocks that are never used again.
+/// The live blocks that are never used again, and stay.
 pub(super) fn unused(case: &Case<'_>) -> HashSet<u32> {
     let Some(uses) = Uses::read(case) else {
         return HashSet::new();
     };
     let alive = case.alive();
-    let unused =
-        alive.filter(|live| !is_kept(live.block) && uses.next(live.block) == NextUse::Never);
+    let unused = alive.filter(|live| uses.next(live.block) == NextUse::Never);
     unused.map(|live| live.index).collect()
 }
 
+/// Searches containers, models and optimizers: rules about steps and passes would count their memory as a part of these.
+pub(super) fn idle(case: &Case<'_>) -> Option<Found> {
+    find_of(case, |held| {
+        !matches!(held.sort, Sort::Variable | Sort::Closure | Sort::Other)
+    })
+}
+
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
-    let is_named =
-        |held: &HeldBy| held.is_named() && !matches!(held.sort, Sort::Graph | Sort::Traceback);
-    let mut sums: BTreeMap<&HeldBy, Vec<Live<'_>>> = BTreeMap::new();
+    find_of(case, |_| true)
+}
+
+/// Finds the holder of most memory that is never used again, among holders that `is_searched` accepts.
+fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Found> {
+    let is_named = |held: &&HeldBy| {
+        held.is_named()
+            && !held.in_library
+            && !matches!(held.sort, Sort::Graph | Sort::Traceback)
+            && is_searched(held)
+    };
+    // A list of models holds weights, gradients and an optimizer's state, which differ in sort and line.
+    let mut sums: BTreeMap<(&str, Option<&str>), Vec<Live<'_>>> = BTreeMap::new();
     for live in case.unexplained() {
-        let held = live
-            .held
-            .filter(|held| is_named(held) && !is_kept_by(Some(held)));
-        if let Some(held) = held
+        if let Some(held) = live.held.filter(is_named)
             && case.is_unused(live.index)
         {
-            sums.entry(held).or_default().push(live);
+            let name = (held.name.as_str(), held.function.as_deref());
+            sums.entry(name).or_default().push(live);
         }
     }
     let sum = |blocks: &[Live<'_>]| blocks.iter().map(|live| live.block.bytes).sum::<u64>();
-    let (held, blocks) = sums.into_iter().max_by_key(|(_, blocks)| sum(blocks))?;
+    let blocks = sums.into_values().max_by_key(|blocks| sum(blocks))?;
+    let held = most_named(&blocks)?;
     let total = sum(&blocks);
     if !case.is_large(total, SHARE) {
         return None;
@@ -290,44 +304,59 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     );
     let sentence = format!("{headline} (made at {})", at(made.as_ref()));
     let place = held.place.clone().or(made);
+    let advice = format!(
+        "end the life of what {} holds ({}) after its last use",
+        held.said(),
+        at(held.place.as_ref())
+    );
+    let proposal = Proposal::new(UNUSED.code, advice, "that is never used again");
+    let claims = blocks.iter().map(|live| live.index).collect();
     Some(
         Found::exact(UNUSED, total, headline, sentence)
             .with_place(place)
             .with_holder(Some(held))
-            .with_fixes(freed(case, held, &blocks))
+            .with_fixes(freed_after_use(case, proposal, &claims))
             .with_claims_of(&blocks)
             .into_mistake(),
     )
 }
 
-/// Freed after the last use: at once, or with the phase in which that was.
-fn freed(case: &Case<'_>, held: &HeldBy, blocks: &[Live<'_>]) -> Option<Fix> {
-    let line = at(held.place.as_ref());
-    let advice = format!(
-        "end the life of what {} holds ({line}) after its last use",
-        held.said()
-    );
-    let proposal = Proposal::new(UNUSED.code, advice, "that is never used again");
-    // The same line leaves as much behind in every round.
-    let made: BTreeSet<(Option<StackId>, u64)> = (blocks
+/// Computes the peak if `claims` were freed after their last use, at once or with the phase of that use. Blocks that the
+/// same lines leave behind in other rounds are freed in the same way.
+pub(super) fn freed_after_use(
+    case: &Case<'_>,
+    proposal: Proposal,
+    claims: &HashSet<u32>,
+) -> Option<Fix> {
+    let sort = |block: &Holding| (block.stack, block.module, block.requested);
+    let made: HashSet<_> = claims
         .iter()
-        .map(|live| (live.block.stack, live.block.requested)))
-    .collect();
+        .map(|&index| sort(&case.track.blocks[index as usize]))
+        .collect();
     let phase_end = |row: u32| case.track.phase_at(row).map_or(row + 1, |span| span.to);
+    let is_variable =
+        |&index: &u32| (case.holder(index)).is_some_and(|held| held.sort == Sort::Variable);
+    let in_container = !claims.iter().all(is_variable);
+    let end = |last: u32| {
+        if in_container && case.pass_of(last) > 0 {
+            // Without the container, a variable of the same pass may still keep it.
+            return phase_end(last).max(case.round_end(last, false));
+        }
+        phase_end(last)
+    };
     bounded(case, proposal, |bound, index, block| {
-        let same = made.contains(&(block.stack, block.requested)) && !is_kept(block);
-        // A block with another holder stays.
-        let other = index.and_then(|index| case.holder(index));
-        let Some(uses) = block
-            .uses
-            .filter(|_| same && other.is_none_or(|other| other == held))
-        else {
+        let Some(last) = block.uses.map(|uses| uses.last.unwrap_or(block.born)) else {
             return unchanged(block);
         };
-        let last = uses.last.unwrap_or(block.born);
+        let stays = || !is_kept(block) && block.died >= case.round_end(last, false);
+        let is_claimed = index.is_some_and(|index| claims.contains(&index));
+        let is_freed = is_claimed || made.contains(&sort(block)) && stays();
+        if !is_freed {
+            return unchanged(block);
+        }
         match bound {
             Bound::Least => until(block, last + 1),
-            Bound::Most => until(block, phase_end(last)),
+            Bound::Most => until(block, end(last)),
         }
     })
 }

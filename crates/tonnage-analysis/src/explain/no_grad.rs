@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN212: a model is evaluated with gradients on, and keeps activations that no backward pass will use.
 
+use std::fmt::Write as _;
+
 use tonnage_text::bytes;
 
-use super::case::{Bound, Case, Live, SHARE, at, is_kept};
+use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Proposal, bounded, unchanged, until};
 use super::{Found, graphs, repeats};
@@ -42,11 +44,13 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         "the call at {line} keeps {} for a backward pass that never comes",
         bytes(sum)
     );
-    let sentence = if told {
-        format!("{headline}: the model is in evaluation mode, with gradients on")
-    } else {
-        headline.clone()
-    };
+    let mut sentence = headline.clone();
+    if told {
+        sentence += ": the model is in evaluation mode, with gradients on";
+    }
+    if let Some(held) = graph_holder(case, &blocks) {
+        let _ = write!(sentence, "; {} keeps graphs of earlier passes", held.said());
+    }
     let found = Found::exact(NO_GRAD, sum, headline, sentence)
         .inferred_unless(told)
         .with_place(place);
@@ -68,6 +72,17 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         lifetimes.unwrap_or_else(|| until(block, case.next_pass(block.born)))
     });
     Some(found.with_fixes(fix).with_claims_of(&blocks).into_mistake())
+}
+
+/// The variable or container whose graph keeps most of what earlier passes left, if there is one.
+fn graph_holder<'a>(case: &Case<'_>, blocks: &[Live<'a>]) -> Option<&'a HeldBy> {
+    let is_earlier = |live: &&Live<'_>| {
+        live.held
+            .is_some_and(|held| held.sort == Sort::Graph && held.is_named())
+            && case.pass_of(live.block.born) < case.pass_of(case.row)
+    };
+    let earlier: Vec<Live<'a>> = blocks.iter().filter(is_earlier).copied().collect();
+    most_named(&earlier)
 }
 
 /// Whether the program keeps a result itself, in a container, or the traceback of an exception does: without gradients

@@ -134,6 +134,9 @@ pub struct HeldBy {
     /// A variable that holds it as well, where that was recorded.
     #[serde(skip)]
     pub also: Option<String>,
+    /// Whether it is a local variable of a library's function, so that the script has no line to change.
+    #[serde(skip)]
+    pub in_library: bool,
 }
 
 impl PartialEq for HeldBy {
@@ -172,6 +175,7 @@ impl HeldBy {
         let operation = operation.filter(|_| !unsaved);
         let shape = told(parts.next());
         let also = told(parts.next());
+        let in_library = parts.next() == Some("library");
         let (sort, place) = head.split_once(' ').unwrap_or((head, ""));
         let sort = Sort::from_key(sort)?;
         let (name, exception) = match name.split_once(" by ") {
@@ -202,6 +206,7 @@ impl HeldBy {
             unsaved,
             shape,
             also,
+            in_library,
         })
     }
 

@@ -266,6 +266,7 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
         operation: None,
         shape: Some("bfloat16[61440, 4096]".to_owned()),
         also: None,
+        in_library: false,
     };
     let holders: HashMap<u32, HeldBy> = (0..300).map(|block| (block, held.clone())).collect();
     let told = "`x` (/home/alice/secret/a.py:3)".to_owned();

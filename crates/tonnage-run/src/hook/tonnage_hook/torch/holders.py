@@ -938,7 +938,7 @@ class _Census:
             self._expand_optimizer(thing, label, deeper)
         elif sort == _OBJECT:
             for name, value in self._attributes(thing):
-                deeper.append((value, self._attribute(thing, label, name)))
+                deeper.append((value, self._member(thing, label, name, value)))
         elif sort == _WRAPPER:
             # Its parts are what the block belongs to; they go by the name of the whole.
             self.of_tensor.setdefault(id(thing), label)
@@ -951,9 +951,7 @@ class _Census:
         elif sort == _CELL:
             deeper.extend((part, label) for part in gc.get_referents(thing))
         elif sort == _CLASS:
-            module = _members(thing).get("__module__")
-            file = self.holders.file_of(module)
-            if module == "__main__" or (file and not self.holders.is_library(file)):
+            if self._is_users(thing):
                 for name, value in list(_members(thing).items()):
                     if type(name) is str and not name.startswith("__"):
                         deeper.append((value, self._attribute(thing, label, name, thing)))
@@ -1000,6 +998,19 @@ class _Census:
         mro = _mro(type(thing))
         sort = "dict" if dict in mro else "tuple" if tuple in mro else "set" if {set, frozenset} & set(mro) else "list"
         return _Label(sort, label.name, label.scope, label.model, label.keeper)
+
+    def _member(self, thing, label, name, value):
+        """Return the label of an attribute. A container in an object of another container gets its full name."""
+        kind = type(thing)
+        inner = label.sort in _CONTAINERS and self.kinds.get(type(value)) in (_SEQUENCE, _DICTIONARY)
+        if not inner or "[" in label.name or type(name) is not str or not self._is_users(kind):
+            return self._attribute(thing, label, name)
+        return _Label("attribute", f"{label.name}[…].{name}", label.scope, label.model, kind)
+
+    def _is_users(self, kind):
+        module = _members(kind).get("__module__")
+        file = self.holders.file_of(module)
+        return module == "__main__" or bool(file and not self.holders.is_library(file))
 
     def _attribute(self, thing, label, name, keeper=None):
         if label.sort not in ("variable", "attribute", "closure", "other") or type(name) is not str:
@@ -1387,6 +1398,9 @@ class _Census:
                     holders.unsaved[address] = label.full_name()
                 unsaved = _UNSAVED if holders.unsaved.get(address) == label.full_name() else ""
                 text = f"{text}\t{unsaved}\t{shape}"
+                if label.sort == "variable" and label.scope.library:
+                    # An argument of a library's function: the script has no line to change.
+                    text += "\t\tlibrary"
             holders.tell(HOLDER, text, address)
         self._tell_last_results()
 
