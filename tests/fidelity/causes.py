@@ -11,16 +11,16 @@ EARLIER = (
     " difference, 0.66 GiB, is not a sum of these"
 )
 WORKSPACE = (
-    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with cuDNN"
-    " 9.10 (torch 2.9.1) 1.02 GiB more are in use"
+    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with"
+    " cuDNN 9.10 (torch 2.9.1) 1.02 GiB more are in use"
 )
 BESIDE = (
     "memory outside PyTorch that is not counted: with 350 MiB more, the maximum seen, it is the published one."
     " The verdict of the larger batch is uncertain, because its headroom is less"
 )
 UNTOLD = (
-    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with cuDNN"
-    " 9.10 (torch 2.9.1) it is the published one"
+    "workspace of a convolution, which cuDNN below 9.8 does not report without a GPU (the verdict states it); with"
+    " cuDNN 9.10 (torch 2.9.1) it is the published one"
 )
 CAUSES = [
     ("dm_nfnet_f5", BESIDE),
@@ -30,8 +30,8 @@ CAUSES = [
     ("maxvit_rmlp_nano_rw_256", UNTOLD),
     (
         "samvit_base_patch16",
-        "unknown; cuDNN below 9.8 does not report workspaces of convolutions, and with those of 9.10 (torch 2.9.1) it is"
-        " 8",
+        "unknown; cuDNN below 9.8 does not report workspaces of convolutions, and with those of 9.10 (torch 2.9.1) it"
+        " is 8",
     ),
     ("coatnet_3_rw_224", "unknown; with torch 2.9.1 and the workspaces of its cuDNN 9.10 it is the same"),
     ("sam2_hiera_tiny", "unknown; with torch 2.9.1 and the workspaces of its cuDNN 9.10 it is the same"),

@@ -142,7 +142,8 @@ def sentence(history, results, at):
     """The paragraph of a page about commits and ages."""
     date = history.git("show", "-s", "--format=%cs", at)
     return (
-        "*Commit* is the code that produced a row, with the number of later commits to the stand-in, the run, the hook,\n"
+        "*Commit* is the code that produced a row, with the number of later commits to the stand-in, the run, the"
+        " hook,\n"
         f"the analysis, the capture, or the allocator, up to `{at[:9]}` of {date}. A `+` marks changes that were\n"
         f"not committed. {history.summary(results, at)}\n{mark(at)}"
     )
