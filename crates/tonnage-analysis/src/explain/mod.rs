@@ -37,6 +37,7 @@ mod outside;
 mod own_tensors;
 mod pipeline;
 mod recomputed;
+mod regrowth;
 mod repeats;
 mod setting;
 mod spike;
@@ -95,6 +96,7 @@ findings! {
     checkpoint_file { CHECKPOINT_FILE; find }
     state_copy { STATE_COPY; gathered, find }
     trainer { ; find }
+    regrowth { REGROWTH; find }
     growth { EVALUATION, LEAK; find }
     last_result { LAST_RESULT; find }
     next_use { ; idle }
@@ -109,6 +111,7 @@ findings! {
     spike { SPIKE; find }
     own_tensors { OWN_TENSORS; find }
     next_use { UNUSED; find }
+    own_tensors { ; of_step }
 }
 
 /// Version of the JSON that [`Explanation`] serialises to; raised when a field changes its meaning.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! TN222: tensors of the program's own are on the device for the whole run.
+//! TN222: large tensors of the program's own, for the whole run or for a step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,50 @@ use crate::holdings::{Category, HeldBy, Holding, Phase, Place};
 /// Tensors of the program's own.
 pub const OWN_TENSORS: Code = code(
     "TN222",
-    "the program's own tensors are there for the whole run",
+    "large tensors of the program's own",
     "Besides models, gradients and optimizers, the script keeps large tensors on the GPU: a replay buffer, a dataset, a
-table, a memory bank. This may be intended, but their bytes count in full at every moment.
+table, a memory bank, a mask. This may be intended, but their bytes count in full.
 
 Recognised by: blocks made before the first pass of a model, or between passes, that no model, optimizer or pass made, are
-alive in more than one pass and to the end, and hold at least a quarter of the peak.
+alive in more than one pass and to the end, and hold at least a quarter of the peak. Or one tensor of a variable, made
+outside all modules for one step, holds that much.
 Fix: keep them on the host, in pinned memory, and move what a step uses; or a smaller type, such as uint8 for
 pictures. The peak without them is computed from the recording.",
 );
 
 /// The most lines and names that a sentence lists.
 const LISTED: usize = 3;
+
+/// Searches a large tensor of a variable that the program makes for each step.
+pub(super) fn of_step(case: &Case<'_>) -> Option<Found> {
+    let is_own = |live: &Live<'_>| {
+        matches!(live.block.phase, Phase::Load | Phase::Other)
+            && live.block.module.is_none()
+            && !is_kept(live.block)
+            && live
+                .held
+                .is_some_and(|held| held.is_named() && !held.in_library && !is_kept_by(Some(held)))
+    };
+    let largest = case.unexplained().filter(is_own);
+    let largest = largest.max_by_key(|live| live.block.bytes)?;
+    let held = largest
+        .held
+        .filter(|_| case.is_large(largest.block.bytes, LARGE_SHARE))?;
+    let place = case.site(largest.block);
+    let headline = format!("{} holds {}", held.said(), bytes(largest.block.bytes));
+    let shape = held.shape.as_ref();
+    let shape = shape.map_or_else(String::new, |shape| format!(", {shape}"));
+    let sentence = format!(
+        "{headline} in one tensor{shape}, made at {}",
+        at(place.as_ref())
+    );
+    Some(
+        Found::exact(OWN_TENSORS, largest.block.bytes, headline, sentence)
+            .with_place(place)
+            .with_holder(Some(held))
+            .with_claims_of(&[largest]),
+    )
+}
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     // Without a model, all tensors are the script's own.

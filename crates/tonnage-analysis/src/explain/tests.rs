@@ -1896,6 +1896,56 @@ fn rounds(is_told: bool, name: &str) -> Script {
     script
 }
 
+/// A line that makes `parts` copies, each one part larger, and frees the one before.
+fn copies(script: &mut Script, parts: u64) {
+    let mut old = None;
+    for part in 1..=parts {
+        let new = script.alloc(part * 10, &[line(2)]);
+        if let Some(old) = old.replace(new) {
+            script.free(old);
+        }
+    }
+}
+
+#[test]
+fn tn224_a_tensor_is_copied_each_time_it_grows() {
+    let mut script = Script::new(1000);
+    script.alloc(20, &[line(1)]);
+    copies(&mut script, 4);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN224", Some(2), 30));
+    // 20 beside 30 and 40, and beside 40 alone.
+    assert_eq!(promised(&explanation, "TN224"), Some((90, 60)));
+}
+
+#[test]
+fn tn224_the_next_copy_does_not_fit() {
+    let mut script = Script::new(100);
+    script.alloc(20, &[line(1)]);
+    copies(&mut script, 4);
+    script.oom(50, &[line(2)]);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN224", Some(2), 40));
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN224");
+    let fix = fix.expect("a proposal");
+    assert_eq!((fix.peak_before / MIB, fix.peak_after / MIB), (110, 70));
+    // The recording does not show how large it would have become.
+    assert_eq!(fix.outcome, FixOutcome::Unknown);
+}
+
+#[test]
+fn a_list_of_larger_and_larger_tensors_is_not_a_copy() {
+    let mut script = Script::new(1000);
+    for part in 1..=4 {
+        script.alloc(part * 10, &[line(2)]);
+    }
+    assert!(!codes(&script.explain()).contains(&"TN224"));
+    // Two tensors of a line do not prove growth.
+    let mut script = Script::new(1000);
+    copies(&mut script, 2);
+    assert!(!codes(&script.explain()).contains(&"TN224"));
+}
+
 #[test]
 fn tn223_what_a_variable_keeps_is_never_used_again() {
     let explanation = rounds(true, "logits (main)").explain();
