@@ -440,7 +440,7 @@ ROWS = [
         "an array of 1 GiB",
         "cupy_beside.py",
         gpu="rtx3090",
-        cause="CuPy brings a CUDA runtime of its own, which a dry run does not cover; the verdict says so",
+        cause="CuPy brings a CUDA runtime of its own, which a dry run does not cover; the verdict states it",
     ),
     Row(
         "x_transformers",

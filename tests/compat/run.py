@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Runs the programs of docs/compatibility.md and writes the page.
+"""Runs the programs of docs/compatibility.md and writes the page and the files beside it.
 
     python3 tests/compat/run.py                     runs the rows whose result is missing or out of date
     python3 tests/compat/run.py --only gpt --again  runs rows whose name has `gpt`, whether or not they have a result
@@ -23,6 +23,7 @@ import re
 import resource
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent / "results"))
 
+import charts  # noqa: E402
 import stored  # noqa: E402
 from environments import OWN, PACKAGES, THEN, make  # noqa: E402
 from rows import ROWS  # noqa: E402
@@ -40,34 +42,78 @@ from rows import ROWS  # noqa: E402
 RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "compatibility.md"
 GIB = 1 << 30
+#: Files that are made as a whole: all programs as a table and as CSV, and the chart.
+ROWS_PAGE, TABLE = ROOT / "docs" / "compatibility-rows.md", ROOT / "docs" / "compatibility.csv"
+CHART = ROOT / "docs" / "assets" / "compatibility.svg"
 OPENING = """
 # Tested programs
 
 <!-- page not run: made by tests/compat/run.py, which takes an hour and other torches -->
 
-{right} of {rows} programs end as on a GPU, run with `tonnage run --margin 0` on a machine without a GPU. The verdict of
-{limited} of these names a limit; {wrong} end differently. PyTorch: {torches}. Other packages: {packages}.
+This page lists programs that were dry-run on a machine without a GPU, and whether each ends as on a GPU. The outcome of
+each program on a GPU follows from its source. No program was run on a real GPU, so its memory there is not known.
+[Accuracy](fidelity.md) plots dry runs against measured memory.
 
-*Works* means that the script ends as on a GPU, with the same exit code, and with the same output where it does not
-depend on the values of kernels. The verdict is the expected one: the program fits, or it runs out of memory. With a
-margin of 0, little headroom does not make a verdict uncertain. *Limits* are those that the verdict reports. The outcome
-of each program on a GPU follows from its source; none of them was run on a real GPU.
+* **Programs:** {rows}, of {packages} packages.
+* **End as on a GPU:** {right} of {rows} ({share:.1f} %).
+* **Misses:** {wrong}, listed below with their causes.
+* **Without a limit:** the verdict of {unlimited} programs names no limit.
+* **With a limit:** the verdict of {limited} programs names one. {branches} of them branch on values that were not
+  computed.
+* **PyTorch:** {torches}.
+* **GPUs:** {gpus}.
+* **Peak:** at most {most}, of {largest}.
+* **Time of a dry run:** a median of {median:.0f} s of CPU time, and a 95th percentile of {high:.0f} s.
+* **Memory of the host:** a median of {host}, and at most {host_most}.
 
-*Peak* is the memory of PyTorch's blocks, and in brackets the memory in use on the device with cache and context. CPU
-time and host memory (of the largest process) cover the whole dry run, with a debug build of tonnage on two shared
-cores. Weights are random, and the programs generate their data, because nothing is downloaded.
+![{label}](assets/compatibility.svg)
 
-{ages}
+[All programs](compatibility-rows.md) are in a table that you can filter, and in a [CSV file](compatibility.csv).
+
+## Misses and their causes
+
+{misses}
+
+## How the programs were run
+
+Each program was run with `tonnage run --margin 0`. With a margin of 0, little headroom does not make a verdict
+uncertain.
+
+* *Works* means that the script ends as on a GPU, with the same exit code. Its output is the same where it does not
+  depend on the values of kernels. The verdict is the expected one: the program fits, or it runs out of memory.
+* *Limits* are those that the verdict reports.
+* *Peak* is the memory of PyTorch's blocks, and in brackets the memory in use on the device with cache and context.
+* CPU time and host memory (of the largest process) cover the whole dry run, with a debug build of tonnage on two shared
+  cores.
+* Weights are random, and the programs generate their data, because nothing is downloaded.
 
 The programs are in `tests/compat/programs`, the expected outcomes in `tests/compat/rows.py`, and the results in
-`tests/compat/results.jsonl`. The first command runs the programs that have no result yet; you can stop it and start it
-again. The second creates the environment of a PyTorch version, which needs about 5 GB:
+`tests/compat/results.jsonl`. The first command runs the programs that have no result yet. You can stop it and start it
+again. The second creates the environment of a PyTorch version, which needs about 5 GB. The third computes this page,
+its chart, and its tables from the results:
 
 ```sh
 python3 tests/compat/run.py
 python3 tests/compat/run.py --environment 2.6.0
+python3 tests/compat/run.py --page
 ```
 """
+ALL = """
+# All tested programs
+
+<!-- page not run: made by tests/compat/run.py -->
+
+This page lists every program of [Tested programs](compatibility.md), whether it works or not. The same rows with exact
+values are in [compatibility.csv](compatibility.csv).
+
+{ages}
+
+{filter}
+
+{table}
+"""
+#: How a verdict of the stored results names values that were not computed.
+BRANCHES = re.compile(r"(\d+) value(s?) that the script decides by and nobody computed, first read at ")
 # More than any program needs; keeps a mistake from taking the machine down. Of one process, in real memory.
 HOST_LIMIT = 14 * GIB
 
@@ -231,7 +277,7 @@ def state(row, result):
     parts = []
     if result["assumed"]:
         parts.append("sizes rest on an assumption")
-    parts += result["limits"]
+    parts += [BRANCHES.sub(r"branches on \1 value\2 not computed, first at ", text) for text in result["limits"]]
     if result["unmodelled"]:
         parts.append("not modelled: " + ", ".join(f"`{name}`" for name in result["unmodelled"][:3]))
     return "works" + ("; limits: " + "; ".join(parts) if parts else "")
@@ -242,32 +288,125 @@ def current(found):
     return [(row, found[row.name]) for row in ROWS if row.name in found and found[row.name]["digest"] == digest(row)]
 
 
-def page(found, history, at):
-    known = current(found)
-    right = [result for _, result in known if result["right"]]
-    limited = sum(1 for row, result in known if "limits:" in state(row, result) and result["right"])
-    torches = sorted({row.torch for row, _ in known}, key=lambda text: [int(part) for part in text.split(".")])
-    packages = sorted({package for row, _ in known for package in row.packages} - {"torch"})
-    names = {
-        "rows": len(known),
-        "right": len(right),
-        "limited": limited,
-        "wrong": len(known) - len(right),
-        "torches": ", ".join(torches),
-        "packages": ", ".join(packages),
-        "ages": stored.sentence(history, [result for _, result in known], at),
-    }
-    lines = [OPENING.format(**names).strip(), ""]
-    lines += ["| package | model | setting | torch | GPU | result | peak (in use) | CPU s | host | commit |"]
-    lines += ["|---" * 10 + "|"]
+def sort_versions(versions):
+    return sorted(set(versions), key=lambda text: [int(part) for part in text.split(".")])
+
+
+def package_of(row, result):
+    version = result["versions"].get(row.packages[0], "")
+    return row.packages[0] if row.packages[0] == "torch" else f"{row.packages[0]} {version}".strip()
+
+
+def is_limited(row, result):
+    return result["right"] and "limits:" in state(row, result)
+
+
+def draw_chart(known):
+    """A dot for each program, by package; the packages with the most programs come first."""
+    groups = {}
     for row, result in known:
-        version = result["versions"].get(row.packages[0], "")
-        name = row.packages[0] if row.packages[0] == "torch" else f"{row.packages[0]} {version}"
+        groups.setdefault(row.packages[0], []).append((row, result))
+    right = sum(1 for _, result in known if result["right"])
+    limited = sum(1 for row, result in known if is_limited(row, result))
+    kinds = {
+        charts.GOOD: f"ends as on a GPU: {right - limited}",
+        charts.FAIR: f"ends as on a GPU, the verdict names a limit: {limited}",
+        charts.BAD: f"ends differently: {len(known) - right}",
+    }
+    parts = [charts.draw_text(24, 32, f"{len(known)} programs by package", size=16, weight=600)]
+    x = 30
+    for color, words in kinds.items():
+        parts += [charts.draw_dot(x, 58, color, words), charts.draw_text(x + 11, 62, words, charts.DIM)]
+        x += 40 + 6.6 * len(words)
+    y, left, step, columns, single = 92, 160, 14, 40, []
+    for package, programs in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        dots = []
+        for row, result in programs:
+            color = charts.BAD if not result["right"] else charts.FAIR if is_limited(row, result) else charts.GOOD
+            dots.append((list(kinds).index(color), color, f"{row.model}, {row.setting}, torch {row.torch}, {row.gpu}"))
+        if len(dots) == 1:
+            single.append((package, *dots[0][1:]))
+            continue
+        parts.append(charts.draw_text(left - 20, y + 4, f"{package} {len(programs)}", anchor="end"))
+        for place, (_, color, title) in enumerate(sorted(dots, key=lambda dot: dot[0])):
+            parts.append(
+                charts.draw_dot(left + step * (place % columns), y + step * (place // columns), color, title, 4.5)
+            )
+        y += 22 + step * ((len(programs) - 1) // columns)
+    parts.append(charts.draw_text(24, y + 18, "packages with one program", charts.DIM))
+    for place, (package, color, title) in enumerate(single):
+        x, line = 30 + 234 * (place % 3), y + 42 + 22 * (place // 3)
+        parts += [charts.draw_dot(x, line, color, title, 4.5), charts.draw_text(x + 12, line + 4, package)]
+    y += 42 + 22 * ((len(single) + 2) // 3)
+    label = f"{right} of {len(known)} programs end as on a GPU; the verdict of {limited} of these names a limit."
+    return charts.render_svg(734, y + 6, label, parts), label
+
+
+def render_misses(known):
+    missed = [(row, result) for row, result in known if not result["right"]]
+    if not missed:
+        return "Every program ends as on a GPU."
+    rows = []
+    for row, result in missed:
+        cause = row.cause or "; ".join(result["complaints"])
+        rows.append([package_of(row, result), row.model, row.setting, row.torch, row.gpu, cause])
+    return charts.render_table(["package", "model", "setting", "torch", "GPU", "difference and cause"], rows)
+
+
+def quantile(values, part):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def render_files(found, history, at):
+    """The text of each file that is made from the results, by its path."""
+    known = current(found)
+    right = sum(1 for _, result in known if result["right"])
+    limited = sum(1 for row, result in known if is_limited(row, result))
+    packages = {package for row, _ in known for package in row.packages}
+    largest, peak = max(known, key=lambda pair: pair[1]["peak_allocated"])
+    seconds = [result["cpu_seconds"] for _, result in known]
+    host = [result["host_bytes"] for _, result in known]
+    chart, label = draw_chart(known)
+    page = OPENING.format(
+        rows=len(known),
+        right=right,
+        share=100 * right / len(known),
+        wrong=len(known) - right,
+        unlimited=right - limited,
+        limited=limited,
+        branches=sum(1 for row, result in known if result["right"] and BRANCHES.search(" ".join(result["limits"]))),
+        packages=len(packages),
+        torches=", ".join(sort_versions(row.torch for row, _ in known)),
+        gpus=", ".join(sorted({row.gpu for row, _ in known})),
+        most=size(peak["peak_allocated"]),
+        largest=f"{largest.model}, {largest.setting}",
+        median=statistics.median(seconds),
+        high=quantile(seconds, 0.95),
+        host=size(statistics.median(host)),
+        host_most=size(max(host)),
+        label=label,
+        misses=render_misses(known),
+    )
+    rows, lines = [], []
+    for row, result in known:
         peak = f"{size(result['peak_allocated'])} ({size(result['most_in_use'])})" if result["most_in_use"] else "–"
-        cells = [name, row.model, row.setting, row.torch, row.gpu, state(row, result).replace("|", "/"), peak]
-        cells += [f"{result['cpu_seconds']:.0f}", size(result["host_bytes"]), stored.cell(result, history, at)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        described = [package_of(row, result), row.model, row.setting, row.torch, row.gpu]
+        cost = [f"{result['cpu_seconds']:.0f}", size(result["host_bytes"]), stored.cell(result, history, at)]
+        rows.append([*described, state(row, result), peak, *cost])
+        bytes_used = [result["peak_allocated"], result["peak_reserved"], result["most_in_use"]]
+        ended = [row.outcome, result["outcome"], "yes" if result["right"] else "no", state(row, result)]
+        cost = [result["cpu_seconds"], result["host_bytes"], result["commit"]]
+        lines.append([row.name, *described, *ended, *bytes_used, *cost])
+    head = ["package", "model", "setting", "torch", "GPU", "result", "peak (in use)", "CPU s", "host", "commit"]
+    every = ALL.format(
+        ages=stored.sentence(history, [result for _, result in known], at),
+        filter=charts.FILTER,
+        table=charts.render_table(head, rows),
+    )
+    head = ["program", "package", "model", "setting", "torch", "gpu", "expected", "outcome", "works", "result"]
+    head += ["peak_allocated", "peak_reserved", "most_in_use", "cpu_seconds", "host_bytes", "commit"]
+    return {PAGE: page.lstrip(), ROWS_PAGE: every.lstrip(), TABLE: charts.render_csv(head, lines), CHART: chart}
 
 
 def check(found, history):
@@ -279,10 +418,11 @@ def check(found, history):
         failures += 1
         print(f"changed since they were run: {', '.join(changed)}")
     if not missing and not changed:
-        text = PAGE.read_text() if PAGE.exists() else ""
-        if text != page(found, history, stored.marked_commit(text)):
+        text = ROWS_PAGE.read_text() if ROWS_PAGE.exists() else ""
+        files = render_files(found, history, stored.marked_commit(text))
+        if different := charts.list_differences(files, ROOT):
             failures += 1
-            print("docs/compatibility.md is not what the results give: run tests/compat/run.py --page")
+            print(f"{', '.join(different)}: not what the results give; run tests/compat/run.py --page")
     failures += len(stored.check(history, [(row.name, result) for row, result in current(found)]))
     return 1 if failures else 0
 
@@ -308,7 +448,7 @@ def main():
     found = results()
     history = stored.History()
     if arguments.page:
-        PAGE.write_text(page(found, history, history.code_commit()))
+        charts.write_files(render_files(found, history, history.code_commit()))
         return 0
     if arguments.check:
         return check(found, history)
@@ -346,7 +486,7 @@ def main():
         print(f"left out, without an environment: {', '.join(sorted(missing))}")
     print(f"{done - len(wrong)} passed, {len(wrong)} failed")
     if not arguments.ci and done:
-        PAGE.write_text(page(results(), history, history.code_commit()))
+        charts.write_files(render_files(results(), history, history.code_commit()))
     return 1 if arguments.ci and wrong else 0
 
 

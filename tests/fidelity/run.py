@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""Holds dry runs against published figures of real GPUs and writes the tables of docs/fidelity.md.
+"""Holds dry runs against published figures of real GPUs and writes docs/fidelity.md and the files beside it.
 
     python3 tests/fidelity/run.py                   runs the jobs that have no result
     python3 tests/fidelity/run.py --only timm       those whose name has `timm`; with --again even if they have one
     python3 tests/fidelity/run.py --fetch timm      clones a source into the folder of sources
-    python3 tests/fidelity/run.py --page            writes the tables from the results that are there
+    python3 tests/fidelity/run.py --page            writes summary, plot, tables and CSV from the results that are there
     python3 tests/fidelity/run.py --check           fails if a page does not agree with the results, if a job has no
                                                     result and is not in not_run.toml, or if a result is too old
 
@@ -35,19 +35,53 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent / "results"))
 
+import charts  # noqa: E402
 import jobs  # noqa: E402
+import page as pages  # noqa: E402
 import serving  # noqa: E402
 import stored  # noqa: E402
 from sources import SOURCES, get  # noqa: E402
 
 RESULTS = HERE / "results.jsonl"
 PAGE = ROOT / "docs" / "fidelity.md"
+#: Files that are made as a whole: all comparisons as a table and as CSV, and the plot.
+ROWS, TABLE = ROOT / "docs" / "fidelity-rows.md", ROOT / "docs" / "fidelity.csv"
+PLOT = ROOT / "docs" / "assets" / "fidelity.svg"
 #: Jobs without a result of their present code, with the reason of each.
 NOT_RUN = HERE / "not_run.toml"
 #: Pages that repeat figures of PAGE.
 REPEATED = (ROOT / "README.md", ROOT / "docs" / "concepts" / "limits.md")
 BEGIN, END = "<!-- figures: begin, made by tests/fidelity/run.py -->", "<!-- figures: end -->"
-LOGS, LOGS_END = "<!-- logs: begin, made by tests/fidelity/run.py -->", "<!-- logs: end -->"
+MISSES, MISSES_END = "<!-- misses: begin, made by tests/fidelity/run.py -->", "<!-- misses: end -->"
+OPENING = """
+# Accuracy: all comparisons
+
+<!-- page not run: made by tests/fidelity/run.py -->
+
+This page lists every comparison of [Accuracy](fidelity.md), whether it agrees or not. The same rows with exact values
+are in [fidelity.csv](fidelity.csv).
+
+{ages}
+
+{missing}
+
+## Figures
+
+{filter}
+
+{rows}
+
+## Server logs
+
+At startup, vLLM prints the memory of its weights, its profiling run, and its KV cache.
+[Accuracy]({section}) describes how the logs were repeated.
+
+{logs}
+
+## Commands
+
+{commands}
+"""
 
 
 class Context:
@@ -138,9 +172,8 @@ def between(page, begin, end, text):
     return re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _: f"{begin}\n\n{text}\n{end}", page, flags=re.S)
 
 
-def render_page(before, history, at):
-    from page import tables
-
+def render_files(before, history, at):
+    """The text of each file that is made from the results, by its path."""
     known = current(results())
     scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
     logs = [(log, result) for job, result in known for log in serving.LOGS if log.name == job.name]
@@ -151,19 +184,28 @@ def render_page(before, history, at):
     counts = Counter(not_run().values())
     missing = f"{len(jobs.JOBS) - len(known)} of {len(jobs.JOBS)} jobs have no result of their present code:"
     reasons = "\n".join(f"* {count}: {reason}." for reason, count in counts.items())
-    ages = f"{stored.sentence(history, [result for _, result in known], at)}\n\n{missing}\n\n{reasons}"
-    text = between(before, BEGIN, END, f"{ages}\n\n{tables(scripts, commit)}")
-    return between(text, LOGS, LOGS_END, serving.table(logs, commit) + "\n")
+    plot, label = pages.draw_plot(scripts)
+    opening = f"{pages.summary(scripts, serving.summarize_logs(logs))}\n\n![{label}](assets/{PLOT.name})"
+    text = between(before, BEGIN, END, f"{opening}\n")
+    text = between(text, MISSES, MISSES_END, pages.render_misses(scripts) + "\n")
+    rows = OPENING.format(
+        ages=stored.sentence(history, [result for _, result in known], at),
+        missing=f"{missing}\n\n{reasons}",
+        filter=charts.FILTER,
+        rows=pages.render_rows(scripts, commit),
+        section=serving.SECTION,
+        logs=serving.table(logs, commit),
+        commands="\n".join(pages.commands(scripts)),
+    )
+    return {PAGE: text, ROWS: rows.lstrip(), TABLE: pages.render_csv(scripts, logs), PLOT: plot}
 
 
 def repeated(known):
     """The words about thresholds and differences on the pages of REPEATED."""
-    from page import differences, thresholds_of
-
     scripts = [(job, result) for job, result in known if job.measure is not serving.measure]
     rows = [(job, figure) for job, result in scripts for figure in result["figures"]]
-    number, right, larger, uncertain = thresholds_of(rows)
-    median = statistics.median(differences(figure for _, figure in rows)["allocated memory"])
+    number, right, larger, uncertain = pages.thresholds_of(rows)
+    median = statistics.median(pages.differences(figure for _, figure in rows)["allocated memory"])
     return [
         f"a median difference of {median:.3f} %",
         f"{right} of {number} out-of-memory thresholds",
@@ -176,9 +218,11 @@ def check(history):
     if differences := without_result(known, not_run()):
         failures += 1
         print("\n".join(differences))
-    elif render_page(before, history, stored.marked_commit(before)) != before:
-        failures += 1
-        print("docs/fidelity.md is not what the results give: run tests/fidelity/run.py --page")
+    else:
+        files = render_files(before, history, stored.marked_commit(ROWS.read_text()))
+        if different := charts.list_differences(files, ROOT):
+            failures += 1
+            print(f"{', '.join(different)}: not what the results give; run tests/fidelity/run.py --page")
     for page in REPEATED:
         for words in repeated(known):
             if words not in " ".join(page.read_text().split()):
@@ -207,7 +251,7 @@ def main():
         return 0
     history = stored.History()
     if arguments.page:
-        PAGE.write_text(render_page(PAGE.read_text(), history, history.code_commit()))
+        charts.write_files(render_files(PAGE.read_text(), history, history.code_commit()))
         return 0
     if arguments.check:
         return check(history)

@@ -82,6 +82,10 @@ def measure(context, model, settings, options, variables, real):
     ]
 
 
+#: The section of docs/fidelity.md about these logs.
+SECTION = "fidelity.md#a-server-vllm-against-published-logs"
+
+
 def shown(value):
     return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
@@ -96,15 +100,12 @@ def difference(found):
 
 
 def table(known, commit):
-    """The table of the page, and its first sentence."""
-    lines, apart, listed = [], [], []
+    """The table of the logs."""
+    lines = []
     for log, result in known:
-        found = {figure["what"]: (figure["real"], figure["dry"]) for figure in result["figures"]}
+        found = figures_of(result)
         if not found or (off := difference(found)) is None:
             continue
-        apart.append(abs(off))
-        if log.name not in FOUND_LATER:
-            listed.append(abs(off))
         pairs = []
         for name in ("weights", "other", "consumed", "activation", "graphs"):
             real, dry = found[name]
@@ -112,18 +113,29 @@ def table(known, commit):
                 pairs.append(f"{name} {shown(real)} / {shown(dry)}")
         kv = [" = ".join(filter(None, (cell("kv", found, side), cell("tokens", found, side)))) for side in (0, 1)]
         words = "; ".join(filter(None, (log.note, log.cause if abs(off) > 1 else "")))
+        words = words.replace("in detail below", f"[in detail]({SECTION})")
         version = log.environment.removeprefix("vllm-").partition("+")[0]
         cells = [version, log.gpu, f"{log.what} ({log.source})", "<br>".join(pairs), *kv]
         cells += [f"{off:+.2f} %", words, commit(result)]
         lines.append(f"| {' | '.join(cells)} |")
     head = "| vLLM | GPU | model, settings | terms in GiB, real / dry | KV cache, real | dry | difference | | commit |"
-    first = (
-        f"{len(listed)} logs of a list that was made before any was run: the size of the KV cache is within 2 % of the"
-        f" real one in {near(listed)}, and the median difference is {statistics.median(listed):.2f} %. With"
-        f" {len(apart) - len(listed)} that were found later: {near(apart)} of {len(apart)}, and"
-        f" {statistics.median(apart):.2f} %."
+    return "\n".join([head, "|---" * 9 + "|", *lines])
+
+
+def figures_of(result):
+    return {figure["what"]: (figure["real"], figure["dry"]) for figure in result["figures"]}
+
+
+def summarize_logs(known):
+    """How far the size of the KV cache differs: of all logs, and of the list that was made before any was run."""
+    found = [(log, difference(figures_of(result))) for log, result in known if result["figures"]]
+    apart = [abs(off) for _, off in found if off is not None]
+    listed = [abs(off) for log, off in found if off is not None and log.name not in FOUND_LATER]
+    return (
+        f"in {len(apart)} logs, the size of the KV cache has a median difference of {statistics.median(apart):.2f} %,"
+        f" and {near(apart)} are within 2 %. {len(listed)} of them are of a list that was made before any was run:"
+        f" {statistics.median(listed):.2f} %, and {near(listed)} within 2 %."
     )
-    return "\n".join([first, "", head, "|---" * 9 + "|", *lines])
 
 
 def near(differences):

@@ -142,10 +142,10 @@ def sentence(history, results, at):
     """The paragraph of a page about commits and ages."""
     date = history.git("show", "-s", "--format=%cs", at)
     return (
-        "*Commit* is the code that produced a row, with the number of later commits to the stand-in, the run, the"
-        " hook,\n"
-        f"the analysis, the capture, or the allocator, up to `{at[:9]}` of {date}. A `+` marks changes that were\n"
-        f"not committed. {history.summary(results, at)}\n{mark(at)}"
+        "*Commit* is the code that produced a row, with the number of later commits to this code. The code is the\n"
+        "stand-in, the run, the hook, the analysis, the capture, and the allocator. Commits are counted up to\n"
+        f"`{at[:9]}` of {date}. A `+` marks changes that were not committed.\n"
+        f"{history.summary(results, at)}\n{mark(at)}"
     )
 
 
