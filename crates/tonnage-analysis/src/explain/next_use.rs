@@ -17,7 +17,7 @@ use super::case::{Bound, Case, Live, SHARE, at, is_kept, most_named};
 use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, peak_with, unchanged, until};
 use super::{Found, failed_otherwise};
-use crate::holdings::{Category, HeldBy, Holding, Place, Sort, UsesOf, site};
+use crate::holdings::{Category, HeldBy, Holding, Phase, Place, Sort, UsesOf, site};
 
 /// Memory that is never used again.
 pub const UNUSED: Code = code(
@@ -289,6 +289,9 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
         }
     }
     let sum = |blocks: &[Live<'_>]| blocks.iter().map(|live| live.block.bytes).sum::<u64>();
+    for blocks in sums.values_mut() {
+        drop_waiting_gradients(case, blocks);
+    }
     let blocks = sums.into_values().max_by_key(|blocks| sum(blocks))?;
     let held = most_named(&blocks)?;
     let total = sum(&blocks);
@@ -304,11 +307,18 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     );
     let sentence = format!("{headline} (made at {})", at(made.as_ref()));
     let place = held.place.clone().or(made);
-    let advice = format!(
-        "end the life of what {} holds ({}) after its last use",
-        held.said(),
-        at(held.place.as_ref())
-    );
+    let advice = if blocks.iter().all(is_gradient) {
+        format!(
+            "call `zero_grad()` after the optimizer's step, so that {} keeps no gradients until the next one",
+            held.said()
+        )
+    } else {
+        format!(
+            "end the life of what {} holds ({}) after its last use",
+            held.said(),
+            at(held.place.as_ref())
+        )
+    };
     let proposal = Proposal::new(UNUSED.code, advice, "that is never used again");
     let claims = blocks.iter().map(|live| live.index).collect();
     Some(
@@ -319,6 +329,26 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
             .with_claims_of(&blocks)
             .into_mistake(),
     )
+}
+
+fn is_gradient(live: &Live<'_>) -> bool {
+    live.block.category == Category::Gradients
+}
+
+/// Drops gradients of a model that is trained: in its forward pass they wait for `zero_grad`, as in most programs. They stay
+/// where the whole model is not used again, or where the passes have no gradients.
+fn drop_waiting_gradients(case: &Case<'_>, blocks: &mut Vec<Live<'_>>) {
+    let (mut gradients, mut others) = (0, 0);
+    for live in blocks.iter() {
+        *(if is_gradient(live) {
+            &mut gradients
+        } else {
+            &mut others
+        }) += live.block.bytes;
+    }
+    if case.phase() != Phase::Eval && others < gradients {
+        blocks.retain(|live| !is_gradient(live));
+    }
 }
 
 /// Computes the peak if `claims` were freed after their last use, at once or with the phase of that use. Blocks that the
@@ -334,6 +364,10 @@ pub(super) fn freed_after_use(
         .map(|&index| sort(&case.track.blocks[index as usize]))
         .collect();
     let phase_end = |row: u32| case.track.phase_at(row).map_or(row + 1, |span| span.to);
+    let mut claimed = claims
+        .iter()
+        .map(|&index| &case.track.blocks[index as usize]);
+    let gradients = claimed.all(|block| block.category == Category::Gradients);
     let is_variable =
         |&index: &u32| (case.holder(index)).is_some_and(|held| held.sort == Sort::Variable);
     let in_container = !claims.iter().all(is_variable);
@@ -348,7 +382,7 @@ pub(super) fn freed_after_use(
         let Some(last) = block.uses.map(|uses| uses.last.unwrap_or(block.born)) else {
             return unchanged(block);
         };
-        let stays = || !is_kept(block) && block.died >= case.round_end(last, false);
+        let stays = || (gradients || !is_kept(block)) && block.died >= case.round_end(last, false);
         let is_claimed = index.is_some_and(|index| claims.contains(&index));
         let is_freed = is_claimed || made.contains(&sort(block)) && stays();
         if !is_freed {
