@@ -424,6 +424,17 @@ def test_without_a_gpu_nothing_is_simulated(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.tonnage]\ngpu = "rtx4090"\n')
     done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path, env=variables)
     assert done.returncode == 0 and "on NVIDIA GeForce RTX 4090" in done.stdout, done.stderr
+    assert "  GPU          rtx4090, named in pyproject.toml\n" in done.stdout
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "train.py").rename(tmp_path / "jobs/train.py")
+    done = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path / "jobs", env=variables)
+    assert "  GPU          rtx4090, named in ../pyproject.toml\n" in done.stdout, done.stderr
+    variables["TONNAGE_GPU"] = "l4"
+    fit = [TONNAGE, "fit", "--allow", "none", PYTHON, "train.py"]
+    done = subprocess.run(fit, capture_output=True, text=True, cwd=tmp_path / "jobs", env=variables)
+    assert done.returncode == 0 and "  simulates l4, named in TONNAGE_GPU\n" in done.stdout, done.stdout + done.stderr
+    done = subprocess.run([*run[:2], "--gpu", "l4", *run[2:]], capture_output=True, text=True, cwd=tmp_path / "jobs")
+    assert done.returncode == 0 and "named in" not in done.stdout, done.stdout + done.stderr
 
 
 def test_fits_means_that_the_margin_stays_free(tonnage, tmp_path):

@@ -10,9 +10,9 @@ use tonnage_run::StopAfter;
 // The groups have no documentation comment: clap would take it for the text of the command.
 #[derive(Args, Debug)]
 pub(crate) struct GpuName {
-    /// The GPU to simulate; `tonnage gpus` lists them [default: `gpu` in tonnage.toml, or in pyproject.toml under
-    /// tool.tonnage].
-    #[arg(long, value_name = "NAME", env = "TONNAGE_GPU", hide_env_values = true)]
+    /// The GPU to simulate; `tonnage gpus` lists them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml, or
+    /// in pyproject.toml under tool.tonnage].
+    #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
 }
 

@@ -77,6 +77,35 @@ fn a_second_recording_of_a_script_takes_the_next_name() {
 }
 
 #[test]
+fn an_unknown_gpu_is_reported_with_the_place_that_names_it() {
+    let folder = TempDir::new().unwrap();
+    let error = |words: &[&str], variable: Option<&str>| {
+        let mut command = tonnage(folder.path(), words);
+        command.env_remove("TONNAGE_GPU");
+        if let Some(name) = variable {
+            command.env("TONNAGE_GPU", name);
+        }
+        let (code, _, told) = said(command);
+        assert_eq!(code, Some(2), "{told}");
+        let error = told.lines().find(|line| line.starts_with("error"));
+        error.unwrap_or_default().to_owned()
+    };
+    let unknown = "error: no GPU in the catalogue is called \"nope\"";
+    std::fs::write(folder.path().join("tonnage.toml"), "gpu = \"nope\"\n").unwrap();
+    for command in ["run", "fit", "serve-fit"] {
+        let told = error(&[command, "--", "true"], None);
+        assert_eq!(told, format!("{unknown} (named in tonnage.toml)"));
+        let told = error(&[command, "--", "true"], Some("nope"));
+        assert_eq!(told, format!("{unknown} (named in TONNAGE_GPU)"));
+        let told = error(&[command, "--gpu", "nope", "--", "true"], Some("l4"));
+        assert_eq!(told, unknown);
+    }
+    // Several names with commas, as the option takes them.
+    let told = error(&["fit", "--", "true"], Some("l4,nope"));
+    assert_eq!(told, format!("{unknown} (named in TONNAGE_GPU)"));
+}
+
+#[test]
 fn a_job_needs_no_separator_and_keeps_its_own_options() {
     let folder = TempDir::new().unwrap();
     // A program that takes options with the names of ours.

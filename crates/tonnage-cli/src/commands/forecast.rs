@@ -18,7 +18,7 @@ use tonnage_forecast::{Fits, Forecast, ForecastError, JobKey, Listed, Role, Stor
 use tonnage_run::private_folder;
 
 use super::recording::{Recording, explained, plain};
-use super::run::{RunOptions, answer, job_of, judge};
+use super::run::{RunOptions, answer, gpu_choice, job_of, judge};
 use crate::Surroundings;
 use crate::options::{JobCommand, ReplyOptions};
 use crate::output::{
@@ -343,6 +343,9 @@ fn dry_run(options: &MakeForecast, surroundings: &Surroundings) -> Result<(Answe
         Some(path) => path.clone(),
         None => scratch.path().join("run.tonnage"),
     };
+    if let Some(gpu) = gpu_choice(run, surroundings)?.mention() {
+        print_err(&format!("simulates {gpu}"));
+    }
     let (judged, _) = judge(run, path, surroundings)?;
     let forecast = made(&judged.verdict, key, &options.names)?;
     Ok((answer(&judged.verdict), forecast))

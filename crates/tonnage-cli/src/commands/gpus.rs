@@ -2,13 +2,14 @@
 //! `tonnage gpus`: the catalogue.
 
 use std::fmt::{Display, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use tonnage_gpus::{Catalogue, Figure, Gpu, Peak};
 
+use super::recording::plain;
 use crate::options::ReplyOptions;
 use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, hinted};
 
@@ -81,29 +82,86 @@ pub(crate) fn that_hold(need: u64, context: u64) -> Vec<String> {
 
 /// The GPU a person means, or an error that says what they could have meant.
 pub(crate) fn find<'a>(catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> {
-    catalogue.find(name).map_err(|unknown| {
-        let hint = "`tonnage gpus` lists them; `--capacity` gives any of them another size";
-        hinted(unknown.to_string(), hint)
-    })
+    catalogue
+        .find(name)
+        .map_err(|unknown| hinted(unknown.to_string(), UNKNOWN))
 }
 
-/// The GPU that was named, or the one of the project in `folder`.
-pub(crate) fn name_of(typed: Option<&str>, folder: &Path) -> Result<String> {
-    if let Some(name) = typed {
-        return Ok(name.to_owned());
+/// The next step after a name that the catalogue does not have.
+const UNKNOWN: &str = "`tonnage gpus` lists them; `--capacity` gives any of them another size";
+
+/// The environment variable that names the GPU of commands without `--gpu`.
+const VARIABLE: &str = "TONNAGE_GPU";
+
+/// The name of the GPU to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GpuChoice {
+    /// One name, or several with commas.
+    pub(crate) name: String,
+    /// The variable or the file that has the name. None stands for the option, which needs no mention.
+    pub(crate) source: Option<String>,
+}
+
+impl GpuChoice {
+    /// The GPU by this name, or an error that names the source.
+    pub(crate) fn find<'a>(&self, catalogue: &'a Catalogue) -> Result<&'a Gpu> {
+        self.find_named(catalogue, &self.name)
     }
-    match configured(folder)? {
-        Some(name) => Ok(name),
-        None => Err(hinted(
-            "no GPU is named",
-            "name one with --gpu, e.g. --gpu rtx4090, or for a project in TONNAGE_GPU or `gpu` of tonnage.toml; \
-             `tonnage gpus` lists them",
-        )),
+
+    /// The GPU by one of several names.
+    pub(crate) fn find_named<'a>(&self, catalogue: &'a Catalogue, name: &str) -> Result<&'a Gpu> {
+        catalogue.find(name).map_err(|unknown| {
+            let read = self.source.as_ref();
+            let read = read.map_or_else(String::new, |source| format!(" (named in {source})"));
+            hinted(format!("{unknown}{read}"), UNKNOWN)
+        })
+    }
+
+    /// The name and its source in words, unless the option has the name.
+    pub(crate) fn mention(&self) -> Option<String> {
+        let source = self.source.as_ref()?;
+        Some(format!("{}, named in {}", self.name, plain(source)))
     }
 }
 
-/// `gpu` of `tonnage.toml`, or of `tool.tonnage` in `pyproject.toml`.
-fn configured(folder: &Path) -> Result<Option<String>> {
+/// The GPU of the option, else of the variable, else of the project around `folder`.
+pub(crate) fn choose(option: Option<&str>, folder: &Path) -> Result<GpuChoice> {
+    choose_from(option, std::env::var(VARIABLE).ok(), folder)
+}
+
+fn choose_from(option: Option<&str>, variable: Option<String>, folder: &Path) -> Result<GpuChoice> {
+    if let Some(name) = option {
+        return Ok(GpuChoice {
+            name: name.to_owned(),
+            source: None,
+        });
+    }
+    if let Some(name) = variable.filter(|name| !name.trim().is_empty()) {
+        return Ok(GpuChoice {
+            name,
+            source: Some(VARIABLE.to_owned()),
+        });
+    }
+    // A file is named as seen from the working directory.
+    let mut above = PathBuf::new();
+    for folder in folder.ancestors() {
+        if let Some((name, file)) = configured(folder)? {
+            return Ok(GpuChoice {
+                name,
+                source: Some(above.join(file).display().to_string()),
+            });
+        }
+        above.push("..");
+    }
+    Err(hinted(
+        "no GPU is named",
+        "name one with --gpu, e.g. --gpu rtx4090, or for a project in TONNAGE_GPU or `gpu` of tonnage.toml; \
+         `tonnage gpus` lists them",
+    ))
+}
+
+/// `gpu` of `tonnage.toml`, or of `tool.tonnage` in `pyproject.toml`, with the name of the file.
+fn configured(folder: &Path) -> Result<Option<(String, &'static str)>> {
     for (file, tables) in [
         ("tonnage.toml", &[][..]),
         ("pyproject.toml", &["tool", "tonnage"]),
@@ -124,7 +182,7 @@ fn configured(folder: &Path) -> Result<Option<String>> {
             table = table.and_then(|table| table.get(*name)?.as_table());
         }
         match table.and_then(|table| table.get("gpu")) {
-            Some(toml::Value::String(name)) => return Ok(Some(name.clone())),
+            Some(toml::Value::String(name)) => return Ok(Some((name.clone(), file))),
             Some(_) => return Err(wrong("`gpu` is not a text".to_owned())),
             None => {}
         }
@@ -252,4 +310,74 @@ fn line<T>(text: &mut String, name: &str, value: impl Display, figure: &Figure<T
         "  {name:<14} {value}\n  {:<14} {DIM}{}: {}{DIM:#}",
         "", figure.known, figure.source
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The name of the GPU and its source, or the error.
+    fn chosen(
+        option: Option<&str>,
+        variable: Option<&str>,
+        folder: &Path,
+    ) -> Result<(String, Option<String>), String> {
+        let choice = choose_from(option, variable.map(str::to_owned), folder);
+        let choice = choice.map_err(|error| error.to_string())?;
+        Ok((choice.name, choice.source))
+    }
+
+    #[test]
+    fn the_option_precedes_the_variable_and_the_variable_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pyproject.toml");
+        fs::write(path, "[tool.tonnage]\ngpu = \"rtx4090\"\n").unwrap();
+        let named = |name: &str, source: &str| Ok((name.to_owned(), Some(source.to_owned())));
+        let from_option = chosen(Some("l4"), Some("t4"), folder.path());
+        assert_eq!(from_option, Ok(("l4".to_owned(), None)));
+        let from_variable = chosen(None, Some("t4"), folder.path());
+        assert_eq!(from_variable, named("t4", "TONNAGE_GPU"));
+        // An empty variable counts as unset.
+        let from_file = chosen(None, Some(""), folder.path());
+        assert_eq!(from_file, named("rtx4090", "pyproject.toml"));
+    }
+
+    #[test]
+    fn the_nearest_file_with_a_gpu_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("jobs/small");
+        fs::create_dir_all(&inner).unwrap();
+        let write = |path: &str, text: &str| fs::write(folder.path().join(path), text).unwrap();
+        write("pyproject.toml", "[tool.tonnage]\ngpu = \"rtx4090\"\n");
+        // A file without the key is not the end of the search.
+        write("jobs/small/pyproject.toml", "[project]\nname = \"x\"\n");
+        let named = |name: &str, source: &str| Ok((name.to_owned(), Some(source.to_owned())));
+        let found = chosen(None, None, &inner);
+        assert_eq!(found, named("rtx4090", "../../pyproject.toml"));
+        write("jobs/tonnage.toml", "gpu = \"l4\"\n");
+        assert_eq!(chosen(None, None, &inner), named("l4", "../tonnage.toml"));
+        write("jobs/small/tonnage.toml", "gpu = 4090\n");
+        let wrong = chosen(None, None, &inner).unwrap_err();
+        assert!(wrong.contains("`gpu` is not a text"), "{wrong}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_reported_with_its_source() {
+        let catalogue = Catalogue::embedded();
+        let error = |source: Option<&str>| {
+            let choice = GpuChoice {
+                name: "nope".to_owned(),
+                source: source.map(str::to_owned),
+            };
+            let error = choice.find(&catalogue).unwrap_err();
+            let hint = crate::output::Failure::of(&error).hint;
+            (error.to_string(), hint)
+        };
+        let (typed, hint) = error(None);
+        assert_eq!(typed, "no GPU in the catalogue is called \"nope\"");
+        let expected = format!("{typed} (named in ../pyproject.toml)");
+        assert_eq!(error(Some("../pyproject.toml")), (expected, hint));
+    }
 }

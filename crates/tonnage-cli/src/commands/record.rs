@@ -72,7 +72,7 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
         let here = job_folder(surroundings);
         let cause = judged.cause.as_ref();
         let collected = &recorded.collected;
-        let mut text = render::text(&judged.verdict, cause, collected, Some(&path), &here);
+        let mut text = render::text(&judged.verdict, cause, collected, Some(&path), None, &here);
         if fails {
             let what = ExplainOptions {
                 what: path.clone(),

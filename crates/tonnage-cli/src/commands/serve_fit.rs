@@ -61,8 +61,8 @@ pub(crate) fn run(
 ) -> Result<Reply> {
     let catalogue = Catalogue::embedded();
     let folder = super::recording::job_folder(surroundings);
-    let name = super::gpus::name_of(options.named.gpu.as_deref(), &folder)?;
-    let gpu = super::gpus::find(&catalogue, &name)?;
+    let choice = super::gpus::choose(options.named.gpu.as_deref(), &folder)?;
+    let gpu = choice.find(&catalogue)?;
     let mut machine = Options::new(gpu.clone());
     machine.gpus = options.gpus;
     machine.capacity = options.gpu.capacity;
@@ -84,7 +84,14 @@ pub(crate) fn run(
         ServeError::Run(error) => anyhow::Error::new(error),
         other => anyhow::Error::new(other),
     })?;
-    Ok(Reply::new(form, answer(&serving), &serving, text)?)
+    let reply = Reply::new(form, answer(&serving), &serving, |serving| {
+        let mut text = text(serving);
+        if let Some(gpu) = choice.mention() {
+            let _ = writeln!(text, "  {DIM}simulates {gpu}{DIM:#}");
+        }
+        text
+    });
+    Ok(reply?)
 }
 
 fn answer(serving: &Serving) -> Answer {

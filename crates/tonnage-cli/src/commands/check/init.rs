@@ -28,10 +28,9 @@ pub(super) fn run(options: &CheckOptions) -> Result<Reply> {
         ));
     }
     let catalogue = Catalogue::embedded();
-    let named = options.gpu.clone();
-    let named = named.or_else(|| std::env::var("TONNAGE_GPU").ok());
-    let name = gpus::name_of(named.as_deref(), Path::new("."))?;
-    let gpu = gpus::find(&catalogue, &name)?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let choice = gpus::choose(options.gpu.as_deref(), &here)?;
+    let gpu = choice.find(&catalogue)?;
     let command = match options.names.as_slice() {
         [] => None,
         words => Some(words),
@@ -45,6 +44,9 @@ pub(super) fn run(options: &CheckOptions) -> Result<Reply> {
     written.with_context(|| format!("cannot write {}", path.display()))?;
     output.finish()?;
     print_err(&format!("wrote {}", path.display()));
+    if let Some(gpu) = choice.mention() {
+        print_err(&format!("its GPU is {gpu}"));
+    }
     if command.is_none() {
         print_err("edit its line `run = …`: the command to check");
     }

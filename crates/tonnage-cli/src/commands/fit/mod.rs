@@ -25,6 +25,7 @@ use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options};
 
 use crate::Surroundings;
+use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::commands::run::job_of;
 use crate::options::{GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects};
@@ -61,14 +62,8 @@ Examples:
   tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training")]
 pub(crate) struct FitOptions {
     /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
-    /// them [default: `gpu` in tonnage.toml, or in pyproject.toml under tool.tonnage].
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "TONNAGE_GPU",
-        hide_env_values = true,
-        value_delimiter = ','
-    )]
+    /// them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml, or in pyproject.toml under tool.tonnage].
+    #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Vec<String>,
     /// A file with a GPU and its price on each line: the cheapest comes first.
     #[arg(long, value_name = "FILE")]
@@ -159,11 +154,9 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => None,
     };
     let catalogue = Catalogue::embedded();
-    let names = match options.gpu.as_slice() {
-        [] => vec![super::gpus::name_of(None, &job_folder(surroundings))?],
-        names => names.to_vec(),
-    };
-    let gpus = chosen(&catalogue, &names)?;
+    let typed = (!options.gpu.is_empty()).then(|| options.gpu.join(","));
+    let choice = gpus::choose(typed.as_deref(), &job_folder(surroundings))?;
+    let gpus = chosen(&catalogue, &choice)?;
     let Some(gpu) = gpus.first() else {
         return Err(hinted("no GPU is named", "`tonnage gpus` lists them"));
     };
@@ -239,16 +232,17 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     }
     if let Some((output, kind)) = drawing {
         let drawn = match kind {
-            Kind::Page => picture::page(&fit, &render::text(&fit)),
+            Kind::Page => picture::page(&fit, &render::text(&fit, None)),
             Kind::Svg => picture::svg(&fit),
         };
         output.write(drawn.as_bytes())?;
     }
     let show = options.show.map(std::num::NonZeroUsize::get);
     let here = job_folder(surroundings);
+    let gpu = choice.mention();
     let reply = Reply::new(form, answer(&fit), &fit, |fit| match show {
-        Some(number) => render::shown(fit, number, &here),
-        None => render::text(fit),
+        Some(number) => render::shown(fit, number, gpu.as_deref(), &here),
+        None => render::text(fit, gpu.as_deref()),
     });
     Ok(reply?)
 }
@@ -273,13 +267,16 @@ impl Kind {
 }
 
 /// The GPUs that were named, or all that can be simulated.
-fn chosen(catalogue: &Catalogue, names: &[String]) -> Result<Vec<Gpu>> {
-    if names.iter().any(|name| name == "any") {
+fn chosen(catalogue: &Catalogue, choice: &GpuChoice) -> Result<Vec<Gpu>> {
+    let mut names = choice.name.split(',').map(str::trim);
+    if names.clone().any(|name| name == "any") {
         let all = catalogue.gpus().iter().filter(|gpu| gpu.supported);
         return Ok(all.cloned().collect());
     }
-    let find = |name: &String| Ok(super::gpus::find(catalogue, name)?.clone());
-    names.iter().map(find).collect()
+    names.try_fold(Vec::new(), |mut gpus, name| {
+        gpus.push(choice.find_named(catalogue, name)?.clone());
+        Ok(gpus)
+    })
 }
 
 /// Prices by the catalogue's name: a GPU and a number on each line, with a space or a comma between; `#` begins a remark.
@@ -304,7 +301,7 @@ fn prices(catalogue: &Catalogue, path: &Path) -> Result<BTreeMap<String, f64>> {
         if !price.is_finite() {
             return Err(wrong());
         }
-        let gpu = super::gpus::find(catalogue, name.trim_end_matches([' ', ',', '\t']))?;
+        let gpu = gpus::find(catalogue, name.trim_end_matches([' ', ',', '\t']))?;
         prices.insert(gpu.id.clone(), price);
     }
     Ok(prices)

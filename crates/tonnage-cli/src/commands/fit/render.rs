@@ -15,7 +15,8 @@ use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 /// How many rows are listed; the JSON has all.
 const ROWS: usize = 10;
 
-pub(crate) fn text(fit: &Fit) -> String {
+/// `gpu` is the GPU and its source, where the option does not name it.
+pub(crate) fn text(fit: &Fit, gpu: Option<&str>) -> String {
     let mut text = if fit.gpus.is_empty() {
         format!("{}\n", headline(fit))
     } else {
@@ -34,6 +35,9 @@ pub(crate) fn text(fit: &Fit) -> String {
     let is_judged = !matches!(fit.rows.as_slice(), [row] if row.bound == Bound::Failed);
     if is_judged {
         let _ = writeln!(text, "  {DIM}{kept}{DIM:#}");
+    }
+    if let Some(gpu) = gpu {
+        let _ = writeln!(text, "  {DIM}simulates {gpu}{DIM:#}");
     }
     gpus(&mut text, &fit.gpus);
     if fit.rows.len() > 1 {
@@ -269,7 +273,7 @@ fn lines(remedy: &Remedy) -> Vec<String> {
 }
 
 /// One proposal in full: a patch of the script where that is certain, else the lines to write.
-pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
+pub(crate) fn shown(fit: &Fit, number: usize, gpu: Option<&str>, here: &Path) -> String {
     let fitting = fit
         .remedies
         .as_ref()
@@ -283,7 +287,7 @@ pub(crate) fn shown(fit: &Fit, number: usize, here: &Path) -> String {
             0 => "no proposal was found".to_owned(),
             count => format!("there are {count} proposals; --show takes a number up to {count}"),
         };
-        return format!("{why}\n{}", self::text(fit));
+        return format!("{why}\n{}", self::text(fit, gpu));
     };
     let mut text = String::new();
     let _ = writeln!(text, "# {}: needs {}", remedy.title, need(&remedy.trial));

@@ -28,6 +28,7 @@ use tonnage_run::{
 
 use crate::Surroundings;
 use crate::commands::explain::Cause;
+use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::options::{
     GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits, ScreenOptions,
@@ -222,6 +223,8 @@ pub(crate) fn run_in(
         &options.job.command,
     );
     let here = job_folder(surroundings);
+    // The job may change the files that name it.
+    let gpu = gpu_choice(options, surroundings)?.mention();
     let (judged, collected) = judge(options, path, surroundings)?;
     let answer = answer(&judged.verdict);
     let reply = Reply::new(form, answer, &judged, |judged| {
@@ -229,7 +232,14 @@ pub(crate) fn run_in(
         print_err("");
         let cause = judged.cause.as_ref();
         let output = judged.recording.as_ref().map(Path::new);
-        render::text(&judged.verdict, cause, &collected, output, &here)
+        render::text(
+            &judged.verdict,
+            cause,
+            &collected,
+            output,
+            gpu.as_deref(),
+            &here,
+        )
     });
     Ok(reply?)
 }
@@ -383,12 +393,17 @@ fn kept_files(folder: Option<&Path>) -> Result<Option<PathBuf>> {
     Ok(Some(std::path::absolute(folder)?))
 }
 
+/// The GPU of a dry run.
+pub(crate) fn gpu_choice(typed: &RunOptions, surroundings: &Surroundings) -> Result<GpuChoice> {
+    gpus::choose(typed.named.gpu.as_deref(), &job_folder(surroundings))
+}
+
 /// What was typed, as the library takes it.
 fn described(typed: &RunOptions, surroundings: &Surroundings) -> Result<(Job, Options)> {
     let mut job = job_of(&typed.job.command, typed.reply.json, surroundings);
     let catalogue = Catalogue::embedded();
-    let name = super::gpus::name_of(typed.named.gpu.as_deref(), &job_folder(surroundings))?;
-    let gpu = super::gpus::find(&catalogue, &name)?;
+    let choice = gpu_choice(typed, surroundings)?;
+    let gpu = choice.find(&catalogue)?;
     let mut options = Options::new(gpu.clone());
     options.gpus = typed.gpus.unwrap_or(1);
     let launched = launched(&job)?;

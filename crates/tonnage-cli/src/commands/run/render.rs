@@ -30,12 +30,14 @@ const SIDE_EFFECTS: usize = 4;
 /// How many names of functions that are not modelled the text lists.
 const NAMES: usize = 4;
 
-/// `here` is the folder that files of the job are named from.
+/// `gpu` is the GPU and its source, where the option does not name it; `here` is the folder that files of the job are
+/// named from.
 pub(crate) fn text(
     verdict: &Verdict,
     cause: Option<&Cause>,
     collected: &Collected,
     output: Option<&Path>,
+    gpu: Option<&str>,
     here: &Path,
 ) -> String {
     let mut text = match verdict.exceptions.first() {
@@ -80,6 +82,10 @@ pub(crate) fn text(
     gaps(&mut text, verdict);
     if let Some(files) = &verdict.files {
         file_changes(&mut text, files);
+    }
+    // A job that used no GPU ran on none.
+    if let Some(gpu) = gpu.filter(|_| verdict.worst().is_some()) {
+        row(&mut text, "GPU", gpu);
     }
     if let Some(output) = output {
         row(
@@ -1393,9 +1399,35 @@ mod tests {
             &collected,
             (verdict.outcome != Outcome::Failed || !verdict.devices.is_empty())
                 .then_some(Path::new("train.tonnage")),
+            None,
             Path::new("/job"),
         );
         anstream::adapter::strip_str(&styled).to_string()
+    }
+
+    #[test]
+    fn a_gpu_that_no_option_names_is_mentioned_with_its_source() {
+        let gpu = "a100-80gb, named in pyproject.toml";
+        let shown = |verdict: &Verdict| {
+            let collected = Collected::default();
+            text(
+                verdict,
+                None,
+                &collected,
+                None,
+                Some(gpu),
+                Path::new("/job"),
+            )
+        };
+        let row = format!("  GPU          {gpu}");
+        assert!(shown(&verdict()).contains(&row), "{}", shown(&verdict()));
+        // A job that used no GPU ran on none.
+        let idle = Verdict {
+            outcome: Outcome::NoDevice,
+            devices: Vec::new(),
+            ..verdict()
+        };
+        assert!(!shown(&idle).contains("GPU          "));
     }
 
     #[test]
