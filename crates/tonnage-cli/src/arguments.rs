@@ -62,17 +62,17 @@ impl Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunOptions),
-    Record(RecordOptions),
-    Verify(VerifyOptions),
     Explain(ExplainOptions),
+    Fit(FitOptions),
     Report(ReportOptions),
     Diff(DiffOptions),
-    Fit(FitOptions),
-    ServeFit(ServeFitOptions),
-    Tune(TuneOptions),
-    Replay(ReplayOptions),
-    Plan(PlanOptions),
     Check(CheckOptions),
+    Replay(ReplayOptions),
+    Tune(TuneOptions),
+    ServeFit(ServeFitOptions),
+    Plan(PlanOptions),
+    Record(RecordOptions),
+    Verify(VerifyOptions),
     Forecast(ForecastOptions),
     Fleet(FleetOptions),
     Info(InfoOptions),
@@ -85,18 +85,16 @@ pub(crate) enum Command {
 }
 
 /// The commands as the help groups them.
-pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
+pub(crate) const GROUPS: [(&str, &[&str]); 5] = [
+    ("Everyday", &["run", "explain", "fit", "report"]),
     (
-        "Ask what a job does",
-        &["run", "record", "verify", "explain", "report", "diff"],
+        "Compare, check, and tune",
+        &["diff", "check", "replay", "tune", "serve-fit", "plan"],
     ),
+    ("On a real GPU", &["record", "verify"]),
+    ("Clusters", &["forecast", "fleet"]),
     (
-        "Decide what to change",
-        &["fit", "serve-fit", "tune", "replay", "plan", "check"],
-    ),
-    ("Share GPUs", &["forecast", "fleet"]),
-    (
-        "Files",
+        "Files and setup",
         &[
             "info",
             "import",
@@ -112,31 +110,59 @@ pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
 
 /// The command line with its commands in groups, which clap has for options only.
 pub(crate) fn grouped() -> clap::Command {
-    let mut command = Arguments::command();
-    let mut built = command.clone();
-    // Adds the command `help`.
-    built.build();
-    let styles = command.get_styles();
-    let (header, literal) = (*styles.get_header(), *styles.get_literal());
-    let width = GROUPS.iter().flat_map(|(_, names)| *names);
-    let width = width.map(|name| name.len()).max().unwrap_or(0);
+    let command = Arguments::command();
+    let header = *command.get_styles().get_header();
+    let width = longest(GROUPS.iter().flat_map(|(_, names)| *names));
     let mut groups = String::new();
     for (title, names) in GROUPS {
         let _ = writeln!(groups, "{header}{title}:{header:#}");
-        for name in names {
-            let about = built
-                .find_subcommand(name)
-                .and_then(clap::Command::get_about);
-            let about = about.map(ToString::to_string).unwrap_or_default();
-            let _ = writeln!(groups, "  {literal}{name:<width$}{literal:#}  {about}");
-        }
+        groups.push_str(&described(&command, names, width));
         groups.push('\n');
     }
     let template = format!(
         "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}"
     );
-    command = command.help_template(template);
-    command
+    command.help_template(template)
+}
+
+/// The command line whose help is short: it is printed where no command is named.
+pub(crate) fn overview() -> clap::Command {
+    let command = Arguments::command();
+    let styles = command.get_styles();
+    let (header, literal) = (*styles.get_header(), *styles.get_literal());
+    let [(_, everyday), others @ ..] = GROUPS;
+    let mut text = described(&command, everyday, longest(everyday));
+    let _ = writeln!(text, "\n{header}More commands:{header:#}");
+    let width = longest(others.iter().map(|(title, _)| title));
+    for (title, names) in others {
+        let _ = writeln!(text, "  {title:<width$}  {}", names.join(", "));
+    }
+    let template = format!(
+        "{{about}}\n\n{{usage-heading}} {{usage}}\n\n{text}\n{literal}tonnage --help{literal:#} describes all commands, \
+         {literal}tonnage COMMAND --help{literal:#} describes one.\n"
+    );
+    command.help_template(template)
+}
+
+fn longest<'a>(names: impl IntoIterator<Item = &'a &'a str>) -> usize {
+    let lengths = names.into_iter().map(|name| name.len());
+    lengths.max().unwrap_or(0)
+}
+
+/// A line for each of these commands.
+fn described(command: &clap::Command, names: &[&str], width: usize) -> String {
+    let literal = *command.get_styles().get_literal();
+    let mut built = command.clone();
+    // Adds the command `help`.
+    built.build();
+    let mut lines = String::new();
+    for name in names {
+        let subcommand = built.find_subcommand(name);
+        let about = subcommand.and_then(clap::Command::get_about);
+        let about = about.map(ToString::to_string).unwrap_or_default();
+        let _ = writeln!(lines, "  {literal}{name:<width$}{literal:#}  {about}");
+    }
+    lines
 }
 
 impl Command {

@@ -41,7 +41,12 @@ pub fn command() -> clap::Command {
 
 /// Reads what was typed.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let mut command = arguments::grouped();
+    let words: Vec<OsString> = words.into_iter().collect();
+    let mut command = if words.len() > 1 {
+        arguments::grouped()
+    } else {
+        arguments::overview()
+    };
     let matches = command.try_get_matches_from_mut(words)?;
     Arguments::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -7,6 +7,17 @@ use std::path::PathBuf;
 use clap::Args;
 use tonnage_run::StopAfter;
 
+/// Headings of the help of commands with many options.
+pub(crate) mod headings {
+    /// No heading. Without it, an option gets that of the option before.
+    pub(crate) const COMMON: Option<&str> = None;
+    pub(crate) const GPUS: &str = "Several GPUs";
+    pub(crate) const MODEL: &str = "GPU model and assumptions";
+    pub(crate) const SEARCH: &str = "Search";
+    pub(crate) const EFFECTS: &str = "Files and network of the job";
+    pub(crate) const OUTPUT: &str = "Output";
+}
+
 // The groups have no documentation comment: clap would take it for the text of the command.
 #[derive(Args, Debug)]
 pub(crate) struct GpuName {
@@ -80,7 +91,7 @@ pub(crate) struct RecordingFile {
     #[arg(long)]
     pub(crate) force: bool,
     /// Where the files of the job are while it runs, for `tonnage fleet watch` [default: the temporary folder].
-    #[arg(long, value_name = "DIR", env = "TONNAGE_LIVE")]
+    #[arg(long, value_name = "DIR", env = "TONNAGE_LIVE", hide_short_help = true)]
     pub(crate) live: Option<PathBuf>,
 }
 

@@ -31,6 +31,70 @@ fn a_capacity_without_a_unit_is_asked_for_it() {
     );
 }
 
+/// A bare `tonnage` is bad use, so its text goes to stderr.
+#[test]
+fn without_a_command_the_four_everyday_ones_are_shown() {
+    let text = tonnage(Path::new("."), "");
+    assert_snapshot!("overview", text);
+    let commands: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("  ")?.split("  ").next())
+        .collect();
+    assert_eq!(commands[..4], ["run", "explain", "fit", "report"]);
+    // A missing command of a group is another matter.
+    let nested = tonnage(Path::new("."), "forecast");
+    assert!(
+        nested.contains("exit code 2") && nested.contains("ledger"),
+        "{nested}"
+    );
+}
+
+#[test]
+fn options_of_run_and_fit_are_in_sections() {
+    for (command, sections) in [
+        (
+            "run",
+            [
+                "Options:",
+                "Several GPUs:",
+                "GPU model and assumptions:",
+                "Files and network of the job:",
+                "Output:",
+            ],
+        ),
+        (
+            "fit",
+            [
+                "Options:",
+                "Several GPUs:",
+                "GPU model and assumptions:",
+                "Search:",
+                "Output:",
+            ],
+        ),
+    ] {
+        let long = tonnage(Path::new("."), &format!("{command} --help"));
+        let arguments = long.find("Arguments:").unwrap();
+        assert!(arguments < long.find("Options:").unwrap(), "{long}");
+        for section in sections {
+            let heading = format!("\n{section}\n");
+            assert_eq!(long.matches(&heading).count(), 1, "{section}: {long}");
+        }
+    }
+    // Options for specialists are in the long help alone.
+    let short = tonnage(Path::new("."), "run -h");
+    let long = tonnage(Path::new("."), "run --help");
+    for option in [
+        "--assume",
+        "--address-order",
+        "--context",
+        "--live",
+        "--values",
+    ] {
+        assert!(!short.contains(option) && long.contains(option), "{option}");
+    }
+}
+
 #[test]
 fn the_help_groups_the_commands() {
     assert_snapshot!("help", tonnage(Path::new("."), "-h"));

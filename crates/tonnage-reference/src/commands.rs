@@ -79,7 +79,16 @@ fn one(text: &mut String, parent: &str, command: &Command) {
         .get_arguments()
         .filter(own)
         .partition(|arg| arg.is_positional());
-    for (title, list) in [("Arguments", positional), ("Options", options)] {
+    // Sections in the order of the help: options without a heading come first.
+    let mut sections = vec![("Arguments", positional), ("Options", Vec::new())];
+    for option in options {
+        let title = option.get_help_heading().unwrap_or("Options");
+        match sections.iter_mut().find(|(known, _)| *known == title) {
+            Some((_, list)) => list.push(option),
+            None => sections.push((title, vec![option])),
+        }
+    }
+    for (title, list) in sections {
         if list.is_empty() {
             continue;
         }

@@ -28,7 +28,9 @@ use crate::Surroundings;
 use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::commands::run::job_of;
-use crate::options::{GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects};
+use crate::options::{
+    GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects, headings,
+};
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
 use crate::progress;
 
@@ -66,52 +68,52 @@ pub(crate) struct FitOptions {
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Vec<String>,
     /// A file with a GPU and its price on each line: the cheapest comes first.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = headings::GPUS)]
     pub(crate) prices: Option<PathBuf>,
     /// How many of them the machine has.
-    #[arg(long, value_name = "N", default_value_t = 1,
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::GPUS,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) gpus: u8,
     /// Also spread the model over these GPUs, by FSDP2, and say what each of them needs.
-    #[arg(long)]
+    #[arg(long, help_heading = headings::GPUS)]
     pub(crate) shard: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::MODEL)]
     pub(crate) device: GpuOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::COMMON)]
     pub(crate) limits: RunLimits,
     /// An environment variable with a placeholder, e.g. BATCH={1..64}; may be repeated.
-    #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable)]
+    #[arg(long, value_name = "NAME=TEXT", value_parser = parse_variable, help_heading = headings::SEARCH)]
     pub(crate) env: Vec<(String, String)>,
     /// A constant of the script with a placeholder, e.g. batch_size={1..64}: an assignment at the top level, or else the
     /// one keyword, key, attribute or default of that name. batch_size@42 names a line, config.yaml:batch_size a file of
     /// Python, YAML or JSON. No file is changed: only what Python reads of it. May be repeated.
-    #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable)]
+    #[arg(long = "let", value_name = "NAME=TEXT", value_parser = parse_variable, help_heading = headings::SEARCH)]
     pub(crate) constants: Vec<(String, String)>,
     /// What changes may do to the mathematics of the program, where nothing fits without one.
-    #[arg(long, value_enum, default_value_t = Allow::Algorithm, value_name = "WHAT")]
+    #[arg(long, value_enum, default_value_t = Allow::Algorithm, value_name = "WHAT", help_heading = headings::SEARCH)]
     pub(crate) allow: Allow,
     /// Print what a proposal changes in the script, as a patch where that is certain; the number is that of the list.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = headings::OUTPUT)]
     pub(crate) show: Option<std::num::NonZeroUsize>,
     /// Keep the recording of the largest that fits in FILE, for `tonnage explain` and `tonnage report`.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) output: Option<PathBuf>,
     /// Draw what each variant needs, beside what the GPU has, into FILE: a page (.html) or a picture (.svg).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) picture: Option<PathBuf>,
     /// Overwrite the files.
-    #[arg(long)]
+    #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) force: bool,
     /// How many variants to run at a time [default: one for each processor].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = headings::SEARCH)]
     pub(crate) jobs: Option<std::num::NonZeroU16>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) screen: ScreenOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) reply: ReplyOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::EFFECTS)]
     pub(crate) effects: SideEffects,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::COMMON)]
     pub(crate) job: JobCommand,
 }
 

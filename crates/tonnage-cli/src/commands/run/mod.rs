@@ -32,7 +32,7 @@ use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::options::{
     GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits, ScreenOptions,
-    SideEffects,
+    SideEffects, headings,
 };
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
 
@@ -67,7 +67,7 @@ pub(crate) struct RunOptions {
     #[command(flatten)]
     pub(crate) named: GpuName,
     /// How many of them the machine has [default: 1; with --world-size what torchrun says, or 8].
-    #[arg(long, value_name = "N", value_parser = parse_gpus)]
+    #[arg(long, value_name = "N", value_parser = parse_gpus, help_heading = headings::GPUS)]
     pub(crate) gpus: Option<u8>,
     /// Run some ranks of a job of so many, and answer for the others: each rank that --ranks names is started as torchrun
     /// would start it. A torchrun in front of the command is taken off.
@@ -75,51 +75,56 @@ pub(crate) struct RunOptions {
         long,
         value_name = "N",
         allow_negative_numbers = true,
-        value_parser = clap::value_parser!(u32).range(1..=1 << 20)
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20),
+        help_heading = headings::GPUS
     )]
     pub(crate) world_size: Option<u32>,
     /// Which ranks to run, e.g. 0,7 or 0-3, or auto: one of each stage of a pipeline, which a step of rank 0 tells; without
     /// a pipeline the first and the last [default: 0].
-    #[arg(long, value_name = "LIST", value_parser = parse_ranks)]
+    #[arg(long, value_name = "LIST", value_parser = parse_ranks, help_heading = headings::GPUS)]
     pub(crate) ranks: Option<Ranks>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::MODEL)]
     pub(crate) gpu: GpuOptions,
     /// Memory that the context of a process takes, instead of the catalogue's.
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes, help_heading = headings::MODEL,
+          hide_short_help = true)]
     pub(crate) context: Option<u64>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::COMMON)]
     pub(crate) limits: RunLimits,
     /// In which order the driver hands out addresses: it decides ties between free blocks.
-    #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER")]
+    #[arg(long, value_enum, default_value_t = AddressOrder::Descending, value_name = "ORDER",
+          help_heading = headings::MODEL, hide_short_help = true)]
     pub(crate) address_order: AddressOrder,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) file: RecordingFile,
     /// Do not run a job that ran out of memory again to find out how much it needs.
-    #[arg(long)]
+    #[arg(long, help_heading = headings::COMMON)]
     pub(crate) stop_at_oom: bool,
     /// Whether small values are computed, so that what the script reads back is true.
-    #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN")]
+    #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN", help_heading = headings::MODEL,
+          hide_short_help = true)]
     pub(crate) values: Values,
     /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that nobody computed, the
     /// mask selects that part of its elements [default: mask=100%, the most there can be]. lag=1024: each stream of the
     /// GPU is up to so many launches behind the host, and memory that another stream uses is free again only then
     /// [default: lag=0].
-    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = parse_assumption)]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = parse_assumption,
+          help_heading = headings::MODEL, hide_short_help = true)]
     pub(crate) assume: Vec<Assumption>,
     /// Change the program inside its process, e.g. checkpoint-blocks; may be given several times. `tonnage explain NAME`
     /// says what a change does.
-    #[arg(long = "change", value_name = "NAME")]
+    #[arg(long = "change", value_name = "NAME", help_heading = headings::COMMON)]
     pub(crate) changes: Vec<String>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) reply: ReplyOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) screen: ScreenOptions,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::EFFECTS)]
     pub(crate) effects: SideEffects,
     /// Copy the files that the job writes to DIR, a new directory. Without it they are discarded.
-    #[arg(long, value_name = "DIR", conflicts_with = "side_effects")]
+    #[arg(long, value_name = "DIR", conflicts_with = "side_effects", help_heading = headings::EFFECTS)]
     pub(crate) keep_files: Option<PathBuf>,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = headings::COMMON)]
     pub(crate) job: JobCommand,
 }
 
