@@ -145,6 +145,11 @@ fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failur
 }
 
 fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Result<Reply> {
+    if let Some((older, newer)) = command.older_name() {
+        output::print_err(&format!(
+            "note: `tonnage {older}` is the older name of `tonnage {newer}`"
+        ));
+    }
     match command {
         Command::Run(options) => commands::run::run_in(options, form, surroundings),
         Command::Record(options) => commands::record::run(options, form, surroundings),
@@ -154,7 +159,8 @@ fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Re
         Command::Gpus(options) => commands::gpus::run(options, form),
         Command::Doctor(options) => commands::doctor::run(options, form, surroundings),
         Command::Info(options) => commands::info::run(options, form),
-        Command::Import(options) => commands::import::run(options),
+        Command::Convert(options) => commands::convert::run(options),
+        Command::Import(options) => commands::import::run(&options.file, &options.target),
         Command::Export(options) => commands::export::run(options),
         Command::Replay(options) => commands::replay::run(options, form),
         Command::Plan(options) => commands::plan::run(options, form),

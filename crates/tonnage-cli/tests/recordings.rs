@@ -232,11 +232,11 @@ fn a_dash_is_standard_input_for_every_command_that_reads_a_recording() {
         ("info FILE", "own.tonnage"),
         ("explain FILE", "own.tonnage"),
         ("replay FILE --alloc recorded", "own.tonnage"),
-        ("tune FILE", "own.tonnage"),
+        ("replay --search FILE", "own.tonnage"),
         ("plan FILE", "own.tonnage"),
         ("plan FILE", "plan.csv"),
         ("report FILE --text", "own.tonnage"),
-        ("export FILE --format perfetto -o -", "own.tonnage"),
+        ("convert FILE --to perfetto -o -", "own.tonnage"),
         ("info FILE", "snapshot.json"),
         ("explain FILE", "snapshot.json"),
     ] {
@@ -246,7 +246,7 @@ fn a_dash_is_standard_input_for_every_command_that_reads_a_recording() {
         assert_eq!(out, same_out.replace(file, "-"), "{words} {file}");
         assert!(!out.is_empty(), "{words} {file}: {told}");
     }
-    let (code, _, told) = piped(&folder, "import -", "snapshot.json");
+    let (code, _, told) = piped(&folder, "convert -", "snapshot.json");
     assert_eq!(code, 0, "{told}");
     assert!(folder.path().join("stdin.tonnage").exists(), "{told}");
     for (file, message) in [
@@ -274,21 +274,21 @@ fn import_and_export() {
     let folder = folder();
     let mut text = String::new();
     for arguments in [
-        "import snapshot.json",
-        "import snapshot.json",
-        "import own.tonnage",
-        "import rmm.csv -o log.tonnage",
-        "export snapshot.tonnage --format snapshot",
-        "export snapshot.tonnage --format snapshot -o snapshot.pickle",
-        "export own.tonnage --format snapshot",
-        "export own.tonnage --format snapshot --process 1",
-        "export own.tonnage --format snapshot --process 7 --force",
-        "export own.tonnage --format snapshot --min-block 1MiB",
-        "export own.tonnage --format perfetto --min-block 1MiB",
-        "export own.tonnage --format perfetto -o nowhere/x.json",
-        "export prose.txt --format perfetto",
-        "export plan.csv --format snapshot",
-        "export rmm.csv --format svg",
+        "convert snapshot.json",
+        "convert snapshot.json",
+        "convert own.tonnage",
+        "convert rmm.csv -o log.tonnage",
+        "convert snapshot.tonnage --to snapshot",
+        "convert snapshot.tonnage --to snapshot -o snapshot.pickle",
+        "convert own.tonnage --to snapshot",
+        "convert own.tonnage --to snapshot --process 1",
+        "convert own.tonnage --to snapshot --process 7 --force",
+        "convert own.tonnage --to snapshot --min-block 1MiB",
+        "convert own.tonnage --to perfetto --min-block 1MiB",
+        "convert own.tonnage --to perfetto -o nowhere/x.json",
+        "convert prose.txt --to perfetto",
+        "convert plan.csv --to snapshot",
+        "convert rmm.csv --to svg",
     ] {
         text += &tonnage(folder.path(), arguments);
         text.push('\n');
@@ -319,9 +319,9 @@ fn without_size(line: &str) -> String {
 fn a_snapshot_comes_back_as_it_was() {
     let folder = folder();
     for arguments in [
-        "import snapshot.json -o first.tonnage",
-        "export first.tonnage --format snapshot -o back.pickle",
-        "import back.pickle -o second.tonnage",
+        "convert snapshot.json -o first.tonnage",
+        "convert first.tonnage --to snapshot -o back.pickle",
+        "convert back.pickle -o second.tonnage",
     ] {
         let text = tonnage(folder.path(), arguments);
         assert!(text.contains("exit code 0"), "{text}");

@@ -143,10 +143,10 @@ fn replay_as_json() {
 #[test]
 fn tune_finds_a_setting_or_says_why_not() {
     let calls = [
-        "tune growing.tonnage --capacity 500MiB",
-        "tune growing.tonnage --capacity 150MiB",
-        "tune middle.json",
-        "tune cut.tonnage",
+        "replay --search growing.tonnage --capacity 500MiB",
+        "replay --search growing.tonnage --capacity 150MiB",
+        "replay --search middle.json",
+        "replay --search cut.tonnage",
     ];
     assert_snapshot!("tune", tonnage(folder().path(), &calls));
 }
@@ -154,16 +154,16 @@ fn tune_finds_a_setting_or_says_why_not() {
 #[test]
 fn tune_of_what_cannot_be_tuned() {
     let calls = [
-        "tune nowhere.tonnage",
-        "tune prose.txt",
-        "tune empty.csv",
-        "tune growing.tonnage --gpu voodoo2",
+        "replay --search nowhere.tonnage",
+        "replay --search prose.txt",
+        "replay --search empty.csv",
+        "replay --search growing.tonnage --gpu voodoo2",
     ];
     assert_snapshot!("tune_errors", tonnage(folder().path(), &calls));
 }
 
 #[test]
 fn tune_as_json() {
-    let calls = ["tune growing.tonnage --capacity 500MiB --json"];
+    let calls = ["replay --search growing.tonnage --capacity 500MiB --json"];
     assert_snapshot!("tune_json", tonnage(folder().path(), &calls));
 }

@@ -383,8 +383,11 @@ fn what_commands_print_is_as_the_schemas_say() {
             "replay",
             "replay --json train.tonnage --alloc tonnage --plan train.plan",
         ),
-        ("tune", "tune --json train.tonnage"),
-        ("tune", "tune --json oom.tonnage --capacity 300MiB"),
+        ("tune", "replay --search --json train.tonnage"),
+        (
+            "tune",
+            "replay --search --json oom.tonnage --capacity 300MiB",
+        ),
         ("explain", "explain --json train.tonnage"),
         ("explain", "explain --json oom.tonnage"),
         ("explain", "explain --json snapshot.json"),

@@ -103,6 +103,93 @@ fn the_help_groups_the_commands() {
     assert!(text.contains("'explain'"), "{text}");
 }
 
+/// Commands that have a newer spelling still run, with a note on stderr.
+#[test]
+fn commands_keep_their_old_names() {
+    let here = Path::new(".");
+    for (older, newer, error) in [
+        (
+            "tune nowhere.tonnage",
+            "replay --search",
+            "cannot open nowhere.tonnage",
+        ),
+        (
+            "import nowhere.pickle",
+            "convert",
+            "cannot open nowhere.pickle",
+        ),
+        (
+            "export nowhere.tonnage --format snapshot",
+            "convert --to",
+            "cannot open nowhere.tonnage",
+        ),
+        (
+            "serve-fit --gpu nope vllm serve m",
+            "fit",
+            "is called \"nope\"",
+        ),
+    ] {
+        let name = older.split(' ').next().unwrap();
+        let text = tonnage(here, older);
+        let note = format!("note: `tonnage {name}` is the older name of `tonnage {newer}`\n");
+        assert!(
+            text.contains("exit code 2") && text.contains(&note),
+            "{text}"
+        );
+        assert!(text.contains(error), "{text}");
+        let help = tonnage(here, "--help");
+        assert!(!help.contains(&format!("\n  {name} ")), "{help}");
+    }
+    let text = tonnage(here, "replay --search nowhere.tonnage");
+    assert!(
+        text.contains("cannot open nowhere.tonnage") && !text.contains("note:"),
+        "{text}"
+    );
+}
+
+/// `fit` recognizes the command of a vLLM server, unless it has a placeholder.
+#[test]
+fn fit_counts_the_requests_of_a_server() {
+    let here = Path::new(".");
+    let server = tonnage(here, "fit --gpu l4 --shard vllm serve m");
+    assert!(
+        server.contains("--shard does not apply to a vLLM server"),
+        "{server}"
+    );
+    for search in [
+        "fit --gpu l4 --shard vllm serve m --max-num-seqs {n=1..8}",
+        "fit --gpu l4 --shard train.py",
+    ] {
+        let text = tonnage(here, search);
+        assert!(
+            text.contains("--shard spreads a model over several GPUs"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn options_of_one_format_are_refused_with_another() {
+    let here = Path::new(".");
+    for (call, error) in [
+        ("convert a.pickle --process 1", "--process is for snapshots"),
+        (
+            "convert a.pickle --min-block 1MiB",
+            "--min-block is for Perfetto traces",
+        ),
+        (
+            "convert a.tonnage --to perfetto --process 1",
+            "--process is for snapshots",
+        ),
+    ] {
+        let text = tonnage(here, call);
+        assert!(
+            text.contains("exit code 2") && text.contains(error),
+            "{text}"
+        );
+    }
+}
+
 /// Scripts that were written before the options had these names go on working.
 #[test]
 fn options_keep_their_old_spelling() {

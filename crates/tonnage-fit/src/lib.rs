@@ -31,7 +31,7 @@ pub use remedies::{ExtraCost, NotMade, Remedies, Remedy};
 pub use search::Judgement;
 pub use serving::{
     SERVING_SCHEMA_VERSION, ServeCheck, ServeError, ServeEvidence, ServeRequest, ServeRow, Serving,
-    Startup, serve_fit,
+    Startup, serve_fit, starts_vllm,
 };
 pub use template::{Choice, Parameter, Template, TemplateError};
 pub use variants::{ConstantValue, Evidence, Stage, Trial, Watcher};

@@ -334,7 +334,7 @@ fn whole_blocks(length: u64) -> u64 {
 }
 
 /// Whether a command starts vLLM's server, by `vllm serve` or as a module.
-fn starts_vllm(job: &Job) -> bool {
+pub fn starts_vllm(job: &Job) -> bool {
     let words: Vec<String> = job
         .command
         .iter()

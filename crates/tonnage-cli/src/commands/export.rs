@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage export`: a recording in the format of another tool.
+//! `tonnage convert --to`: a recording in the format of another tool.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use crate::output::{Answer, HINT, Reply, bytes, hinted, plural, print_err};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage export train.tonnage --format snapshot
-  tonnage export train.tonnage --format perfetto -o train.json --min-block 64MiB")]
+  tonnage convert train.tonnage --to snapshot
+  tonnage convert train.tonnage --to perfetto -o train.json --min-block 64MiB")]
 pub(crate) struct ExportOptions {
     /// The recording to read; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -103,11 +103,11 @@ fn misplaced(options: &ExportOptions) -> Result<()> {
     match options.format {
         ExportFormat::Snapshot if options.min_block.is_some() => Err(hinted(
             "a snapshot holds all blocks; --min-block is for Perfetto traces",
-            "leave it out, or use --format perfetto",
+            "leave it out, or use --to perfetto",
         )),
         ExportFormat::Perfetto if options.process.is_some() => Err(hinted(
             "a Perfetto trace holds all processes; --process is for snapshots",
-            "leave it out, or use --format snapshot",
+            "leave it out, or use --to snapshot",
         )),
         _ => Ok(()),
     }

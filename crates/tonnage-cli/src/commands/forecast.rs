@@ -25,7 +25,7 @@ use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, WARN, bytes, hinted, plural, print_err,
 };
 
-/// What a job will take, for a scheduler
+/// Forecast the GPU memory of a job, for a scheduler
 ///
 /// A forecast is a small file: how much GPU memory each rank of a job takes at
 /// most, what that rests on, and what it was made from. Schedulers keep an

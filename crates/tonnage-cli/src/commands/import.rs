@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage import`: a recording of another tool becomes one of tonnage.
+//! `tonnage convert` to a recording of tonnage, from one of another tool.
 
 use std::io::{Seek as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -19,8 +19,8 @@ use crate::output::{Answer, Reply, bytes, count, hinted, print_err};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage import snapshot.pickle
-  tonnage import rmm_log.csv -o service.tonnage")]
+  tonnage convert snapshot.pickle
+  tonnage convert rmm_log.csv -o service.tonnage")]
 pub(crate) struct ImportOptions {
     /// The recording to read; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -29,18 +29,21 @@ pub(crate) struct ImportOptions {
     pub(crate) target: OutputFile,
 }
 
-pub(crate) fn run(options: &ImportOptions) -> Result<Reply> {
-    let path = &options.file;
+pub(crate) fn run(path: &Path, target: &OutputFile) -> Result<Reply> {
     let input = Input::new(path)?;
     let Some(format) = input.recognise()? else {
         return Err(hinted(
             format!("{} is a recording of tonnage already", named(path)),
-            format!("`tonnage info {}` says what is in it", path.display()),
+            format!(
+                "`tonnage info {0}` shows what is in it, `tonnage convert {0} --to snapshot` writes a snapshot",
+                path.display()
+            ),
         ));
     };
-    let target = options.target.output.clone();
+    let force = target.force;
+    let target = target.output.clone();
     let target = target.unwrap_or_else(|| derived(path, ".tonnage"));
-    let output = Output::create(&target, options.target.force)?;
+    let output = Output::create(&target, force)?;
     let imported = if let Some(file) = output.file() {
         import_to(&input, file)?.1
     } else {

@@ -18,7 +18,7 @@ use crate::output::{Answer, DIM, Form, Reply, WARN, bytes, count, error, plural,
 
 /// Show what is in a recording, and how reliable its figures are
 ///
-/// Reads recordings of tonnage and everything `tonnage import` reads; the
+/// Reads recordings of tonnage and everything `tonnage convert` reads; the
 /// format is detected from the first bytes.
 #[derive(Args, Debug)]
 #[command(after_help = "\

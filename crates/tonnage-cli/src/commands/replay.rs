@@ -19,23 +19,31 @@ use tonnage_gpus::Catalogue;
 use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
-use crate::options::{ReplyOptions, Target};
+use crate::commands::tune;
+use crate::options::{ReplyOptions, ScreenOptions, Target};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
 
 /// Replay a recording under other allocators, settings and devices
 ///
 /// Takes the requests and frees of a recording (of `tonnage run`, or any that
-/// `tonnage import` reads) and lets each allocator serve them. PyTorch's is
+/// `tonnage convert` reads) and lets each allocator serve them. PyTorch's is
 /// exact, event for event; tonnage's own is, too, if streams keep up; the others
 /// are approximations and marked so. The recorded setting is always checked against the recording.
 ///
-/// Exit code: 0 the first allocator completes, 1 it runs out of memory.
+/// With --search, it replays the recording under more than 200 settings of
+/// PyTorch's allocator, on all cores, and prints the line to paste, what it saves
+/// and what it costs. If no setting helps, because the job needs more memory than
+/// the device has, the answer states that.
+///
+/// Exit code: 0 the first allocator completes, 1 it runs out of memory. With
+/// --search: 0 the job fits with the setting, 1 no setting makes it fit.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   tonnage replay train.tonnage
   tonnage replay snapshot.pickle --gpu a100-40gb
+  tonnage replay --search train.tonnage
   tonnage replay train.tonnage --alloc torch:max_split_size_mb:128 --alloc bfc --json")]
 pub(crate) struct ReplayOptions {
     /// The recording; `-` is standard input.
@@ -54,6 +62,14 @@ pub(crate) struct ReplayOptions {
     /// Do not look for the smallest device.
     #[arg(long)]
     pub(crate) no_smallest: bool,
+    /// Search the settings of PyTorch's allocator for the best one.
+    #[arg(long, conflicts_with_all = ["alloc", "plan", "no_smallest"])]
+    pub(crate) search: bool,
+    /// With --search, replays at the same time [default: one for each core].
+    #[arg(long, value_name = "N", requires = "search", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) threads: Option<u8>,
+    #[command(flatten)]
+    pub(crate) screen: ScreenOptions,
     #[command(flatten)]
     pub(crate) reply: ReplyOptions,
 }
@@ -64,6 +80,15 @@ const LONGEST_PLAN: u64 = 256 << 20;
 const TRACKS: usize = 4;
 
 pub(crate) fn run(options: &ReplayOptions, form: Form) -> Result<Reply> {
+    if options.search {
+        return tune::search(
+            &options.file,
+            &options.target,
+            options.threads,
+            &options.screen,
+            form,
+        );
+    }
     let plan = options.plan.as_deref().map(read_plan).transpose()?;
     let job = load(&options.file, &options.target)?;
     let mut allocs = if options.alloc.is_empty() {
@@ -160,7 +185,7 @@ fn text(report: &Report, options: &ReplayOptions) -> String {
         let _ = writeln!(text, "{more}; --json has all of them");
     }
     if let Some(track) = report.tracks.first() {
-        let next = format!("tonnage tune {}", options.file.display());
+        let next = format!("tonnage replay --search {}", options.file.display());
         if track.allocators.iter().any(|result| result.recorded) {
             let _ = write!(text, "{DIM}next{DIM:#}  {next}");
         }

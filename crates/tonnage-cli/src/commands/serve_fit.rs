@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage serve-fit`: how many requests of which length a server holds at once.
+//! `tonnage fit` of a vLLM server: how many requests of which length it holds at once.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use anyhow::Result;
@@ -30,8 +31,8 @@ use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hin
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage serve-fit --gpu l4 -- vllm serve ./model --load-format dummy
-  tonnage serve-fit --gpu h100 --gpus 2 -- vllm serve ./model --load-format dummy --tensor-parallel-size 2")]
+  tonnage fit --gpu l4 -- vllm serve ./model --load-format dummy
+  tonnage fit --gpu h100 --gpus 2 -- vllm serve ./model --load-format dummy --tensor-parallel-size 2")]
 pub(crate) struct ServeFitOptions {
     #[command(flatten)]
     pub(crate) named: GpuName,
@@ -59,39 +60,65 @@ pub(crate) fn run(
     form: Form,
     surroundings: &Surroundings,
 ) -> Result<Reply> {
-    let catalogue = Catalogue::embedded();
-    let folder = super::recording::job_folder(surroundings);
-    let choice = super::gpus::choose(options.named.gpu.as_deref(), &folder)?;
-    let gpu = choice.find(&catalogue)?;
-    let mut machine = Options::new(gpu.clone());
-    machine.gpus = options.gpus;
-    machine.capacity = options.gpu.capacity;
-    machine.allow_real_gpu = options.gpu.allow_real_gpu;
-    options.effects.apply(&mut machine);
-    let request = ServeRequest {
-        job: job_of(&options.job.command, true, surroundings),
-        options: machine,
+    let server = Server {
+        gpu: options.named.gpu.as_deref(),
+        gpus: options.gpus,
+        device: &options.gpu,
         check: !options.no_check,
+        screen: &options.screen,
+        effects: &options.effects,
+        command: &options.job.command,
     };
-    let screen = Screen::new(options.screen.no_progress, surroundings);
-    let serving = serve_fit(&request, &screen);
-    screen.finish();
-    let serving = serving.map_err(|error| match error {
+    server.answer(form, surroundings)
+}
+
+/// A server whose requests are counted.
+pub(super) struct Server<'a> {
+    pub(super) gpu: Option<&'a str>,
+    pub(super) gpus: u8,
+    pub(super) device: &'a GpuOptions,
+    pub(super) check: bool,
+    pub(super) screen: &'a ScreenOptions,
+    pub(super) effects: &'a SideEffects,
+    pub(super) command: &'a [OsString],
+}
+
+impl Server<'_> {
+    pub(super) fn answer(&self, form: Form, surroundings: &Surroundings) -> Result<Reply> {
+        let catalogue = Catalogue::embedded();
+        let folder = super::recording::job_folder(surroundings);
+        let choice = super::gpus::choose(self.gpu, &folder)?;
+        let gpu = choice.find(&catalogue)?;
+        let mut machine = Options::new(gpu.clone());
+        machine.gpus = self.gpus;
+        machine.capacity = self.device.capacity;
+        machine.allow_real_gpu = self.device.allow_real_gpu;
+        self.effects.apply(&mut machine);
+        let request = ServeRequest {
+            job: job_of(self.command, true, surroundings),
+            options: machine,
+            check: self.check,
+        };
+        let screen = Screen::new(self.screen.no_progress, surroundings);
+        let serving = serve_fit(&request, &screen);
+        screen.finish();
+        let serving = serving.map_err(|error| match error {
         ServeError::NotVllm => hinted(
             error.to_string(),
-            "write it as for the GPU: tonnage serve-fit --gpu l4 -- vllm serve MODEL --load-format dummy",
+            "write it as for the GPU: tonnage fit --gpu l4 -- vllm serve MODEL --load-format dummy",
         ),
         ServeError::Run(error) => anyhow::Error::new(error),
         other => anyhow::Error::new(other),
     })?;
-    let reply = Reply::new(form, answer(&serving), &serving, |serving| {
-        let mut text = text(serving);
-        if let Some(gpu) = choice.mention() {
-            let _ = writeln!(text, "  {DIM}simulates {gpu}{DIM:#}");
-        }
-        text
-    });
-    Ok(reply?)
+        let reply = Reply::new(form, answer(&serving), &serving, |serving| {
+            let mut text = text(serving);
+            if let Some(gpu) = choice.mention() {
+                let _ = writeln!(text, "  {DIM}simulates {gpu}{DIM:#}");
+            }
+            text
+        });
+        Ok(reply?)
+    }
 }
 
 fn answer(serving: &Serving) -> Answer {

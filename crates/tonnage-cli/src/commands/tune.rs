@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! `tonnage tune`: the best setting of PyTorch's allocator for a recording.
+//! `tonnage replay --search`: the best setting of PyTorch's allocator for a recording.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
@@ -24,8 +24,8 @@ use crate::progress;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  tonnage tune train.tonnage
-  tonnage tune snapshot.pickle --gpu a100-40gb --json")]
+  tonnage replay --search train.tonnage
+  tonnage replay --search snapshot.pickle --gpu a100-40gb --json")]
 pub(crate) struct TuneOptions {
     /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -45,12 +45,29 @@ pub(crate) struct TuneOptions {
 pub(crate) const PROGRESS: &str = "replayed {pos} of about {len} settings, {eta} left";
 
 pub(crate) fn run(options: &TuneOptions, form: Form) -> Result<Reply> {
-    let job = load(&options.file, &options.target)?;
-    let threads = options.threads.map_or_else(
+    search(
+        &options.file,
+        &options.target,
+        options.threads,
+        &options.screen,
+        form,
+    )
+}
+
+/// Looks for the best setting of a recording.
+pub(super) fn search(
+    file: &Path,
+    target: &Target,
+    threads: Option<u8>,
+    screen: &ScreenOptions,
+    form: Form,
+) -> Result<Reply> {
+    let job = load(file, target)?;
+    let threads = threads.map_or_else(
         || std::thread::available_parallelism().map_or(1, usize::from),
         usize::from,
     );
-    let progress = progress::line(options.screen.no_progress, PROGRESS);
+    let progress = progress::line(screen.no_progress, PROGRESS);
     let tuned = job.tune(threads, &|done, total| {
         progress.set_length(total as u64);
         progress.set_position(done as u64);

@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Watcher};
+use tonnage_fit::{Bound, Fit, FitError, Request, Stage, Template, Watcher, starts_vllm};
 use tonnage_gpus::{Catalogue, Gpu};
 use tonnage_run::changes::Maths;
 use tonnage_run::{Constant, Job, Options};
@@ -28,6 +28,7 @@ use crate::Surroundings;
 use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::commands::run::job_of;
+use crate::commands::serve_fit::Server;
 use crate::options::{
     GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects, headings,
 };
@@ -51,6 +52,12 @@ use crate::progress;
 /// makes the job fit is listed, by what it adds to each step, with the lines to
 /// write.
 ///
+/// If the command starts a vLLM server, the answer is the number of requests of
+/// each length that the server holds at once, with the flags to paste. The server
+/// starts unmodified: vLLM measures its memory, and reports how many tokens its KV
+/// cache holds. The shortest and the longest length run again with their flags.
+/// With `--load-format dummy` in the command, no weights are needed.
+///
 /// Exit code: 0 something fits, 1 nothing does, 2 the script failed otherwise.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -61,7 +68,8 @@ Examples:
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}'
   tonnage fit --gpu rtx4090 train.py --batch-size '{batch=1..256}' --seq '{seq=1024,2048,4096}'
   tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
-  tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training")]
+  tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training
+  tonnage fit --gpu l4 -- vllm serve ./model --load-format dummy")]
 pub(crate) struct FitOptions {
     /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
     /// them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml, or in pyproject.toml under tool.tonnage].
@@ -107,6 +115,9 @@ pub(crate) struct FitOptions {
     /// How many variants to run at a time [default: one for each processor].
     #[arg(long, value_name = "N", help_heading = headings::SEARCH)]
     pub(crate) jobs: Option<std::num::NonZeroU16>,
+    /// Of a vLLM server, do not run two of the answers again with their flags.
+    #[arg(long, help_heading = headings::SEARCH)]
+    pub(crate) no_check: bool,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) screen: ScreenOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
@@ -143,6 +154,9 @@ fn parse_variable(text: &str) -> Result<(String, String), String> {
 pub(crate) const PROGRESS: &str = "{msg}, {elapsed}";
 
 pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
+    if counts_requests(options, surroundings) {
+        return of_server(options, form, surroundings);
+    }
     // Before anything runs: a recording that cannot be written is found out now.
     let mut output = match &options.output {
         Some(path) => Some(Output::create(path, options.force)?),
@@ -247,6 +261,47 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => render::text(fit, gpu.as_deref()),
     });
     Ok(reply?)
+}
+
+/// Whether the command is that of a vLLM server without a placeholder to search.
+fn counts_requests(options: &FitOptions, surroundings: &Surroundings) -> bool {
+    let job = job_of(&options.job.command, true, surroundings);
+    let words = job.command.iter().map(|word| (None, word.clone()));
+    let is_plain = Template::read(words).is_ok_and(|read| read.parameters.is_empty());
+    starts_vllm(&job) && is_plain && options.env.is_empty() && options.constants.is_empty()
+}
+
+/// The requests that a vLLM server holds at once.
+fn of_server(options: &FitOptions, form: Form, surroundings: &Surroundings) -> Result<Reply> {
+    let given = [
+        ("--prices", options.prices.is_some()),
+        ("--shard", options.shard),
+        ("--margin", options.limits.margin.is_some()),
+        ("--stop-after", options.limits.stop_after.is_some()),
+        ("--show", options.show.is_some()),
+        ("--output", options.output.is_some()),
+        ("--picture", options.picture.is_some()),
+        ("--jobs", options.jobs.is_some()),
+    ];
+    if let Some((name, _)) = given.into_iter().find(|(_, given)| *given) {
+        return Err(hinted(
+            format!("{name} does not apply to a vLLM server"),
+            format!(
+                "leave out {name}, or write a placeholder such as {{seqs=1..256}} into the command"
+            ),
+        ));
+    }
+    let gpu = (!options.gpu.is_empty()).then(|| options.gpu.join(","));
+    let server = Server {
+        gpu: gpu.as_deref(),
+        gpus: options.gpus,
+        device: &options.device,
+        check: !options.no_check,
+        screen: &options.screen,
+        effects: &options.effects,
+        command: &options.job.command,
+    };
+    server.answer(form, surroundings)
 }
 
 /// What is drawn: a page of its own, or the picture alone.

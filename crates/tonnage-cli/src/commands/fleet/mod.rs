@@ -26,7 +26,7 @@ use super::recording::{Input, Output, named, plain};
 use crate::options::{PageFile, ReplyOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
 
-/// Forecasts in a cluster
+/// Report on the GPUs of a cluster, and export metrics
 #[derive(Args, Debug)]
 pub(crate) struct FleetOptions {
     #[command(subcommand)]
