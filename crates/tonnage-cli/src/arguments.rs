@@ -2,11 +2,12 @@
 //! The command line: its commands, in groups. The options of a command are in the command's own file, and `options`
 //! has the options that several commands share.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use clap::{CommandFactory as _, Parser, Subcommand, ValueEnum};
 
-use crate::commands::check::CheckOptions;
+use crate::commands::check::{CheckFormat, CheckOptions};
 use crate::commands::completions::CompletionsOptions;
 use crate::commands::convert::ConvertOptions;
 use crate::commands::diff::DiffOptions;
@@ -88,6 +89,30 @@ pub(crate) enum Command {
     Import(ImportOptions),
     #[command(hide = true)]
     Export(ExportOptions),
+}
+
+/// Replaces `--open yes` and `--open no` of `report`: the option had a value once.
+pub(crate) fn without_old_values(words: Vec<OsString>) -> Vec<OsString> {
+    if words.get(1).is_none_or(|command| command != "report") {
+        return words;
+    }
+    let mut kept: Vec<OsString> = Vec::new();
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        let value = match word.to_str() {
+            Some("--open") => words.next_if(|value| value == "yes" || value == "no"),
+            Some("--open=yes") => Some("yes".into()),
+            Some("--open=no") => Some("no".into()),
+            _ => {
+                kept.push(word);
+                continue;
+            }
+        };
+        if value.is_none_or(|value| value == "yes") {
+            kept.push("--open".into());
+        }
+    }
+    kept
 }
 
 /// The commands as the help groups them. `plan` is missing: it is for compilers, and its pages name it.
@@ -179,6 +204,30 @@ impl Command {
         }
     }
 
+    /// Whether only the verdict is wanted.
+    pub(crate) fn is_quiet(&self) -> bool {
+        match self {
+            Self::Run(options) => options.quiet.quiet,
+            Self::Explain(options) => options.quiet.quiet,
+            Self::Fit(options) => options.quiet.quiet,
+            Self::Check(options) => options.quiet.quiet,
+            Self::Replay(options) => options.quiet.quiet,
+            _ => false,
+        }
+    }
+
+    /// The verdict in the text of a reply: its first line, or a line for each budget of `check`.
+    pub(crate) fn verdict_in(&self, text: &str) -> String {
+        let Self::Check(options) = self else {
+            return text.lines().next().unwrap_or_default().to_owned();
+        };
+        if options.json || options.format != CheckFormat::Text {
+            return text.to_owned();
+        }
+        let verdicts = text.lines().filter(|line| !line.starts_with(' '));
+        verdicts.collect::<Vec<_>>().join("\n")
+    }
+
     /// Whether the reply is for a program.
     pub(crate) fn wants_json(&self) -> bool {
         match self {
@@ -212,6 +261,54 @@ impl Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn open_needs_no_value_and_takes_the_old_ones() {
+        let read = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            let words = without_old_values(words);
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            words.join(" ")
+        };
+        let opened = "tonnage report --open a.tonnage";
+        assert_eq!(read(opened), opened);
+        assert_eq!(read("tonnage report --open yes a.tonnage"), opened);
+        assert_eq!(read("tonnage report --open=yes a.tonnage"), opened);
+        assert_eq!(
+            read("tonnage report --open no a.tonnage"),
+            "tonnage report a.tonnage"
+        );
+        assert_eq!(
+            read("tonnage report a.tonnage --open=no"),
+            "tonnage report a.tonnage"
+        );
+        let job = "tonnage run train.py --open yes";
+        assert_eq!(read(job), job);
+    }
+
+    #[test]
+    fn only_the_verdict_is_left_of_a_quiet_reply() {
+        let command = |line: &str| {
+            let words = ["tonnage"].into_iter().chain(line.split(' '));
+            Arguments::parse_from(words).command
+        };
+        let text = "holds  a on l4\n  peak  1\nfailed  b on l4\n  exit 3\n1 of 2 budgets hold";
+        let check = command("check -q");
+        assert!(check.is_quiet());
+        let lines = "holds  a on l4\nfailed  b on l4\n1 of 2 budgets hold";
+        assert_eq!(check.verdict_in(text), lines);
+        assert_eq!(command("check -q --format junit").verdict_in(text), text);
+        for line in [
+            "run -q train.py",
+            "explain -q a.tonnage",
+            "fit -q x.py",
+            "replay -q a",
+        ] {
+            let quiet = command(line);
+            assert!(quiet.is_quiet(), "{line}");
+            assert_eq!(quiet.verdict_in(text), "holds  a on l4", "{line}");
+        }
+    }
 
     #[test]
     fn every_command_is_in_one_group_and_in_its_order() {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod browser;
 mod commands;
 mod options;
 mod output;
@@ -41,7 +42,7 @@ pub fn command() -> clap::Command {
 
 /// Reads what was typed.
 fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
-    let words: Vec<OsString> = words.into_iter().collect();
+    let words = arguments::without_old_values(words.into_iter().collect());
     let mut command = if words.len() > 1 {
         arguments::grouped()
     } else {
@@ -145,6 +146,19 @@ fn replied(work: impl FnOnce() -> anyhow::Result<Reply>) -> Result<Reply, Failur
 }
 
 fn run(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Result<Reply> {
+    if !command.is_quiet() {
+        return answer(command, form, surroundings);
+    }
+    let mut surroundings = surroundings.clone();
+    surroundings
+        .output
+        .get_or_insert_with(|| "/dev/null".into());
+    let reply = output::quietly(|| answer(command, form, &surroundings))?;
+    let text = reply.text.map(|text| command.verdict_in(&text));
+    Ok(Reply { text, ..reply })
+}
+
+fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow::Result<Reply> {
     if let Some((older, newer)) = command.older_name() {
         output::print_err(&format!(
             "note: `tonnage {older}` is the older name of `tonnage {newer}`"

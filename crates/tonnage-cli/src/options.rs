@@ -56,6 +56,13 @@ pub(crate) struct ScreenOptions {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct QuietOptions {
+    /// Print only the verdict: one line, and the exit code. The output of the job is discarded.
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct ReplyOptions {
     /// Print the result as JSON.
     #[arg(long)]
@@ -80,6 +87,9 @@ pub(crate) struct PageFile {
     /// Overwrite the page if it is there.
     #[arg(long, requires = "html")]
     pub(crate) force: bool,
+    /// Open the page in a browser. Without a display, and over SSH, print its path.
+    #[arg(long, requires = "html")]
+    pub(crate) open: bool,
 }
 
 #[derive(Args, Debug)]

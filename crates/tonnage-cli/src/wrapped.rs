@@ -35,6 +35,12 @@ impl<'a> Screen<'a> {
         }
     }
 
+    /// One line, however long, without these folders.
+    pub(crate) fn unwrapped(folders: &[&str], text: &str) -> String {
+        let shorten = |text: String, folder: &&str| text.replace(folder, "");
+        folders.iter().fold(text.to_owned(), shorten)
+    }
+
     /// A line from the left edge.
     pub(crate) fn title(&mut self, text: &str) {
         self.wrap("", 2, text);

@@ -106,6 +106,30 @@ fn an_unknown_gpu_is_reported_with_the_place_that_names_it() {
 }
 
 #[test]
+fn a_quiet_run_prints_the_verdict_alone() {
+    let folder = TempDir::new().unwrap();
+    let job = ["--", "sh", "-c", "echo out; echo err >&2; exit 3"];
+    let run = |options: &[&str]| {
+        let words = [&["run"], options, &job].concat();
+        said(tonnage(folder.path(), &words))
+    };
+    let (code, out, told) = run(&[]);
+    assert_eq!(code, Some(2));
+    assert!(
+        out.starts_with("out\n") && told.contains("err\n"),
+        "{out}{told}"
+    );
+    let (code, out, told) = run(&["--quiet"]);
+    assert_eq!(code, Some(2));
+    assert_eq!((out.lines().count(), told.as_str()), (1, ""), "{out}");
+    assert!(out.starts_with("failed"), "{out}");
+    // Errors are still reported.
+    let (code, out, told) = run(&["--quiet", "--gpu", "nope"]);
+    assert_eq!((code, out.as_str()), (Some(2), ""));
+    assert!(told.contains("is called \"nope\""), "{told}");
+}
+
+#[test]
 fn a_job_needs_no_separator_and_keeps_its_own_options() {
     let folder = TempDir::new().unwrap();
     // A program that takes options with the names of ours.

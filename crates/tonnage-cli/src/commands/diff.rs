@@ -21,6 +21,7 @@ use super::recording::{Output, Recording, named as called, plain, without};
 use super::report::panes::Source;
 use super::report::{put, tell_written};
 use crate::PRODUCER;
+use crate::browser;
 use crate::options::{PageFile, ReplyOptions};
 use crate::output::{Answer, BAD, Form, GOOD, Reply};
 
@@ -72,6 +73,9 @@ pub(crate) fn run(options: &DiffOptions, form: Form) -> Result<Reply> {
     }
     if let Some((output, target)) = output.zip(target) {
         write_page(options, output, target, &diff, &before, &after)?;
+        if options.page.open {
+            browser::open(target)?;
+        }
         if target == Path::new("-") {
             return Ok(Reply::silent(Answer::Yes));
         }

@@ -24,7 +24,7 @@ use tonnage_run::changes::{self, Change};
 
 use super::recording::{Recording, explained, job_folder, plain, unreadable_trace, without};
 use crate::Surroundings;
-use crate::options::ReplyOptions;
+use crate::options::{QuietOptions, ReplyOptions};
 use crate::output::{
     Answer, BAD, DIM, Form, GOOD, HINT, Reply, hinted, ranks_named, without_colour,
 };
@@ -52,6 +52,8 @@ pub(crate) struct ExplainOptions {
     /// Which rank of a job of several to explain [default: the one that failed, or with the largest peak].
     #[arg(long, value_name = "N")]
     pub(crate) rank: Option<u32>,
+    #[command(flatten)]
+    pub(crate) quiet: QuietOptions,
     #[command(flatten)]
     pub(crate) reply: ReplyOptions,
 }
@@ -106,7 +108,11 @@ pub(crate) fn run(
     let own = own(&first);
     let folders: Vec<&str> = here.iter().chain(&own).map(String::as_str).collect();
     let reply = Reply::new(form, answer, &explanation, |explanation| {
-        text(explanation, &folders)
+        if options.quiet.quiet {
+            Screen::unwrapped(&folders, &headline(explanation))
+        } else {
+            text(explanation, &folders)
+        }
     });
     Ok(reply?)
 }

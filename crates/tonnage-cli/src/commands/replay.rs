@@ -20,7 +20,7 @@ use crate::commands::recording::{
     Recording, explained, named, tell_of_the_whole, unreadable_trace,
 };
 use crate::commands::tune;
-use crate::options::{ReplyOptions, ScreenOptions, Target};
+use crate::options::{QuietOptions, ReplyOptions, ScreenOptions, Target};
 use crate::output::{Answer, BAD, DIM, Form, GOOD, Reply, WARN, bytes, count, hinted, plural};
 use crate::progress;
 
@@ -70,6 +70,8 @@ pub(crate) struct ReplayOptions {
     pub(crate) threads: Option<u8>,
     #[command(flatten)]
     pub(crate) screen: ScreenOptions,
+    #[command(flatten)]
+    pub(crate) quiet: QuietOptions,
     #[command(flatten)]
     pub(crate) reply: ReplyOptions,
 }

@@ -36,7 +36,7 @@ use self::render::render;
 use super::recording::plain;
 use super::run::{Screen, job_of};
 use crate::Surroundings;
-use crate::options::{ScreenOptions, SideEffects};
+use crate::options::{QuietOptions, ScreenOptions, SideEffects};
 use crate::output::{Answer, Form, HINT, Reply, bytes, hinted, print_err};
 
 /// Check dry runs against memory budgets, for CI
@@ -83,6 +83,8 @@ pub(crate) struct CheckOptions {
     /// Print the result as JSON: short for `--format json`.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) quiet: QuietOptions,
     #[command(flatten)]
     pub(crate) screen: ScreenOptions,
     #[command(flatten)]
@@ -149,7 +151,10 @@ pub(crate) fn run(
             budget.gpu
         ));
         let recording = tempfile::NamedTempFile::new().context("cannot make a temporary file")?;
-        let mut screen = Screen::new(!options.screen.no_progress, surroundings);
+        let mut screen = Screen::new(
+            !options.screen.no_progress && !options.quiet.quiet,
+            surroundings,
+        );
         let (mut checked, measured) = match dry_run(&job, &machine, recording.path(), &mut screen) {
             Ok(run) => check(
                 budget,

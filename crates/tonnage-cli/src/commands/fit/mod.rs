@@ -30,10 +30,11 @@ use crate::commands::recording::{Output, job_folder};
 use crate::commands::run::job_of;
 use crate::commands::serve_fit::Server;
 use crate::options::{
-    GpuOptions, JobCommand, ReplyOptions, RunLimits, ScreenOptions, SideEffects, headings,
+    GpuOptions, JobCommand, QuietOptions, ReplyOptions, RunLimits, ScreenOptions, SideEffects,
+    headings,
 };
 use crate::output::{Answer, DIM, Form, Reply, bytes, hinted, print_err};
-use crate::progress;
+use crate::{browser, progress};
 
 /// Find what makes a job fit: the largest batch, or changes to the program
 ///
@@ -70,6 +71,10 @@ Examples:
   tonnage fit --gpu rtx4090 --let 'batch_size={1..256}' train.py
   tonnage fit --gpu a100-40gb --env 'BATCH={1..64}' -- python -m my.training
   tonnage fit --gpu l4 -- vllm serve ./model --load-format dummy")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct FitOptions {
     /// The GPU that it is to fit on; several with commas, or `any`, to see on which the job fits. `tonnage gpus` lists
     /// them [env: TONNAGE_GPU] [default: `gpu` in the nearest tonnage.toml, or in pyproject.toml under tool.tonnage].
@@ -109,6 +114,9 @@ pub(crate) struct FitOptions {
     /// Draw what each variant needs, beside what the GPU has, into FILE: a page (.html) or a picture (.svg).
     #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) picture: Option<PathBuf>,
+    /// Open the chart in a browser. Without a display, and over SSH, print its path.
+    #[arg(long, requires = "picture", help_heading = headings::OUTPUT)]
+    pub(crate) open: bool,
     /// Overwrite the files.
     #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) force: bool,
@@ -118,6 +126,8 @@ pub(crate) struct FitOptions {
     /// Of a vLLM server, do not run two of the answers again with their flags.
     #[arg(long, help_heading = headings::SEARCH)]
     pub(crate) no_check: bool,
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
+    pub(crate) quiet: QuietOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) screen: ScreenOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
@@ -252,6 +262,9 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
             Kind::Svg => picture::svg(&fit),
         };
         output.write(drawn.as_bytes())?;
+        if let Some(path) = options.picture.as_deref().filter(|_| options.open) {
+            browser::open(path)?;
+        }
     }
     let show = options.show.map(std::num::NonZeroUsize::get);
     let here = job_folder(surroundings);

@@ -23,6 +23,7 @@ use tonnage_http::metrics::{Exposition, Kind};
 use self::watch::FleetWatch;
 use super::forecast::ForecastStore;
 use super::recording::{Input, Output, named, plain};
+use crate::browser;
 use crate::options::{PageFile, ReplyOptions};
 use crate::output::{Answer, BAD, Form, Reply, WARN, bytes, count, hinted, parse_bytes, plural};
 
@@ -154,6 +155,9 @@ fn report_on(options: &FleetReport, form: Form) -> Result<Reply> {
     let reported = report(&account, sums.as_ref());
     if let Some(output) = output {
         output.write(page::page(&reported).as_bytes())?;
+        if let Some(target) = target.filter(|_| options.page.open) {
+            browser::open(target)?;
+        }
         if target == Some(Path::new("-")) {
             return Ok(Reply::silent(Answer::Yes));
         }

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
@@ -26,6 +25,7 @@ use tonnage_report::{
 };
 
 use self::panes::Panes;
+use crate::browser;
 use crate::commands::explain::explain_with_gpus;
 use crate::commands::recording::{
     Output, Recording, derived, explained, unreadable_trace, without,
@@ -45,7 +45,12 @@ use crate::output::{Answer, Form, HINT, Reply, bytes, count, hinted, print_err};
 Examples:
   tonnage report train.tonnage
   tonnage report snapshot.pickle -o oom.html --force
+  tonnage report train.tonnage --open
   tonnage report train.tonnage --text")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a switch of the command line"
+)]
 pub(crate) struct ReportOptions {
     /// The recording; `-` is standard input.
     #[arg(value_name = "FILE")]
@@ -70,20 +75,12 @@ pub(crate) struct ReportOptions {
     /// When to replay the recording under other allocators, and to plan it.
     #[arg(long, alias = "race", value_enum, default_value_t = Compare::Auto, value_name = "WHEN")]
     pub(crate) compare_allocators: Compare,
-    /// Whether to open the page in a browser.
-    #[arg(long, value_enum, default_value_t = OpenPage::No, value_name = "WHETHER", conflicts_with = "text")]
-    pub(crate) open: OpenPage,
+    /// Open the page in a browser. Without a display, and over SSH, print its path.
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) open: bool,
     /// Print what was written, or with --text the figures, as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OpenPage {
-    /// With the desktop's browser.
-    Yes,
-    /// Only write it.
-    No,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -183,8 +180,8 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
     };
     let written = put(output, &target, &story, &shown, &shape)?;
     tell_written(&target, written.0);
-    if options.open == OpenPage::Yes && written.1 {
-        open(&target)?;
+    if options.open && written.1 {
+        browser::open(&target)?;
     }
     if form == Form::Text || target == Path::new("-") {
         return Ok(Reply::silent(Answer::Yes));
@@ -403,24 +400,4 @@ pub(crate) fn tell_written(target: &Path, written: Written) {
             count(written.blocks_summed_up)
         ));
     }
-}
-
-/// Shows the page with the desktop's browser.
-fn open(page: &Path) -> Result<()> {
-    let program = if cfg!(target_os = "macos") {
-        "open"
-    } else {
-        "xdg-open"
-    };
-    let page = page.canonicalize()?;
-    let mut command = Command::new(program);
-    command.arg(page);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.spawn().map(drop).map_err(|error| {
-        let reason = explained(&error, "open the file yourself, or leave --open out");
-        reason.context(format!("cannot start {program}"))
-    })
 }

@@ -31,8 +31,8 @@ use crate::commands::explain::Cause;
 use crate::commands::gpus::{self, GpuChoice};
 use crate::commands::recording::{Output, job_folder};
 use crate::options::{
-    GpuName, GpuOptions, JobCommand, RecordingFile, ReplyOptions, RunLimits, ScreenOptions,
-    SideEffects, headings,
+    GpuName, GpuOptions, JobCommand, QuietOptions, RecordingFile, ReplyOptions, RunLimits,
+    ScreenOptions, SideEffects, headings,
 };
 use crate::output::{Answer, Form, Reply, hinted, print_err, ranks_named};
 
@@ -115,6 +115,8 @@ pub(crate) struct RunOptions {
     /// says what a change does.
     #[arg(long = "change", value_name = "NAME", help_heading = headings::COMMON)]
     pub(crate) changes: Vec<String>,
+    #[command(flatten, next_help_heading = headings::OUTPUT)]
+    pub(crate) quiet: QuietOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
     pub(crate) reply: ReplyOptions,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
@@ -273,7 +275,10 @@ pub(crate) fn judge(
         ));
     };
     let (job, machine) = described(options, surroundings)?;
-    let mut screen = Screen::new(!options.screen.no_progress, surroundings);
+    let mut screen = Screen::new(
+        !options.screen.no_progress && !options.quiet.quiet,
+        surroundings,
+    );
     let several = options.world_size > Some(1);
     let run = if options.ranks == Some(Ranks::Auto) && several {
         run_differing(&job, &machine, written, &mut screen)?
