@@ -56,6 +56,17 @@ impl<'a> Screen<'a> {
         let _ = writeln!(self.text, "{:INDENT$}    {text}", "");
     }
 
+    /// A command that is copied: behind its title if it fits there, else below it.
+    pub(crate) fn command(&mut self, title: &str, command: &str) {
+        let seen = crate::output::without_colour(command);
+        if INDENT + seen.chars().count() <= self.width {
+            let _ = writeln!(self.text, "  {title:<10} {command}");
+        } else {
+            let _ = writeln!(self.text, "  {title}");
+            self.paste(command);
+        }
+    }
+
     pub(crate) fn finish(self) -> String {
         self.text
     }
@@ -98,6 +109,23 @@ mod tests {
             "  held by      1.00 GiB     3 × weights",
             "             train.py:4 and more",
             "                 PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        ];
+        assert_eq!(screen.finish().lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_command_stays_whole() {
+        let mut screen = Screen {
+            width: 40,
+            folders: &[],
+            text: String::new(),
+        };
+        screen.command("next", "tonnage report a.tonnage");
+        screen.command("next", "tonnage report a-longer-name.tonnage");
+        let expected = [
+            "  next       tonnage report a.tonnage",
+            "  next",
+            "                 tonnage report a-longer-name.tonnage",
         ];
         assert_eq!(screen.finish().lines().collect::<Vec<_>>(), expected);
     }

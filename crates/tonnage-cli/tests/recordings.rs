@@ -241,7 +241,11 @@ fn a_dash_is_standard_input_for_every_command_that_reads_a_recording() {
         ("explain FILE", "snapshot.json"),
     ] {
         let (code, out, told) = piped(&folder, &words.replace("FILE", "-"), file);
-        let (same_code, same_out, _) = piped(&folder, &words.replace("FILE", file), "empty");
+        let (same_code, mut same_out, _) = piped(&folder, &words.replace("FILE", file), "empty");
+        // There is no command to repeat with standard input.
+        if let Some(next) = same_out.find("  next       tonnage report") {
+            same_out.truncate(next);
+        }
         assert_eq!(code, same_code, "{words} {file}: {told}");
         assert_eq!(out, same_out.replace(file, "-"), "{words} {file}");
         assert!(!out.is_empty(), "{words} {file}: {told}");

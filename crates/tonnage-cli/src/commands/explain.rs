@@ -16,7 +16,7 @@ use tonnage_analysis::holdings::{
     self, CategoryBytes, HoldingsError, Known, Phase, Place, Recording as Holdings, own_folder,
 };
 use tonnage_analysis::replay::{Job, Options};
-use tonnage_recording::facts;
+use tonnage_recording::{facts, meta};
 use tonnage_text::{bytes, count, plural, shortened};
 
 use tonnage_run::RunError;
@@ -107,14 +107,54 @@ pub(crate) fn run(
     let here = here.map(|here| format!("{}/", here.display()));
     let own = own(&first);
     let folders: Vec<&str> = here.iter().chain(&own).map(String::as_str).collect();
+    let next = next(&options.what, &first, &explanation);
     let reply = Reply::new(form, answer, &explanation, |explanation| {
         if options.quiet.quiet {
             Screen::unwrapped(&folders, &headline(explanation))
         } else {
-            text(explanation, &folders)
+            text(explanation, next.as_deref(), &folders)
         }
     });
     Ok(reply?)
+}
+
+/// The next useful command: a search for changes if a dry run ran out of memory, else the page of the recording.
+fn next(file: &Path, read: &Holdings, explanation: &Explanation) -> Option<String> {
+    let fact = |name: &str| read.fact(0, name).filter(|text| plain(text) == **text);
+    let whole = fact(facts::GPU_CAPACITY_KNOWN).is_none_or(|known| known != "given");
+    let alone =
+        explanation.ranks.len() <= 1 && fact(facts::GPU_COUNT).is_none_or(|count| count == "1");
+    let is_short = explanation.failure_class.is_some() && !is_own_limit(explanation);
+    let mut causes = explanation.findings.iter();
+    // A search cannot find the line that keeps memory; the page shows who holds it.
+    let grows = causes.any(|finding| finding.code == codes::LEAK);
+    // A setting that makes the whole job fit is above, ready to be pasted.
+    let is_solved = explanation.fixes.iter().any(|fix| {
+        fix.whole_job
+            && fix.outcome == FixOutcome::Fits
+            && fix.proof == Proof::Replayed
+            && fix.paste.is_some()
+    });
+    // The words were joined without quotes, so only plain ones can be typed again.
+    let is_plain = |command: &&str| {
+        let mut words = command.split(' ');
+        let known = |c: char| c.is_ascii_alphanumeric() || " _./=:,@%+-".contains(c);
+        !words.any(|word| word.is_empty() || word == "-c") && command.chars().all(known)
+    };
+    if let (Some(gpu), Some(command)) = (fact(facts::GPU_ID), fact(meta::COMMAND).filter(is_plain))
+        && is_short
+        && whole
+        && alone
+        && !grows
+        && !is_solved
+    {
+        return Some(format!("tonnage fit --gpu {gpu} -- {command}"));
+    }
+    let file = file
+        .to_str()
+        .filter(|name| *name != "-" && plain(name) == *name)?;
+    let file = shlex::try_quote(file).ok()?;
+    Some(format!("tonnage report {file}"))
 }
 
 /// Leaves out all processes but those of one rank, which must be there.
@@ -342,7 +382,7 @@ pub(crate) fn said(explanation: &Explanation) -> Said {
     }
 }
 
-fn text(explanation: &Explanation, folders: &[&str]) -> String {
+fn text(explanation: &Explanation, next: Option<&str>, folders: &[&str]) -> String {
     let mut screen = Screen::new(folders);
     screen.title(&headline(explanation));
     facts(&mut screen, explanation);
@@ -382,6 +422,12 @@ fn text(explanation: &Explanation, folders: &[&str]) -> String {
             unknown.push(format!("and {more} more, see --json"));
         }
         screen.line("not known", &unknown.join("; "));
+    }
+    // Without a proved proposal, the next step is above.
+    let is_above =
+        shown == 0 && explanation.outcome == Outcome::OutOfMemory && !is_own_limit(explanation);
+    if let Some(next) = next.filter(|_| !is_above) {
+        screen.command("next", &format!("{HINT}{next}{HINT:#}"));
     }
     screen.finish()
 }

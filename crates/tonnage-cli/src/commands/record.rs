@@ -13,7 +13,7 @@ use super::run::{Judged, Screen, finished, job_of, output_file, render};
 use crate::Surroundings;
 use crate::commands::explain::ExplainOptions;
 use crate::commands::recording::Output;
-use crate::options::{JobCommand, RecordingFile, ReplyOptions};
+use crate::options::{JobCommand, QuietOptions, RecordingFile, ReplyOptions};
 use crate::output::{Answer, Form, Reply, hinted, print_err};
 
 /// Record a PyTorch script on the real GPU of this machine
@@ -77,6 +77,7 @@ pub(crate) fn run(typed: &RecordOptions, form: Form, surroundings: &Surroundings
             let what = ExplainOptions {
                 what: path.clone(),
                 rank: None,
+                quiet: QuietOptions { quiet: false },
                 reply: ReplyOptions { json: false },
             };
             let explained = super::explain::run(&what, Form::Text, surroundings);

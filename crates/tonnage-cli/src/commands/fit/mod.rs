@@ -258,7 +258,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     }
     if let Some((output, kind)) = drawing {
         let drawn = match kind {
-            Kind::Page => picture::page(&fit, &render::text(&fit, None)),
+            Kind::Page => picture::page(&fit, &render::text(&fit, None, options.gpus)),
             Kind::Svg => picture::svg(&fit),
         };
         output.write(drawn.as_bytes())?;
@@ -271,7 +271,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
     let gpu = choice.mention();
     let reply = Reply::new(form, answer(&fit), &fit, |fit| match show {
         Some(number) => render::shown(fit, number, gpu.as_deref(), &here),
-        None => render::text(fit, gpu.as_deref()),
+        None => render::text(fit, gpu.as_deref(), options.gpus),
     });
     Ok(reply?)
 }

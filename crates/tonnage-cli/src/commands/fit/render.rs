@@ -15,8 +15,9 @@ use crate::output::{BAD, DIM, GOOD, HINT, WARN, bytes};
 /// How many rows are listed; the JSON has all.
 const ROWS: usize = 10;
 
-/// `gpu` is the GPU and its source, where the option does not name it.
-pub(crate) fn text(fit: &Fit, gpu: Option<&str>) -> String {
+/// `gpu` is the GPU and its source, where the option does not name it; the machine has
+/// `of_machine` of them.
+pub(crate) fn text(fit: &Fit, gpu: Option<&str>, of_machine: u8) -> String {
     let mut text = if fit.gpus.is_empty() {
         format!("{}\n", headline(fit))
     } else {
@@ -50,7 +51,59 @@ pub(crate) fn text(fit: &Fit, gpu: Option<&str>) -> String {
         remedies(&mut text, found);
     }
     remarks(&mut text, fit);
+    if let Some(next) = next(fit).filter(|_| of_machine == 1) {
+        let _ = writeln!(text, "  {:<12} {HINT}{next}{HINT:#}", "next");
+    }
     text
+}
+
+/// The next useful command, where the answer has all that it takes.
+fn next(fit: &Fit) -> Option<String> {
+    let gpu = &fit.gpu;
+    if !fit.variables.is_empty() || fit.limit.capacity_given || fit.interrupted {
+        return None;
+    }
+    if !fit.gpus.is_empty() {
+        let command = &fit.command;
+        return fit
+            .found
+            .then(|| format!("tonnage run --gpu {gpu} -- {command}"));
+    }
+    let [row] = fit.rows.as_slice() else {
+        return None;
+    };
+    if let Some(largest) = &row.largest {
+        // A budget is of a command alone.
+        let command = &largest.command;
+        let is_whole = largest.constants.is_empty();
+        return is_whole.then(|| format!("tonnage check --init --gpu {gpu} -- {command}"));
+    }
+    let trial = row
+        .next
+        .as_ref()
+        .filter(|trial| trial.constants.is_empty())?;
+    if row.bound == Bound::Failed {
+        return None;
+    }
+    let command = &trial.command;
+    let remedy = fit
+        .remedies
+        .as_ref()
+        .and_then(|found| found.fitting.first());
+    let Some(remedy) = remedy else {
+        return Some(format!("tonnage fit --gpu any -- {command}"));
+    };
+    if remedy.setting.is_some() {
+        return None;
+    }
+    let changes = remedy.trial.changes.iter();
+    let changes: Vec<String> = changes
+        .map(|change| format!("--change {}", change.name))
+        .collect();
+    Some(format!(
+        "tonnage run --gpu {gpu} {} -- {command}",
+        changes.join(" ")
+    ))
 }
 
 /// What each GPU needs when the model is spread over them.
@@ -287,7 +340,7 @@ pub(crate) fn shown(fit: &Fit, number: usize, gpu: Option<&str>, here: &Path) ->
             0 => "no proposal was found".to_owned(),
             count => format!("there are {count} proposals; --show takes a number up to {count}"),
         };
-        return format!("{why}\n{}", self::text(fit, gpu));
+        return format!("{why}\n{}", self::text(fit, gpu, 1));
     };
     let mut text = String::new();
     let _ = writeln!(text, "# {}: needs {}", remedy.title, need(&remedy.trial));
@@ -565,15 +618,6 @@ fn single(text: &mut String, fit: &Fit, row: &Row) {
                 text,
                 "  {:<12} {HINT}{file}:{line}  {name} = {value}{HINT:#}",
                 "with"
-            );
-        }
-        // A budget is of the catalogue's GPU, and of a command alone.
-        if largest.constants.is_empty() && fit.variables.is_empty() && !fit.limit.capacity_given {
-            let gpu = &fit.gpu;
-            let _ = writeln!(
-                text,
-                "  {:<12} {HINT}tonnage check --init --gpu {gpu} -- {command}{HINT:#} keeps it as a budget",
-                "next"
             );
         }
     }

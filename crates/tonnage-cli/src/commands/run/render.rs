@@ -1186,10 +1186,8 @@ fn failures(text: &mut String, verdict: &Verdict) {
 /// The command that most people would type next: the one that says why, and what would help.
 fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     match verdict.outcome {
-        // What explains it follows below.
-        Outcome::DoesNotFit if verdict.is_measured() => {
-            Some(format!("tonnage report {}", output.display()))
-        }
+        // The explanation follows, with its own next command.
+        Outcome::DoesNotFit if verdict.is_measured() => None,
         Outcome::Fits | Outcome::Uncertain | Outcome::DoesNotFit => {
             Some(format!("tonnage explain {}", output.display()))
         }
