@@ -65,7 +65,7 @@ export class Report {
       el(
         "main",
         {},
-        answerCard(story),
+        answerCard(story, number === 0 ? first : null),
         ranksPanel(story.ranks, (pane) => void this.choose(pane)),
         this.findings.element,
         this.toolbar.element,

@@ -158,6 +158,17 @@ for (const width of [1280, 390]) {
     // The answer comes first, and its fix can be copied as it is.
     const order = await page.evaluate(() => ["#answer", "#findings", "#timeline", "#moment", "#addresses", "#allocators", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
     expect(order.every((top, index) => index === 0 || top > order[index - 1]), `answer, findings, time, holders, addresses, in this order, ${at}`);
+    const answer = await page.evaluate(() => ({
+      title: document.querySelector("#answer-title").textContent,
+      detail: document.querySelector("#answer .detail").textContent,
+      sizes: [...document.querySelectorAll("#answer .figures dd")].map((one) => parseFloat(getComputedStyle(one).fontSize)),
+      filled: [...document.querySelectorAll("#answer .stack-bar .fill")].reduce((sum, one) => sum + one.getBoundingClientRect().width, 0),
+      limit: document.querySelector("#answer .stack-bar .limit").offsetLeft,
+      parts: document.querySelector("#answer .at-peak").textContent,
+    }));
+    expect(answer.title.replace("TN102", "") === "✗ Fits: memory is fragmented" && answer.detail === "3.10 GiB are free in 41 holes", `the title is the outcome and its cause, the sizes follow, ${at}`, `${answer.title} / ${answer.detail}`);
+    expect(answer.sizes.slice(1).every((size) => size < 0.7 * answer.sizes[0]), `one number stands out, ${at}`, answer.sizes.join(", "));
+    expect(answer.filled > 20 && answer.filled < answer.limit && /^At the peak: .*free /.test(answer.parts), `a bar shows the peak below the capacity, ${at}`, answer.parts.slice(0, 60));
     await page.locator("#answer .copy").first().click();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     expect(copied === "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", `the fix is copied, ${at}`, copied);
