@@ -19,8 +19,8 @@ use tonnage_plan::{Buffer, Problem, Status};
 use tonnage_recording::{Event, Kind, StackId, StackTable, TextId, Writer, meta};
 use tonnage_report::{
     AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
-    MomentKind, Options, Pane, Picture, Planned, Proposal, Rank, Ranks, Story, Subject, Tone,
-    Words, write,
+    MomentKind, Options, Pane, Picture, Planned, Proposal, Rank, Ranks, Refused, Story, Subject,
+    Tone, Words, write,
 };
 
 const MIB: u64 = 1 << 20;
@@ -638,6 +638,7 @@ fn main() {
         row: run.row / 3,
         kind: MomentKind::Mark,
         label: "checkpoint".to_owned(),
+        refused: None,
     }];
     let started = Instant::now();
     let packing = pack(&run);
@@ -687,7 +688,11 @@ fn main() {
     let failed = [Moment {
         row: run.row - 1,
         kind: MomentKind::OutOfMemory,
-        label: "out of memory: 3.00 GiB asked for, 1.00 GiB free".to_owned(),
+        label: "out of memory: 60.00 GiB requested, 50.00 GiB free".to_owned(),
+        refused: Some(Refused {
+            requested: 60 << 30,
+            free: 50 << 30,
+        }),
     }];
     let another = Pane {
         picture: Picture::draw(Subject {

@@ -343,6 +343,7 @@ mod tests {
                 row: 50,
                 kind: MomentKind::Peak,
                 label: String::new(),
+                refused: None,
             },
             levels: Levels::default(),
         };

@@ -50,6 +50,18 @@ pub struct Moment {
     pub kind: MomentKind,
     /// What happened, in a few words.
     pub label: String,
+    /// The request that could not be served at this moment, if that is what happened.
+    #[serde(skip)]
+    pub refused: Option<Refused>,
+}
+
+/// A request that could not be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// Bytes that were requested.
+    pub requested: u64,
+    /// Bytes that were free on the device.
+    pub free: u64,
 }
 
 /// Why a moment is worth looking at.

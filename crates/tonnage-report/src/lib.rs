@@ -32,7 +32,7 @@ mod timeline;
 
 pub use input::{
     AllocatorRun, Answer, Comparison, Difference, Differences, Fact, Figure, Finding, Moment,
-    MomentKind, Planned, Proposal, Rank, Ranks, Story, Subject, Tone, Words,
+    MomentKind, Planned, Proposal, Rank, Ranks, Refused, Story, Subject, Tone, Words,
 };
 pub use names::own_line;
 pub use page::{Options, Pane, Picture, WriteError, Written, escaped, write};

@@ -40,14 +40,6 @@ pub(crate) fn find(subject: &Subject<'_>, changes: &Changes) -> (Vec<Found>, usi
     cuts.dedup();
     let stretches = changes.stretches(&cuts);
     let mut found: Vec<Found> = Vec::new();
-    let mut put = |levels: Levels, kind: MomentKind, label: String| {
-        let moment = Moment {
-            row: levels.row,
-            kind,
-            label,
-        };
-        found.push(Found { moment, levels });
-    };
     let given: Vec<&Moment> = subject
         .moments
         .iter()
@@ -65,9 +57,23 @@ pub(crate) fn find(subject: &Subject<'_>, changes: &Changes) -> (Vec<Found>, usi
     let alone = changes.stretches(&rows);
     for moment in given {
         if let Ok(index) = rows.binary_search(&moment.row) {
-            put(alone[index].high, moment.kind, moment.label.clone());
+            let levels = alone[index].high;
+            let moment = Moment {
+                row: levels.row,
+                ..moment.clone()
+            };
+            found.push(Found { moment, levels });
         }
     }
+    let mut put = |levels: Levels, kind: MomentKind, label: String| {
+        let moment = Moment {
+            row: levels.row,
+            kind,
+            label,
+            refused: None,
+        };
+        found.push(Found { moment, levels });
+    };
     if let Some(peak) = highest(stretches.iter()) {
         put(peak.high, MomentKind::Peak, "peak".to_owned());
         if let Some(second) = second(phases, &stretches, peak.high) {
@@ -202,6 +208,7 @@ mod tests {
             row: 16,
             kind: MomentKind::OutOfMemory,
             label: "out of memory".to_owned(),
+            refused: None,
         }];
         let subject = Subject {
             phases: &phases,

@@ -12,7 +12,7 @@ use super::texts::{Stacks, Texts};
 use super::{Options, Picture, WriteError};
 use crate::blocks::{Cells, Chosen, Placed, Range, Rest, choose, ranges, sum_up};
 use crate::columns::{Columns, base64};
-use crate::input::{Finding, Moment, MomentKind, Words};
+use crate::input::{Finding, Moment, MomentKind, Refused, Words};
 use crate::moments::MAX_PHASES;
 use crate::names::{shortened, without_folders};
 use crate::timeline::{CATEGORIES, Stretch, starts};
@@ -196,6 +196,7 @@ impl Picture<'_> {
                 .iter()
                 .map(|found| MomentFacts {
                     moment: &found.moment,
+                    refused: found.moment.refused,
                     allocated: found.levels.allocated,
                     reserved: found.levels.held(),
                 })
@@ -542,6 +543,7 @@ struct TimelineFacts<'a> {
 struct MomentFacts<'a> {
     #[serde(flatten)]
     moment: &'a Moment,
+    refused: Option<Refused>,
     allocated: u64,
     reserved: u64,
 }

@@ -28,7 +28,7 @@ export class ComparisonPage {
     const columns: HTMLElement[] = [];
     this.panes = timelines.map((timeline, number) => {
       const selection: SelectionPanel = new SelectionPanel(`selection-${number}`, () => this.panes[number].clear());
-      const pane = new Pane(timeline, { number, prefix: number === 0 ? "before-" : "after-", least, kept: false, selection, pinning: () => false });
+      const pane = new Pane(timeline, { number, prefix: number === 0 ? "before-" : "after-", least, kept: false, selection, pinning: () => false, cause: null });
       pane.view.toCapacity = false;
       const title = el("h2", { id: `column-${number}`, class: "column-title" }, facts.panes[number]);
       const column = el("div", { class: "column", role: "group", "aria-labelledby": title.id }, title, ...pane.elements, selection.element);

@@ -87,6 +87,8 @@ export interface Moment {
   label: string;
   allocated: number;
   reserved: number;
+  /** The request that could not be served, if that is what happened. */
+  refused: { requested: number; free: number } | null;
 }
 
 export interface AllocatorRun {

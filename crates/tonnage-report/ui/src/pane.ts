@@ -31,6 +31,8 @@ export interface PaneOptions {
   picked?: () => void;
   /** The blocks of which findings pin holes. */
   pinning: (finding: number) => boolean;
+  /** The finding that is the cause, which the timeline marks. */
+  cause: { finding: number; label: string } | null;
 }
 
 export class Pane implements PaneContext {
@@ -77,6 +79,9 @@ export class Pane implements PaneContext {
     this.blocks = blocks;
     this.tip.blocks = blocks;
     this.view.pins = [...blocks.marked].filter(([finding]) => this.options.pinning(finding)).flatMap(([, members]) => members);
+    const { cause } = this.options;
+    const members = cause ? blocks.marked.get(cause.finding) : undefined;
+    if (cause && members && members.length > 0) this.timelinePanel.markCause(blocks, members, cause.label);
     if (this.view.query) this.find();
     this.holders.setBlocks(blocks);
     this.addresses.setBlocks(blocks);

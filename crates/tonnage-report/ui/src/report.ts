@@ -104,6 +104,7 @@ export class Report {
       selection: this.selection,
       picked: () => this.chooseFinding(null),
       pinning: (finding) => this.story.findings[finding]?.pins ?? false,
+      cause: this.story.findings.length > 0 ? { finding: 0, label: `${this.story.findings[0].code} ${this.story.findings[0].title}` } : null,
       changed: (what) => {
         if (what === "range" || what === "moment" || what === "theme") this.toolbar.update();
         if (what === "moment") this.toolbar.summarise();

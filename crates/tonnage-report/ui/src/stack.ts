@@ -41,8 +41,11 @@ export function momentBar(timeline: Timeline, moment: Moment): HTMLElement {
   const segments = segmentsOf(timeline, timeline.levelsNear(moment.row));
   const used = segments.reduce((sum, segment) => sum + segment.bytes, 0);
   const { capacity } = timeline.facts;
+  const { refused } = moment;
+  if (refused) segments.push({ swatch: "refused", name: "requested", bytes: refused.requested });
+  const also = refused ? `, ${bytes(refused.requested)} requested` : "";
   const when = moment.kind === "out_of_memory" ? "At the failure" : "At the peak";
   const items = segments.map(({ swatch, name, bytes: size }) => el("li", {}, el("span", { class: `swatch ${swatch}` }), ` ${name} `, el("span", { class: "value" }, bytes(size))));
   if (capacity !== null && capacity > used) items.push(el("li", {}, el("span", { class: "swatch free" }), " free ", el("span", { class: "value" }, bytes(capacity - used))));
-  return el("div", { class: "at-peak" }, el("h3", {}, `${when}: ${bytes(used)} in use`), stackBar(segments, capacity), el("ul", { class: "legend" }, ...items));
+  return el("div", { class: "at-peak" }, el("h3", {}, `${when}: ${bytes(used)} in use${also}`), stackBar(segments, capacity), el("ul", { class: "legend" }, ...items));
 }

@@ -4,7 +4,7 @@
 
 import { AXIS, drawAxis, LEFT, RIGHT } from "./axis";
 import { pixelColumns, type PixelColumns } from "./columns";
-import { upperBound, type Timeline } from "./data";
+import { upperBound, type Moment, type Timeline } from "./data";
 import { hatch, Surface, type Palette } from "./dom";
 import { bytes, count, niceStep, roundBytes } from "./format";
 import { Labels, type Box } from "./labels";
@@ -24,6 +24,8 @@ export class TimelinePicture {
   private brush: [number, number] | null = null;
   /** Bytes of found blocks at the highest moment of each stretch. */
   found: Float64Array | null = null;
+  /** The same of the blocks that are the cause, which a line marks while nothing is searched for. */
+  private cause: { sums: Float64Array; label: string } | null = null;
 
   constructor(
     private readonly timeline: Timeline,
@@ -46,8 +48,20 @@ export class TimelinePicture {
   /** The most the vertical axis shows. */
   private get top(): number {
     const { capacity } = this.timeline.facts;
-    const most = Math.max(this.timeline.mostUsed, this.least) * 1.06;
+    let most = Math.max(this.timeline.mostUsed, this.least) * 1.06;
+    for (const { upper } of this.refusals()) most = Math.max(most, upper * 1.02);
     return this.view.toCapacity && capacity !== null ? Math.max(most, capacity * 1.04) : Math.max(1, most);
+  }
+
+  /** Requests that could not be served, each on top of what was in use. */
+  private refusals(): { moment: Moment; lower: number; upper: number }[] {
+    const { context, moments } = this.timeline.facts;
+    return moments.flatMap((moment) => {
+      const { refused } = moment;
+      if (!refused) return [];
+      const lower = Math.max(moment.allocated, moment.reserved) + context;
+      return [{ moment, lower, upper: lower + refused.requested }];
+    });
   }
 
   private x(row: number): number {
@@ -120,6 +134,8 @@ export class TimelinePicture {
     context.restore();
     const labels = new Labels(context, colors.background, { left: LEFT, right: LEFT + plot, top: TOP, bottom: floor });
     this.lines(context, labels, colors, plot, floor, y);
+    this.refused(context, labels, colors, y);
+    this.causeLabel(labels, columns, colors, y);
     this.marks(context, labels, colors, y);
     this.names(labels, columns, colors, y);
     this.coarseness(labels, columns, colors);
@@ -229,10 +245,11 @@ export class TimelinePicture {
     context.setLineDash([2, 2]);
     context.stroke();
     context.setLineDash([]);
-    if (this.found) {
+    const marked = this.found ?? this.cause?.sums;
+    if (marked) {
       context.beginPath();
       for (let column = 0; column < plot; column++) {
-        const at = y(this.found[columns.high[column]] + timeline.facts.context);
+        const at = y(marked[columns.high[column]] + timeline.facts.context);
         if (column === 0) context.moveTo(LEFT, at);
         context.lineTo(LEFT + column, at);
         context.lineTo(LEFT + column + 1, at);
@@ -240,9 +257,59 @@ export class TimelinePicture {
       context.strokeStyle = colors.background;
       context.lineWidth = 4;
       context.stroke();
-      context.strokeStyle = colors.accent;
+      context.strokeStyle = this.found ? colors.accent : colors.text;
       context.lineWidth = 2;
       context.stroke();
+    }
+  }
+
+  /** The name of the cause at its line, above it at its highest moment in view if there is room. */
+  private causeLabel(labels: Labels, columns: PixelColumns, colors: Palette, y: (value: number) => number): void {
+    const { cause } = this;
+    if (this.found || !cause) return;
+    const plot = columns.high.length;
+    let highest = 0;
+    for (let column = 1; column < plot; column++) if (cause.sums[columns.high[column]] > cause.sums[columns.high[highest]]) highest = column;
+    const most = cause.sums[columns.high[highest]];
+    if (most <= 0) return;
+    const text = `${cause.label}, its blocks: ${bytes(most)}`;
+    const font = "600 11px system-ui, sans-serif";
+    const width = labels.width(text, font);
+    const at = y(most + this.timeline.facts.context);
+    const from = Math.min(LEFT + plot - width - 6, Math.max(LEFT + 6, LEFT + highest - width / 2));
+    labels.put(text, colors.text, [at - 10, at + 12, at - 26, at + 28].flatMap((line): [number, number][] => [[from, line], [LEFT + 6, line]]), font);
+  }
+
+  /** A request that could not be served: a block on top of what was in use, and beside it what was free. */
+  private refused(context: CanvasRenderingContext2D, labels: Labels, colors: Palette, y: (value: number) => number): void {
+    const { view, surface } = this;
+    const width = 34;
+    for (const { moment, lower, upper } of this.refusals()) {
+      if (!moment.refused || moment.row < view.from || moment.row >= view.to) continue;
+      const right = Math.min(surface.width - RIGHT, Math.max(LEFT + width, this.x(moment.row + 1)));
+      const [left, top, bottom] = [right - width, Math.max(TOP, y(upper)), y(lower)];
+      context.globalAlpha = 0.16;
+      context.fillStyle = colors.warn;
+      context.fillRect(left, top, width, bottom - top);
+      context.globalAlpha = 1;
+      context.strokeStyle = colors.warn;
+      context.lineWidth = 2;
+      context.strokeRect(left + 1, top + 1, width - 2, Math.max(1, bottom - top - 2));
+      const free = y(lower + moment.refused.free);
+      context.lineWidth = 1.5;
+      context.beginPath();
+      for (const end of [free, bottom - 0.75]) {
+        context.moveTo(left - 9, end);
+        context.lineTo(left - 3, end);
+      }
+      context.moveTo(left - 6, free);
+      context.lineTo(left - 6, bottom - 0.75);
+      context.stroke();
+      const requested = `requested ${bytes(moment.refused.requested)}`;
+      const unused = `free ${bytes(moment.refused.free)}`;
+      const before = (text: string) => left - 14 - labels.width(text);
+      labels.put(requested, colors.warn, [[before(requested), Math.max(TOP + 7, top + 6)], [before(requested), top + 22], [before(requested), bottom - 24]]);
+      labels.put(unused, colors.warn, [[before(unused), (free + bottom) / 2], [before(unused), bottom - 6], [before(unused), bottom + 10]]);
     }
   }
 
@@ -414,21 +481,27 @@ export class TimelinePicture {
 
   /** Sums found blocks at the highest moment of each stretch. */
   sumFound(born: Float64Array, died: Float64Array, sizes: Float64Array, found: Uint8Array | null): void {
-    if (!found) {
-      this.found = null;
-      return;
-    }
+    const members: number[] = [];
+    if (found) for (let block = 0; block < found.length; block++) if (found[block]) members.push(block);
+    this.found = found ? this.sum(born, died, sizes, members) : null;
+  }
+
+  /** Marks the blocks of the cause with a line. */
+  markCause(born: Float64Array, died: Float64Array, sizes: Float64Array, members: readonly number[], label: string): void {
+    this.cause = { sums: this.sum(born, died, sizes, members), label };
+  }
+
+  private sum(born: Float64Array, died: Float64Array, sizes: Float64Array, members: readonly number[]): Float64Array {
     const { highRow } = this.timeline;
     const sums = new Float64Array(highRow.length + 1);
-    for (let block = 0; block < found.length; block++) {
-      if (!found[block]) continue;
+    for (const block of members) {
       const first = upperBound(highRow, born[block] - 1);
       const last = upperBound(highRow, died[block] - 1);
       sums[first] += sizes[block];
       sums[last] -= sizes[block];
     }
     for (let index = 1; index < sums.length; index++) sums[index] += sums[index - 1];
-    this.found = sums;
+    return sums;
   }
 }
 

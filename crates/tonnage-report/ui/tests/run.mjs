@@ -175,6 +175,10 @@ for (const width of [1280, 390]) {
     expect((await page.locator("#allocators details[open], #plan details[open]").count()) === 0, `allocators and plan are folded, ${at}`);
     expect((await page.locator("img").count()) === 0, `no name has become HTML, ${at}`);
 
+    // The cause is named on the timeline, with the bytes of its blocks there.
+    const cause = await page.evaluate(() => window.tonnage.panes()[0].timelinePanel.picture.labels.find((label) => label.text.startsWith("TN102"))?.text ?? "");
+    expect(/^TN102 memory is fragmented, its blocks: [\d.]+ [GM]iB$/.test(cause), `the cause is marked on the timeline, ${at}`, cause);
+
     // A finding shows its blocks and their whole stack, and gives them back.
     await page.locator("#findings button").nth(1).click();
     await settle(page);
@@ -202,6 +206,9 @@ for (const width of [1280, 390]) {
     expect((await page.evaluate(() => document.querySelectorAll("#timeline canvas.main").length)) === 1, `another process is shown alone, ${at}`);
     const request = await page.evaluate(() => [document.querySelector("#selection").textContent, document.querySelectorAll("#selection .stack li").length]);
     expect(/Stack of the request that failed/.test(request[0]) && request[1] > 0, `the stack of the request that failed is shown, ${at}`, `${request[1]} frames`);
+    const words = () => page.evaluate(() => window.tonnage.panes()[0].timelinePanel.picture.labels.map((label) => label.text));
+    const failed = await words();
+    expect(failed.some((text) => text.startsWith("requested ")) && failed.some((text) => text.startsWith("free ")), `the request that failed is drawn with its size and what was free, ${at}`, failed.join(" | "));
     // A rank is a bar; those that were not run keep their place, and the bar of one that has a pane leads there.
     const bars = await page.evaluate(() => [document.querySelectorAll(".rank").length, document.querySelectorAll(".rank.absent").length]);
     expect(bars[0] === 8 && bars[1] === 4, `every rank has its place, ${at}`, bars.join(", "));

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use tonnage_analysis::holdings::{HeldBy, Holdings, Recording as Held};
 use tonnage_analysis::plan::Packing;
 use tonnage_recording::meta;
-use tonnage_report::{Moment, MomentKind, Subject};
+use tonnage_report::{Moment, MomentKind, Refused, Subject};
 
 use crate::commands::recording::plain;
 use crate::output::bytes;
@@ -179,6 +179,10 @@ fn moments(track: &Holdings) -> Vec<Moment> {
             bytes(failure.requested),
             bytes(failure.free)
         ),
+        refused: Some(Refused {
+            requested: failure.requested,
+            free: failure.free,
+        }),
     });
     failure.collect()
 }

@@ -2,7 +2,7 @@
 // The timeline with its legend, and the moments worth looking at as a table.
 
 import type { PaneContext } from "../context";
-import type { Moment } from "../data";
+import type { Blocks, Moment } from "../data";
 import { el } from "../dom";
 import { bytes, count } from "../format";
 import { button, folded, how, section } from "../parts";
@@ -17,6 +17,8 @@ export class TimelinePanel {
   private readonly legend = el("ul", { class: "legend" });
   private readonly scale: HTMLButtonElement;
   private momentCells: Cell[][] = [];
+  /** The name of the cause, once its line is drawn. */
+  private cause = "";
 
   constructor(
     private readonly pane: PaneContext,
@@ -47,7 +49,7 @@ export class TimelinePanel {
       this.picture.surface.element,
       this.legend,
       how(
-        "Bytes on the GPU after every event of the recording, stacked by what they are for. Below stand the steps and what the program did in them: forward, backward, optimizer. Above the coloured bands, hatched, is what PyTorch has cached; the dark line is the sum of both, the dashed red line the capacity of the GPU.",
+        "Bytes on the GPU after every event of the recording, stacked by what they are for. Below stand the steps and what the program did in them: forward, backward, optimizer. Above the coloured bands, hatched, is what PyTorch has cached; the dark line is the sum of both, the dashed red line the capacity of the GPU. A request that failed is the outlined red block on top. A thick dark line is the sum of the blocks of the first finding, from the context upwards.",
         `The recording has ${count(facts.rows)} events in ${count(timeline.start.length)} stretches. Where a column of pixels holds many events it shows the highest moment among them, a real moment with its real parts, and the dotted line shows how far down it goes in between. No peak is ever lost.`,
         "Drag to pan, Ctrl or ⌘ with the wheel to zoom, Shift and drag to zoom into a range, click to choose a moment. The same by keys: arrows, + and −, and , and . for moments.",
       ),
@@ -89,6 +91,14 @@ export class TimelinePanel {
     return folded("Table: moments", table.element);
   }
 
+  /** Marks the blocks of the cause. */
+  markCause(blocks: Blocks, members: readonly number[], label: string): void {
+    this.cause = label;
+    this.picture.markCause(blocks.born, blocks.died, blocks.bytes, members, label);
+    this.picture.draw();
+    this.updateTexts();
+  }
+
   update(what: Change): void {
     switch (what) {
       case "range":
@@ -127,6 +137,8 @@ export class TimelinePanel {
       items.push(item("reserved", "reserved by PyTorch, with the context"));
     }
     if (facts.capacity !== null) items.push(item("capacity", "capacity"));
+    if (this.cause) items.push(item("cause", `${this.cause}, the sum of its blocks`));
+    if (moments.some((one) => one.refused)) items.push(item("refused", "the request that failed"));
     items.push(item("low", "lowest within the column"));
     this.legend.replaceChildren(...items);
   }
