@@ -247,3 +247,18 @@ def test_a_length_that_does_not_fit_is_shortened(tmp_path, server):
     assert code == 0 and answer["proportional"] is None
     assert answer["shortened_to"] % 256 == 0 and answer["startup"]["max_model_len"] == answer["shortened_to"]
     assert answer["rows"][-1]["length"] == answer["shortened_to"]
+
+
+def test_an_answer_ends_with_the_next_command(tmp_path):
+    (tmp_path / "hold.py").write_text(
+        "import sys\nimport torch\nx = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device='cuda')\n"
+    )
+
+    def last(gpu, size):
+        words = [TONNAGE, "fit", "--gpu", gpu, "--allow", "none", PYTHON, "hold.py", size]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment(NO_COLOR="1"), cwd=tmp_path)
+        return done.stdout.splitlines()[-1].removeprefix("  next         ")
+
+    assert last("l4", "1") == f"tonnage check --init --gpu l4 -- {PYTHON} hold.py 1"
+    assert last("l4", "500") == f"tonnage fit --gpu any -- {PYTHON} hold.py 500"
+    assert last("l4,a100-40gb", "30") == f"tonnage run --gpu a100-40gb -- {PYTHON} hold.py 30"

@@ -192,7 +192,12 @@ pub(crate) fn run(
     } else {
         options.format
     };
-    let text = render(&all, format, &path)?.trim_end().to_owned();
+    let mut text = render(&all, format, &path)?.trim_end().to_owned();
+    if format == CheckFormat::Text
+        && let Some(next) = next(&all, &config.budgets, options.update)
+    {
+        let _ = write!(text, "\n  {:<16} {HINT}{next}{HINT:#}", "next");
+    }
     let failed = |held: Held| held == Held::Failed;
     // Accepting says yes to growth, never to a limit.
     let holds = |held: Held| held.passes() || (options.update && held == Held::Grew);
@@ -212,6 +217,28 @@ pub(crate) fn run(
         json,
         ..Reply::silent(answer)
     })
+}
+
+/// The next useful command after a budget that does not hold.
+fn next(all: &[Checked], budgets: &[Budget], updated: bool) -> Option<String> {
+    let checked = all.iter().find(|checked| !checked.answer.passes())?;
+    if checked.answer == Held::Grew {
+        let accept = "tonnage check --update, if the growth is intended";
+        return (!updated).then(|| accept.to_owned());
+    }
+    let budget = budgets.iter().find(|budget| budget.name == checked.name)?;
+    // Limits of the machine are not repeated here.
+    if budget.gpus != 1 || budget.capacity.is_some() || budget.margin.is_some() {
+        return None;
+    }
+    let command = words(budget).ok()?;
+    let command = shlex::try_join(command.iter().map(String::as_str)).ok()?;
+    let verb = match checked.answer {
+        Held::DoesNotFit | Held::Uncertain => "fit",
+        _ => "run",
+    };
+    let gpu = &budget.gpu;
+    Some(format!("tonnage {verb} --gpu {gpu} -- {command}"))
 }
 
 /// A budget's job and machine, as a dry run takes them.
@@ -326,4 +353,46 @@ fn check(
     };
     let checked = judge(budget, limits, &measured, lock.budget.get(&budget.name));
     Ok((checked, Some(measured)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonnage_analysis::check::CommandLine;
+
+    use super::*;
+
+    #[test]
+    fn a_budget_that_does_not_hold_names_the_next_command() {
+        let budget = Budget {
+            name: "train".to_owned(),
+            run: CommandLine::Line("train.py --name 'a b'".to_owned()),
+            gpu: "l4".to_owned(),
+            gpus: 1,
+            capacity: None,
+            margin: None,
+            peak_allocated: None,
+            peak: None,
+            reserved: None,
+            growth: None,
+        };
+        let after = |answer, budget: &Budget| {
+            let all = [failed(budget, answer, String::new())];
+            next(&all, std::slice::from_ref(budget), false)
+        };
+        let job = "--gpu l4 -- train.py --name 'a b'";
+        for (answer, expected) in [
+            (Held::Holds, None),
+            (Held::New, None),
+            (Held::DoesNotFit, Some(format!("tonnage fit {job}"))),
+            (Held::Uncertain, Some(format!("tonnage fit {job}"))),
+            (Held::Over, Some(format!("tonnage run {job}"))),
+            (Held::Failed, Some(format!("tonnage run {job}"))),
+        ] {
+            assert_eq!(after(answer, &budget), expected, "{answer:?}");
+        }
+        let grew = after(Held::Grew, &budget).unwrap();
+        assert!(grew.starts_with("tonnage check --update"), "{grew}");
+        let several = Budget { gpus: 2, ..budget };
+        assert_eq!(after(Held::DoesNotFit, &several), None);
+    }
 }
