@@ -229,7 +229,7 @@ def server(tmp_path):
 
 
 def test_how_many_requests_a_server_holds(tmp_path, server):
-    answer, code = tonnage(tmp_path, "serve-fit", *GPU, "--", server, "serve")
+    answer, code = tonnage(tmp_path, "fit", *GPU, "--", server, "serve")
     assert code == 0 and answer["proportional"] is True
     assert (answer["startup"]["version"], answer["startup"]["weights_gib"]) == ("9.9", 2.0)
     found = {row["length"]: (row["requests"], row["known"]) for row in answer["rows"]}
