@@ -36,6 +36,11 @@ export function button(text: string, label: string, click: () => void): HTMLButt
   return el("button", { type: "button", "aria-label": spoken, title: label, click }, text);
 }
 
+/** A small button with a sign on it, for the edge of a picture. */
+export function iconButton(sign: string, label: string, click: () => void): HTMLButtonElement {
+  return el("button", { type: "button", class: "icon", "aria-label": label, title: label, click }, el("span", { "aria-hidden": "true" }, sign));
+}
+
 /** A button that copies a text and says so. */
 export function copyButton(text: string): HTMLButtonElement {
   const copy = el("button", { type: "button", class: "copy" }, "copy");

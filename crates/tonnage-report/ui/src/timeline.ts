@@ -272,12 +272,15 @@ export class TimelinePicture {
     for (let column = 1; column < plot; column++) if (cause.sums[columns.high[column]] > cause.sums[columns.high[highest]]) highest = column;
     const most = cause.sums[columns.high[highest]];
     if (most <= 0) return;
-    const text = `${cause.label}, its blocks: ${bytes(most)}`;
     const font = "600 11px system-ui, sans-serif";
-    const width = labels.width(text, font);
     const at = y(most + this.timeline.facts.context);
-    const from = Math.min(LEFT + plot - width - 6, Math.max(LEFT + 6, LEFT + highest - width / 2));
-    labels.put(text, colors.text, [at - 10, at + 12, at - 26, at + 28].flatMap((line): [number, number][] => [[from, line], [LEFT + 6, line]]), font);
+    // The code alone where the title is too long.
+    for (const name of [cause.label, cause.label.split(" ")[0]]) {
+      const text = `${name}, its blocks: ${bytes(most)}`;
+      const width = labels.width(text, font);
+      const from = Math.min(LEFT + plot - width - 6, Math.max(LEFT + 6, LEFT + highest - width / 2));
+      if (labels.put(text, colors.text, [at - 10, at + 12, at - 26, at + 28].flatMap((line): [number, number][] => [[from, line], [LEFT + 6, line]]), font)) return;
+    }
   }
 
   /** A request that could not be served: a block on top of what was in use, and beside it what was free. */
@@ -309,7 +312,7 @@ export class TimelinePicture {
       const unused = `free ${bytes(moment.refused.free)}`;
       const before = (text: string) => left - 14 - labels.width(text);
       labels.put(requested, colors.warn, [[before(requested), Math.max(TOP + 7, top + 6)], [before(requested), top + 22], [before(requested), bottom - 24]]);
-      labels.put(unused, colors.warn, [[before(unused), (free + bottom) / 2], [before(unused), bottom - 6], [before(unused), bottom + 10]]);
+      labels.put(unused, colors.warn, [(free + bottom) / 2, bottom - 6, bottom + 10, top - 8, bottom + 26].map((line) => [before(unused), line]));
     }
   }
 

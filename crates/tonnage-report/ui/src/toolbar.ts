@@ -5,7 +5,7 @@ import type { Moment } from "./data";
 import { el } from "./dom";
 import { bytes, count, event, exact, plural } from "./format";
 import type { Pane } from "./pane";
-import { button, folded } from "./parts";
+import { folded, iconButton } from "./parts";
 import { Table, type Cell } from "./table";
 
 export class Toolbar {
@@ -46,16 +46,8 @@ export class Toolbar {
         { class: "group" },
         el("label", { for: "moment-choice" }, "at"),
         this.moment,
-        button("‹ previous", "Previous moment (,)", () => this.stepMoment(-1)),
-        button("next ›", "Next moment (.)", () => this.stepMoment(1)),
-      ),
-      el(
-        "span",
-        { class: "group" },
-        button("zoom in", "Zoom in (+)", () => view().zoom(0.625, view().centre)),
-        button("zoom out", "Zoom out (-)", () => view().zoom(1.6)),
-        button("zoom to step", "Zoom to the step around the chosen moment (s)", () => view().showStep()),
-        button("show all", "Show all of the recording (0)", () => this.whole()),
+        iconButton("‹", "Previous moment (,)", () => this.stepMoment(-1)),
+        iconButton("›", "Next moment (.)", () => this.stepMoment(1)),
       ),
       el("span", { class: "group search" }, el("label", { for: "search" }, "find"), this.search),
       this.range,
@@ -171,11 +163,6 @@ export class Toolbar {
         ? `Nothing drawn one by one matches “${view.query}”.`
         : `“${view.query}”: ${plural(alive, "block")} of together ${exact(aliveBytes)} alive at the chosen moment; ${count(all)} ${all === 1 ? "match" : "matches"} among the drawn blocks in all. The blue line in the timeline is their sum.`;
     this.lines.set([...lines].map(([line, sums]) => [line, ...sums] as Cell[]).sort((one, other) => Number(other[1]) - Number(one[1]) || Number(other[3]) - Number(one[3])));
-  }
-
-  whole(): void {
-    const { view, timeline } = this.pane();
-    view.show(0, timeline.rows);
   }
 
   stepMoment(by: number): void {

@@ -7,7 +7,7 @@ import { upperBound, type Blocks } from "../data";
 import { el } from "../dom";
 import { bytes, exact, plural } from "../format";
 import { alive } from "../groups";
-import { button, folded, how, section } from "../parts";
+import { folded, how, iconButton, section } from "../parts";
 import { Table, type Cell } from "../table";
 import type { Change } from "../view";
 
@@ -61,9 +61,13 @@ export class AddressPanel {
       { name: "stream", kind: "hex" },
     ]);
     this.element = section(pane.id("addresses"), "Address space", this.sum, [
-      button("zoom out of addresses", "Zoom out of addresses (Shift and -)", () => this.picture.zoomAddresses(1.6)),
-      button("zoom into addresses", "Zoom into addresses (Shift and +)", () => this.picture.zoomAddresses(0.625)),
-      button("show all addresses", "Show all addresses", () => view.showAddresses(0, 1)),
+      el(
+        "div",
+        { class: "icons", role: "group", "aria-label": "Zoom of addresses" },
+        iconButton("+", "Zoom into addresses (Shift and +)", () => this.picture.zoomAddresses(0.625)),
+        iconButton("−", "Zoom out of addresses (Shift and -)", () => this.picture.zoomAddresses(1.6)),
+        iconButton("⤢", "Show all addresses", () => view.showAddresses(0, 1)),
+      ),
     ]);
     this.element.append(
       this.picture.surface.element,

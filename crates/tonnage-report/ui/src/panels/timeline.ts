@@ -5,7 +5,7 @@ import type { PaneContext } from "../context";
 import type { Blocks, Moment } from "../data";
 import { el } from "../dom";
 import { bytes, count } from "../format";
-import { button, folded, how, section } from "../parts";
+import { button, folded, how, iconButton, section } from "../parts";
 import { Table, type Cell } from "../table";
 import { TimelinePicture } from "../timeline";
 import type { Change } from "../view";
@@ -43,7 +43,15 @@ export class TimelinePanel {
       least,
     );
     this.scale = button("scale to the capacity", "Scale to the peak or to the capacity (y)", () => view.switchScale());
-    this.element = section(pane.id("timeline"), "Memory over time", this.sum, facts.capacity !== null ? [this.scale] : []);
+    const zoom = el(
+      "div",
+      { class: "icons", role: "group", "aria-label": "Zoom" },
+      iconButton("+", "Zoom in (+)", () => view.zoom(0.625, view.centre)),
+      iconButton("−", "Zoom out (-)", () => view.zoom(1.6)),
+      iconButton("↔", "Zoom to the step around the chosen moment (s)", () => view.showStep()),
+      iconButton("⤢", "Show all of the recording (0)", () => view.show(0, timeline.rows)),
+    );
+    this.element = section(pane.id("timeline"), "Memory over time", this.sum, facts.capacity !== null ? [this.scale, zoom] : [zoom]);
     this.element.append(
       this.picture.overview.surface.element,
       this.picture.surface.element,
