@@ -7,7 +7,7 @@
 import { pixelColumns } from "./columns";
 import { upperBound, type Blocks, type Timeline } from "./data";
 import { Surface, type Palette, type Rgb } from "./dom";
-import { bytes } from "./format";
+import { bytes, count, plural } from "./format";
 import { drag } from "./pointer";
 import { LEFT, RIGHT } from "./axis";
 import type { Band, View } from "./view";
@@ -16,6 +16,14 @@ const TOP = 4;
 const BOTTOM = 4;
 const MAX_OUTLINES = 1200;
 const MAX_NAMES = 120;
+/** Ranges lower than the first share a label; a label needs the second. */
+const THIN = 8;
+const NAMED = 18;
+
+/** A size without decimals. */
+function roughly(size: number): string {
+  return bytes(size).replace(/\.\d+ /, " ");
+}
 
 /** Black or white, whichever can be read on a colour. */
 function readable([red, green, blue]: Rgb): string {
@@ -57,6 +65,10 @@ export class AddressPicture {
   private position = new Float64Array();
   private segmentPosition = new Float64Array();
   private rows: Float64Array = new Float64Array();
+  /** Addresses at which segments begin, each once. */
+  private begins = new Float64Array();
+  /** The labels at the left, for tests. */
+  names: string[] = [];
   private brush: [number, number, number, number] | null = null;
   /** When it was drawn last, and the timer of the finer picture. */
   private drawn = -1e9;
@@ -86,6 +98,7 @@ export class AddressPicture {
 
   setBlocks(blocks: Blocks): void {
     this.blocks = blocks;
+    this.begins = new Float64Array();
     const ranges = blocks.rangeBytes.length;
     let sum = 0;
     for (const size of blocks.rangeBytes) sum += size;
@@ -514,30 +527,43 @@ export class AddressPicture {
     context.fillStyle = colors.line;
     context.fillRect(LEFT - 1, TOP, 1, lines);
     context.textAlign = "right";
-    let free = -1e9;
-    // Neighbours that are too thin for words of their own are summed up.
-    let [thinFrom, thinBytes] = [NaN, 0];
+    // Neighbours of one size are one label, and so are those that are too thin for words.
+    const groups: { upper: number; lower: number; first: number; last: number; size: string; bytes: number }[] = [];
     for (let range = 0; range < this.offsets.length; range++) {
       const upper = TOP + (this.offsets[range] - band.top * this.whole) * perByte;
       const lower = upper + blocks.rangeBytes[range] * perByte;
       if (lower < TOP || upper > TOP + lines) continue;
       context.fillStyle = colors.line;
       if (lower - upper > 2) context.fillRect(LEFT - 4, Math.max(TOP, upper), 3, Math.min(TOP + lines, lower) - Math.max(TOP, upper));
-      let [from, size] = [upper, blocks.rangeBytes[range]];
-      if (lower - upper < 8) {
-        if (Number.isNaN(thinFrom)) [thinFrom, thinBytes] = [upper, 0];
-        thinBytes += size;
-        if (lower - thinFrom < 40) continue;
-        [from, size] = [thinFrom, thinBytes];
-      }
-      [thinFrom, thinBytes] = [NaN, 0];
-      const middle = (Math.max(TOP, from) + Math.min(TOP + lines, lower)) / 2;
-      if (middle - 7 > free) {
-        context.fillStyle = colors.muted;
-        context.fillText(bytes(size).replace(/\.\d+ /, " "), LEFT - 7, middle);
-        free = middle + 7;
-      }
+      const size = lower - upper < THIN ? "" : roughly(blocks.rangeBytes[range]);
+      const before = groups.at(-1);
+      if (before && before.size === size) Object.assign(before, { lower, last: range, bytes: before.bytes + blocks.rangeBytes[range] });
+      else groups.push({ upper, lower, first: range, last: range, size, bytes: blocks.rangeBytes[range] });
     }
+    this.names = [];
+    context.fillStyle = colors.muted;
+    const room = LEFT - 9;
+    for (const { upper, lower, first, last, size, bytes: sum } of groups) {
+      const [top, bottom] = [Math.max(TOP, upper), Math.min(TOP + lines, lower)];
+      if (bottom - top < NAMED) continue;
+      const number = last - first + 1;
+      const each = size && number > 1 ? `${count(number)} × ${size}` : "";
+      const text = each && context.measureText(each).width <= room ? each : roughly(sum);
+      const inside = this.segmentsIn(blocks, first, last);
+      const segments = [plural(inside, "segment"), "segments"].find((one) => context.measureText(one).width <= room);
+      const both = this.band === this.view && inside > 0 && segments !== undefined && bottom - top >= NAMED + 12;
+      const middle = (top + bottom) / 2;
+      context.fillText(text, LEFT - 7, both ? middle - 6 : middle);
+      if (both) context.fillText(segments, LEFT - 7, middle + 7);
+      this.names.push(both ? `${text}, ${segments}` : text);
+    }
+  }
+
+  /** How many segments ever began in these ranges. */
+  private segmentsIn(blocks: Blocks, first: number, last: number): number {
+    if (this.begins.length === 0) this.begins = Float64Array.from(new Set(blocks.segmentAddress)).sort();
+    const end = blocks.rangeAddress[last] + blocks.rangeBytes[last];
+    return upperBound(this.begins, end - 1) - upperBound(this.begins, blocks.rangeAddress[first] - 1);
   }
 
   private watch(): void {

@@ -179,6 +179,10 @@ for (const width of [1280, 390]) {
     const cause = await page.evaluate(() => window.tonnage.panes()[0].timelinePanel.picture.labels.find((label) => label.text.startsWith("TN102"))?.text ?? "");
     expect((width < 600 ? /^TN102.*, its blocks: [\d.]+ [GM]iB$/ : /^TN102 memory is fragmented, its blocks: [\d.]+ [GM]iB$/).test(cause), `the cause is marked on the timeline, ${at}`, cause);
 
+    // Ranges of one size share a label, which counts their segments.
+    const names = await page.evaluate(() => window.tonnage.panes()[0].addresses.picture.names);
+    expect(names.length > 0 && names.some((name) => /segment/.test(name)) && names.every((name, index) => name !== names[index - 1]), `segments are labeled once, ${at}`, names.join(" | "));
+
     // A finding shows its blocks and their whole stack, and gives them back.
     await page.locator("#findings button").nth(1).click();
     await settle(page);

@@ -74,7 +74,7 @@ export class AddressPanel {
       el(
         "ul",
         { class: "legend" },
-        el("li", {}, "colours as above"),
+        el("li", {}, "colors as above"),
         this.pinned,
         el("li", {}, el("span", { class: "swatch hole" }), " a hole: cached by PyTorch, free"),
         el("li", {}, el("span", { class: "swatch rest" }), " covered by smaller blocks"),
@@ -82,7 +82,7 @@ export class AddressPanel {
       ),
       this.note,
       how(
-        "Time runs to the right as above, addresses run down. Every range of addresses that PyTorch ever obtained from the driver is a strip, its size written at the left. Coloured is what was handed out, hatched what was cached and free: a large request fails when no hatched piece is large enough, even if there is enough of it in total.",
+        "Time runs to the right as above, addresses run down. Every range of addresses that PyTorch ever obtained from the driver is a strip; its size and its segments are written at the left, those of equal neighbors together. Coloured is what was handed out, hatched what was cached and free: a large request fails when no hatched piece is large enough, even if there is enough of it in total.",
         "Red arrows point at blocks that keep a segment with free memory in it from being given back to the driver.",
         "Drag to pan, Ctrl or ⌘ with the wheel to zoom, with Shift in addresses; Shift and drag zooms into both. A click on a block shows its whole stack.",
       ),

@@ -67,7 +67,7 @@ export class PlanPanel {
       el(
         "ul",
         { class: "legend" },
-        el("li", {}, "colours as above"),
+        el("li", {}, "colors as above"),
         el("li", {}, el("span", { class: "swatch hole" }), " free in the plan"),
         el("li", {}, el("span", { class: "swatch rest" }), " covered by smaller blocks"),
       ),
