@@ -156,8 +156,11 @@ for (const width of [1280, 390]) {
     await page.screenshot({ path: join(folder, `${theme}-${width}-whole.png`), fullPage: true });
 
     // The answer comes first, and its fix can be copied as it is.
-    const order = await page.evaluate(() => ["#answer", "#findings", "#timeline", "#moment", "#addresses", "#allocators", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
-    expect(order.every((top, index) => index === 0 || top > order[index - 1]), `answer, findings, time, holders, addresses, in this order, ${at}`);
+    const order = await page.evaluate(() => ["#answer", "#timeline", "#moment", "#addresses", "#allocators", "#plan"].map((id) => document.querySelector(id).getBoundingClientRect().top));
+    expect(order.every((top, index) => index === 0 || top > order[index - 1]), `answer, time, holders, addresses, in this order, ${at}`);
+    const [findings, timeline, beside] = await page.evaluate(() => ["#findings", "#timeline", "#selection"].map((id) => document.querySelector(id).getBoundingClientRect()).map(({ left, top, bottom }) => ({ left, top, bottom })));
+    if (width > 1099) expect(findings.left > timeline.left && findings.top === timeline.top && beside.left === findings.left && beside.top > findings.bottom, `the findings and the selection fill the column beside the timeline, ${at}`);
+    else expect(findings.bottom < timeline.top, `the findings stand above the timeline, ${at}`);
     const answer = await page.evaluate(() => ({
       title: document.querySelector("#answer-title").textContent,
       detail: document.querySelector("#answer .detail").textContent,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// What was found, each over the whole width; a click shows the blocks it is about.
+// The findings, above the selection where the page is wide; a click shows the blocks of one.
 
 import type { Finding } from "../data";
 import { el } from "../dom";
