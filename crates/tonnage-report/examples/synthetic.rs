@@ -592,6 +592,10 @@ fn compared() -> Story {
     Story {
         title: "before.tonnage → after.tonnage".to_owned(),
         verdict: "The peak is 10.00 GiB lower.".to_owned(),
+        facts: vec![fact(
+            "ended",
+            "the commands differ: `python before.py` and `python after.py`",
+        )],
         ranks: None,
         comparison: Some(Comparison {
             groups: vec![

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// The page of two recordings: what they differ in, and both side by side on one scale.
+// The page of two recordings: the difference in a sentence, its parts, and both side by side on one scale.
 
 import type { Blocks, Difference, PageFacts, Timeline } from "./data";
 import { el } from "./dom";
@@ -10,9 +10,12 @@ import { Pane } from "./pane";
 import { SelectionPanel } from "./panels/selection";
 import { section } from "./parts";
 import { pageHead } from "./report";
+import { segmentsOf, stackBar } from "./stack";
 import { ThemeSwitch } from "./theme";
 
 const ROWS = 12;
+/** The name of facts that make a comparison doubtful. */
+const REMARK = "ended";
 
 export class ComparisonPage {
   readonly panes: Pane[];
@@ -42,12 +45,12 @@ export class ComparisonPage {
     });
     this.active = this.panes[0];
     app.replaceChildren(
-      pageHead(story, this.theme, this.help),
+      pageHead({ ...story, facts: story.facts.filter((fact) => fact.name !== REMARK) }, this.theme, this.help),
       el(
         "main",
         {},
-        el("p", { class: `verdict ${story.tone}` }, story.verdict),
-        ...(story.comparison?.groups ?? []).map((group, index) => differences(index, group.title, group.rows)),
+        summary(facts, timelines),
+        el("div", { class: "groups" }, ...(story.comparison?.groups ?? []).map((group, index) => differences(index, group.title, group.rows))),
         el("div", { class: "columns" }, ...columns),
       ),
       el("footer", {}, `${story.producer} · both recordings are drawn on one scale · this file needs no network and sends nothing`),
@@ -75,6 +78,44 @@ export class ComparisonPage {
     else if (!paneKey(this.active, event)) return;
     event.preventDefault();
   }
+}
+
+/** The difference in one sentence with the largest part of it, a bar for each recording, and what makes them hard to compare. */
+function summary({ story, panes }: PageFacts, timelines: Timeline[]): HTMLElement {
+  const card = el("section", { id: "summary", class: `answer ${story.tone}`, "aria-labelledby": "summary-title" });
+  const groups = story.comparison?.groups ?? [];
+  const total = groups[0]?.rows[0];
+  const change = total ? total.after - total.before : 0;
+  const words = change === 0 ? `${panes[1]} allocates as much as ${panes[0]} at the peak` : `${panes[1]} allocates ${bytes(Math.abs(change))} ${change > 0 ? "more" : "less"} at the peak`;
+  // The part that changed the most in the same direction.
+  const parts = groups.slice(1).filter((group) => group.title.endsWith("at the peak")).at(-1)?.rows ?? [];
+  const same = parts.filter((row) => Math.sign(row.after - row.before) === Math.sign(change) && change !== 0);
+  const most = same.sort((one, other) => Math.abs(other.after - other.before) - Math.abs(one.after - one.before))[0];
+  card.append(el("h2", { id: "summary-title" }, total ? words : story.verdict));
+  if (most) card.append(el("p", { class: "detail" }, `Largest part: ${most.what}, ${bytes(most.before)} → ${bytes(most.after)}`));
+  if (total && story.verdict) card.append(el("p", { class: "verdict" }, story.verdict));
+  const remarks = story.facts.filter((fact) => fact.name === REMARK).map((fact) => fact.text);
+  for (const remark of remarks) card.append(el("p", { class: "remark" }, el("span", { "aria-hidden": "true" }, "⚠ "), remark));
+  card.append(pair(panes, timelines));
+  return card;
+}
+
+/** Both peaks by category on one scale. */
+function pair(names: string[], timelines: Timeline[]): HTMLElement {
+  const all = timelines.map((timeline) => {
+    const moment = timeline.facts.moments.find((one) => one.kind === "peak");
+    return moment ? segmentsOf(timeline, timeline.levelsNear(moment.row)).filter((segment) => segment.swatch.startsWith("c") && segment.swatch !== "context") : [];
+  });
+  const sums = all.map((segments) => segments.reduce((sum, segment) => sum + segment.bytes, 0));
+  const whole = Math.max(1, ...sums);
+  const rows = all.map((segments, number) => {
+    const bar = stackBar(segments, null);
+    bar.style.width = `${((100 * sums[number]) / whole).toFixed(2)}%`;
+    return el("li", {}, el("span", { class: "who" }, names[number]), el("span", { class: "figure" }, bytes(sums[number])), el("div", { class: "track" }, bar));
+  });
+  const swatches = new Map(all.flat().map((segment) => [segment.swatch, segment.name]));
+  const legend = [...swatches].map(([swatch, name]) => el("li", {}, el("span", { class: `swatch ${swatch}` }), ` ${name}`));
+  return el("div", { class: "at-peak" }, el("h3", {}, "Allocated at the peak"), el("ul", { class: "pair" }, ...rows), el("ul", { class: "legend" }, ...legend));
 }
 
 /** Differences as bars to the left and to the right of nothing. */

@@ -400,6 +400,15 @@ if (comparison) {
     const drawn = await coloursOf(page);
     expect(drawn.length >= 6 && drawn.every((colours) => colours > 4), `both are drawn, ${at}`, drawn.join(", "));
     expect((await collisions(page)).length === 0, `no words over each other, ${at}`, (await collisions(page)).join("; "));
+    const summary = await page.evaluate(() => ({
+      title: document.querySelector("#summary-title").textContent,
+      detail: document.querySelector("#summary .detail").textContent,
+      bars: [...document.querySelectorAll("#summary .stack-bar")].map((bar) => bar.clientWidth),
+      remark: document.querySelector("#summary .remark")?.textContent ?? "",
+    }));
+    expect(/^after.tonnage allocates 9\.77 GiB less at the peak$/.test(summary.title) && /^Largest part: activations, /.test(summary.detail), `the comparison opens with its sentence, ${at}`, `${summary.title}. ${summary.detail}`);
+    expect(summary.bars.length === 2 && summary.bars.every((bar) => bar > 50), `two bars compare the peaks, ${at}`, summary.bars.join(", "));
+    expect(/the commands differ/.test(summary.remark), `different commands are a warning, ${at}`, summary.remark);
     const text = await page.evaluate(() => document.querySelector(".differences").textContent);
     expect(/−9\.77 GiB/.test(text), `differences are told, ${at}`, text.slice(0, 60));
     expect((await page.locator("img").count()) === 0, `no name has become HTML, ${at}`);
