@@ -118,6 +118,7 @@ _HAS_GC = 1 << 14
 _GROW = frozenset(
     "append appendleft extend extendleft insert add update setdefault put put_nowait push register".split()
 )
+_TASK_RESULT = "result of an asyncio task"
 # Objects of these do not lead to the script's tensors, and are many.
 _NOT_FOLLOWED = (
     "argparse",
@@ -1324,6 +1325,10 @@ class _Census:
             file = _module_members(module).get("__file__")
             scope = _Scope("", file if type(file) is str else "", None, None, True, f"{name}.")
             label = _Label("variable", str(key), scope)
+            if name.partition(".")[0] in ("asyncio", "_asyncio"):
+                # The table of running tasks leads to every task of the script.
+                label = _Label("other", _TASK_RESULT, nowhere)
+                nameless = True
             way.pop()
         elif label is None and current in seen and above.get(current) is not None:
             # Objects that refer to each other and have no name: garbage that waits for a collection.
@@ -1333,7 +1338,7 @@ class _Census:
             nameless = True
             kind = type(top)
             is_task = str(kind.__module__).startswith(("asyncio", "_asyncio"))
-            label = _Label("other", "result of an asyncio task" if is_task else kind.__name__, nowhere)
+            label = _Label("other", _TASK_RESULT if is_task else kind.__name__, nowhere)
             if self.kinds.get(type(top)) in (_SEQUENCE, _DICTIONARY):
                 label = self._inside(top, _Label("other", "", nowhere))
         for thing, part in reversed(way):
@@ -1412,9 +1417,10 @@ class _Census:
                 # Also the names that led there in an earlier census: one may be assigned anew before the other.
                 reads = self.holders.names_at.setdefault(address, {})
                 for (name, _), other in self.leading.get(address, {}).items():
-                    reads[name] = self.holders.last_read(other)
+                    reads[name, other.scope.code] = self.holders.last_read(other)
                 known = found.setdefault(label.full_name(), (label, {}))
-                known[1].update(reads)
+                # A variable of a function that has returned since does not keep it.
+                known[1].update({name: read for (name, code), read in reads.items() if code is label.scope.code})
         said = self.holders.last_results
         for full_name, (label, reads) in found.items():
             text = ""
