@@ -30,7 +30,7 @@ export function stackBar(segments: Segment[], capacity: number | null): HTMLElem
   const percent = (value: number) => `${((100 * value) / whole).toFixed(3)}%`;
   const bar = el("div", { class: "stack-bar", "aria-hidden": "true" });
   for (const segment of segments) {
-    bar.append(el("span", { class: `fill ${segment.swatch}`, style: `width:${percent(segment.bytes)}`, title: `${segment.name} ${exact(segment.bytes)}` }));
+    bar.append(el("span", { class: `fill ${segment.swatch}${segment.bytes > whole / 100 ? " apart" : ""}`, style: `width:${percent(segment.bytes)}`, title: `${segment.name} ${exact(segment.bytes)}` }));
   }
   if (capacity !== null) bar.append(el("span", { class: "limit", style: `left:${percent(capacity)}` }));
   return bar;

@@ -198,6 +198,13 @@ for (const width of [1280, 390]) {
     const pins = await page.evaluate(() => window.tonnage.panes()[0].view.pins.length);
     expect(pins === 12, `blocks that pin holes are marked, ${at}`, `${pins}`);
 
+    // The bar of holders has a segment for each row, in the order of the rows and of the same color.
+    const bar = await page.evaluate(() => ({
+      fills: [...document.querySelectorAll("#moment .stack-bar .fill")].map((one) => ({ color: getComputedStyle(one).backgroundColor, width: one.getBoundingClientRect().width })),
+      rows: [...document.querySelectorAll("#moment button.holder .swatch")].map((one) => getComputedStyle(one).backgroundColor),
+    }));
+    expect(bar.rows.length > 2 && bar.rows.every((color, index) => color === bar.fills[index]?.color && bar.fills[index].width <= (bar.fills[index - 1]?.width ?? Infinity)), `the bar of holders has the colors and the order of its rows, ${at}`, `${bar.fills.length} segments`);
+
     // Who holds it: equal blocks are merged, and a click marks them.
     const labels = await page.evaluate(() => [...document.querySelectorAll(".holder .label")].map((one) => one.textContent));
     expect(labels.some((label) => /^\d+ × /.test(label)), `equal blocks are merged, ${at}`, labels.slice(0, 3).join(" | "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Who holds the bytes at the chosen moment: first as a list with equal blocks merged, then as a picture of the parts.
+// The holders of the bytes at the chosen moment: a bar and a list with equal blocks merged, then a picture of the parts.
 
 import type { PaneContext } from "../context";
 import type { Blocks, Levels } from "../data";
@@ -8,16 +8,20 @@ import { bytes, count, exact, plural, share } from "../format";
 import { alive, group, type Group, groupLabel, groupPlace } from "../groups";
 import { Icicle, parts, sorted, type Part } from "../icicle";
 import { folded, how, section } from "../parts";
+import { stackBar, type Segment } from "../stack";
 import { Table, type Cell } from "../table";
 import { GROUPINGS, type Change, type Grouping } from "../view";
 
 const FIRST = 6;
 const MORE = 40;
+/** Segments of the bar: more are thinner than a pixel. */
+const SEGMENTS = 120;
 
 export class HoldersPanel {
   readonly element: HTMLElement;
   readonly icicle: Icicle;
   private readonly when: HTMLElement;
+  private readonly bar = el("div", {});
   private readonly list = el("ul", { class: "holders" });
   private readonly grouping: HTMLSelectElement;
   private readonly table: Table;
@@ -44,12 +48,13 @@ export class HoldersPanel {
     ]);
     this.element = section(pane.id("moment"), "Who holds it", this.when);
     this.element.append(
+      this.bar,
       this.list,
       el("div", { class: "section-head parts-head" }, el("h3", {}, "The same as parts"), this.grouping),
       this.icicle.trail,
       this.icicle.element,
       how(
-        "Everything in use at the chosen moment. In the list, blocks that one line made for one purpose and one holder are one entry, and equal blocks are counted; a holder is the variable, list or module that Python itself named when it was asked. A click marks the blocks in the other pictures.",
+        "Everything in use at the chosen moment, as a bar up to the capacity and as a list in the same order. In the list, blocks that one line made for one purpose and one holder are one entry, and equal blocks are counted; a holder is the variable, list or module that Python itself named when it was asked. A click marks the blocks in the other pictures.",
         "Below, the same as parts, as wide as they are large: first what it is for, then the module in whose forward pass it was requested (a * stands for the numbers of layers), the source line, the tensor. Click a part to see it at full width; Esc goes back out.",
         "A category is exact where torch itself named the tensor (parameters, gradients, optimizer state of a dry run), and inferred from phases and stacks elsewhere.",
       ),
@@ -82,10 +87,12 @@ export class HoldersPanel {
     const { timeline, view } = this.pane;
     const groups = group(blocks, alive(blocks, levels.row));
     const pinning = new Set(view.pins);
-    const largest = Math.max(1, groups[0]?.bytes ?? 1, timeline.hasReserved ? levels.reserved - levels.allocated : 0);
+    const segments: Segment[] = groups.slice(0, SEGMENTS).map((of) => ({ swatch: `c${of.category}`, name: groupLabel(blocks, of), bytes: of.bytes }));
+    const others = groups.slice(SEGMENTS);
+    if (others.length > 0) segments.push({ swatch: "rest", name: `${count(others.length)} smaller`, bytes: sum(others) });
     const row = (swatch: string, size: number, label: string, place: string): HTMLElement[] => [
+      el("span", { class: `swatch ${swatch}` }),
       el("span", { class: "size" }, bytes(size)),
-      el("span", { class: "bar", "aria-hidden": "true" }, el("span", { class: `fill ${swatch}`, style: `width:${((100 * size) / largest).toFixed(2)}%` })),
       el("span", { class: "label" }, label),
       el("span", { class: "place" }, place),
     ];
@@ -97,7 +104,10 @@ export class HoldersPanel {
       button.addEventListener("click", () => this.pane.pickGroup(of));
       return el("li", {}, button);
     });
-    const still = (swatch: string, size: number, label: string, place: string) => items.push(el("li", { class: "holder still", title: exact(size) }, ...row(swatch, size, label, place)));
+    const still = (swatch: string, size: number, label: string, place: string) => {
+      segments.push({ swatch, name: label, bytes: size });
+      items.push(el("li", { class: "holder still", title: exact(size) }, ...row(swatch, size, label, place)));
+    };
     const left = groups.length - this.shown;
     if (left > 0) {
       const rest = groups.slice(this.shown);
@@ -113,6 +123,7 @@ export class HoldersPanel {
     if (timeline.hasReserved && levels.reserved > levels.allocated) still("hole", levels.reserved - levels.allocated, "cached by PyTorch", "obtained from the driver and free");
     if (timeline.facts.context > 0) still("context", timeline.facts.context, "context", "CUDA's own");
     this.list.replaceChildren(...items);
+    this.bar.replaceChildren(stackBar(segments, timeline.facts.capacity));
   }
 
   private fillTable(tree: Part): void {
