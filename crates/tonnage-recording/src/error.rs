@@ -67,7 +67,7 @@ impl ReadError {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Io { .. } => "check that the file is still there and readable",
-            Self::NotATrace { .. } => "convert a recording of another tool with `tonnage import`",
+            Self::NotATrace { .. } => "convert a recording of another tool with `tonnage convert`",
             Self::Headless { .. } => "the run ended before anything was recorded; record it again",
             Self::TooNew { .. } => "update tonnage to a version that reads this format",
             Self::Damaged { .. } => {

@@ -42,7 +42,7 @@ device has free, would have served the request. Where the whole job is known, it
 when it is replayed with expandable segments; where it is not, nothing that grows from step to step may hold more than
 the holes.
 Fix: expandable_segments:True, which grows one segment instead of collecting many; other settings by
-`tonnage tune`. Each is replayed on your recording before it is proposed.",
+`tonnage replay --search`. Each is replayed on your recording before it is proposed.",
 );
 
 /// Another stream's memory.

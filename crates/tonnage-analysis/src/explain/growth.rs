@@ -434,11 +434,10 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
     };
     let used_later = piled.difference(&unused).filter(|index| is_earlier(index));
     let used_later = used_later.count();
+    let named = finding.held_by.as_ref().filter(|held| held.is_named());
     // The device still needs the newest ones, so they cannot be on the host.
-    if let Some(held) = finding.held_by.as_ref().filter(|held| held.is_named())
-        && used_later > 1
-        && !unused.is_empty()
-    {
+    let partly = named.filter(|_| used_later > 1 && !unused.is_empty());
+    if let Some(held) = partly {
         advice = format!(
             "drop tensors from {} after their last use ({place}): {} of {} are never used again",
             held.said(),
@@ -447,8 +446,9 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         );
     }
     let proposal = Proposal::new(code, advice, "of what piled up");
-    if case.is_mostly_unused(&piled) {
-        let fix = next_use::freed_after_use(case, proposal, &unused);
+    if partly.is_some() || case.is_mostly_unused(&piled) {
+        let freed = if partly.is_some() { &piled } else { &unused };
+        let fix = next_use::freed_after_use(case, proposal, freed);
         return fix.map(|fix| with_rate(fix, growing));
     }
     let fix = bounded(case, proposal, |bound, index, block| {

@@ -19,8 +19,9 @@ copies of it: log-probabilities and their gradients, often in float32.
 Recognised by: blocks made inside the loss functions of torch, and blocks of the same size made around them, hold at
 least a tenth of the peak.
 Fix: compute the loss in chunks of its rows, each under checkpointing, or use a fused loss that never makes
-the logits. The peak with chunks of an eighth is computed from the recording, with the gradients that the chunks add up:
-of the last layer's weight, or of both factors where the logits are a product of two results.",
+the logits. Without gradients, pass fewer rows at a time. The peak with chunks of an eighth is computed from the
+recording, with the gradients that the chunks add up: of the last layer's weight, or of both factors where the logits are
+a product of two results.",
 );
 
 /// Bytes of the gradients that each chunk makes beside the sum of those before: that of the last layer's weight; or,
@@ -64,9 +65,9 @@ pub(super) const LOSSES: [&str; 6] = [
     "kl_div",
 ];
 
-/// The largest block made inside a loss.
+/// The largest block made inside a loss, or requested there.
 fn largest(case: &Case<'_>) -> u64 {
-    let made = case.track.blocks.iter();
+    let made = case.track.blocks.iter().chain(&case.wanted);
     made.filter(|block| block.born <= case.row && is_inside(case, block))
         .map(|block| block.requested)
         .max()
@@ -74,7 +75,8 @@ fn largest(case: &Case<'_>) -> u64 {
 }
 
 fn is_inside(case: &Case<'_>, block: &Holding) -> bool {
-    matches!(block.phase, Phase::Forward | Phase::Eval)
+    // A loss without gradients comes after the pass of the model.
+    matches!(block.phase, Phase::Forward | Phase::Eval | Phase::Other)
         && case.has_function(block.stack, &LOSSES[..3])
 }
 
@@ -90,19 +92,21 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         !is_kept(block) && (sizes.contains(&block.requested) || is_inside(case, block))
     };
     let blocks: Vec<Live<'_>> = case.unexplained().filter(of).collect();
-    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum();
+    let wanted = case.wanted.iter().find(|block| is_inside(case, block));
+    let request = wanted.map_or(0, |block| block.bytes);
+    let sum: u64 = blocks.iter().map(|live| live.block.bytes).sum::<u64>() + request;
     let largest = blocks.iter().map(|live| live.block.bytes).max()?;
     // Predictions that a loop collects have the size of logits, and are not of the loss.
     let phase = case.track.phase_at(case.row).map(|span| span.phase);
     let between = !matches!(phase, Some(Phase::Forward | Phase::Backward | Phase::Eval));
-    if between && !blocks.iter().any(|live| is_inside(case, live.block)) {
+    if between && wanted.is_none() && !blocks.iter().any(|live| is_inside(case, live.block)) {
         return None;
     }
     // A loss over few classes is no spike, whatever else has its size.
     if !case.is_large(sum, SHARE) || !case.is_large(largest, SHARE / 4.0) {
         return None;
     }
-    let made = case.track.blocks.iter();
+    let made = case.track.blocks.iter().chain(&case.wanted);
     let place = made
         .filter(|block| block.born <= case.row && case.has_function(block.stack, &LOSSES))
         .max_by_key(|block| (block.bytes, block.born));
@@ -115,23 +119,33 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
     let sentence = format!(
         "{} in {} are logits and what the loss at {} makes of them, the largest {}",
         bytes(sum),
-        counted(blocks.len(), "block", "blocks"),
+        counted(
+            blocks.len() + usize::from(wanted.is_some()),
+            "block",
+            "blocks"
+        ),
         at(place.as_ref()),
         bytes(largest),
     );
     let found = Found::inferred(LOSS_SPIKE, sum, headline, sentence).with_place(place.clone());
+    let mut in_loss = blocks.iter().map(|live| live.block).chain(wanted);
+    let trains = !case.never_goes_back() && in_loss.any(|block| block.phase == Phase::Forward);
     // It is done already.
     let chunked = blocks
         .iter()
         .any(|live| case.is_recomputed(live.block.stack));
     let fix = (!chunked).then(|| {
-        let advice = format!(
-            "compute the loss at {} in 8 chunks of its rows, each checkpointed, or use a fused loss",
-            at(place.as_ref())
-        );
+        let line = at(place.as_ref());
+        let advice = if trains {
+            format!("compute the loss at {line} in 8 chunks of its rows, each checkpointed, or use a fused loss")
+        } else {
+            format!("pass an eighth of the rows at a time to the last layer and the loss at {line}")
+        };
         let mut proposal = Proposal::new(LOSS_SPIKE.code, advice, "of logits and loss");
         let most = blocks.iter().map(|live| live.block.requested).max().unwrap_or(0);
-        proposal.adds = Some((added(case, most), "for a gradient of each chunk"));
+        if trains {
+            proposal.adds = Some((added(case, most), "for a gradient of each chunk"));
+        }
         computed(case, proposal, |_, block| {
             let is_loss = block.requested >= most / 2 && block.requested <= most * 2 && !is_kept(block);
             if is_loss && block.known != Known::Exact {

@@ -7,7 +7,7 @@
 //! every weight would be unused.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 use tonnage_recording::facts;
@@ -300,14 +300,23 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     }
     let largest = blocks.iter().max_by_key(|live| live.block.bytes)?;
     let made = case.site(largest.block);
+    let gradients = blocks.iter().all(is_gradient);
+    let of = if gradients {
+        " of gradients that are"
+    } else {
+        " that is"
+    };
     let headline = format!(
-        "{} keeps {} that is never used again",
+        "{} keeps {}{of} never used again",
         held.said(),
         bytes(total)
     );
-    let sentence = format!("{headline} (made at {})", at(made.as_ref()));
+    let sentence = match &made {
+        Some(made) => format!("{headline} (made at {})", at(Some(made))),
+        None => headline.clone(),
+    };
     let place = held.place.clone().or(made);
-    let advice = if blocks.iter().all(is_gradient) {
+    let advice = if gradients {
         format!(
             "call `zero_grad()` after the optimizer's step, so that {} keeps no gradients until the next one",
             held.said()
@@ -368,9 +377,13 @@ pub(super) fn freed_after_use(
         .iter()
         .map(|&index| &case.track.blocks[index as usize]);
     let gradients = claimed.all(|block| block.category == Category::Gradients);
-    let is_variable =
-        |&index: &u32| (case.holder(index)).is_some_and(|held| held.sort == Sort::Variable);
-    let in_container = !claims.iter().all(is_variable);
+    let holders: BTreeSet<&HeldBy> = claims
+        .iter()
+        .filter_map(|&index| case.holder(index))
+        .collect();
+    // A tensor without a name is in no variable, and goes with what refers to it.
+    let is_in_container = |held: &&HeldBy| held.is_named() && held.sort != Sort::Variable;
+    let in_container = holders.iter().any(is_in_container);
     let end = |last: u32| {
         if in_container && case.pass_of(last) > 0 {
             // Without the container, a variable of the same pass may still keep it.
@@ -384,13 +397,17 @@ pub(super) fn freed_after_use(
         };
         let stays = || (gradients || !is_kept(block)) && block.died >= case.round_end(last, false);
         let is_claimed = index.is_some_and(|index| claims.contains(&index));
-        let is_freed = is_claimed || made.contains(&sort(block)) && stays();
+        // Another holder would still keep it.
+        let other = index.and_then(|index| case.holder(index));
+        let is_like =
+            made.contains(&sort(block)) && other.is_none_or(|held| holders.contains(held));
+        let is_freed = is_claimed || is_like && stays();
         if !is_freed {
             return unchanged(block);
         }
         match bound {
-            Bound::Least => until(block, last + 1),
-            Bound::Most => until(block, end(last)),
+            Bound::Least if !in_container => until(block, last + 1),
+            Bound::Least | Bound::Most => until(block, end(last)),
         }
     })
 }

@@ -393,6 +393,22 @@ fn tn203_logits_and_the_copies_of_the_loss() {
 }
 
 #[test]
+fn tn203_a_loss_after_a_pass_without_gradients_does_not_fit() {
+    let mut script = Script::new(200);
+    script.alloc(20, &[line(1)]);
+    script.phase("eval", |script| {
+        script.alloc(40, &[line(5)]);
+    });
+    script.alloc(80, &[line(6)]);
+    script.oom(80, &[CROSS_ENTROPY, line(6)]);
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN203", Some(6), 200));
+    assert_eq!(promised(&explanation, "TN203"), Some((220, 45)));
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN203");
+    assert!(!fix.expect("a proposal").advice.contains("checkpoint"));
+}
+
+#[test]
 fn tn203_predictions_that_are_collected_are_not_of_the_loss() {
     let mut script = Script::new(1000);
     script.alloc(20, &[line(1)]);

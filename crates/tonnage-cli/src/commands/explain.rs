@@ -797,17 +797,15 @@ fn used_next(uses: &NextUses) -> String {
 fn never_used(uses: &NextUses) -> Option<String> {
     let mut parts = uses.parts.iter();
     let part = parts.find(|part| part.next_use == NextUse::Never)?;
-    let made = part.place.as_ref().map_or_else(String::new, located);
+    let made = part.place.as_ref();
+    let made = made.map_or_else(String::new, |place| format!(" {}", located(place)));
     let named = part.held_by.as_ref().filter(|held| held.is_named());
     let held = named.map_or_else(String::new, |held| {
         format!(", held by {}", plain(&held.said()))
     });
     (part.bytes >= uses.bytes / 10).then(|| {
         let blocks = plural(part.blocks, "block");
-        format!(
-            "never again: {} in {blocks} {made}{held}",
-            bytes(part.bytes)
-        )
+        format!("never again: {} in {blocks}{made}{held}", bytes(part.bytes))
     })
 }
 

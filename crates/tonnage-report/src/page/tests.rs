@@ -312,6 +312,29 @@ fn holders_answers_and_findings_are_text_without_folders_and_lead_to_their_block
 }
 
 #[test]
+fn a_request_that_could_not_be_served_is_in_the_page_with_its_bytes() {
+    let mut stacks = StackTable::new();
+    let blocks = blocks(&mut stacks, 300);
+    let failed = [Moment {
+        row: 700,
+        kind: crate::input::MomentKind::OutOfMemory,
+        label: "out of memory".to_owned(),
+        refused: Some(crate::input::Refused {
+            requested: 4_194_307,
+            free: 512,
+        }),
+    }];
+    let subject = Subject {
+        moments: &failed,
+        ..subject(&blocks, &stacks, 1500)
+    };
+    let (page, _) = written(subject, &Options::default()).unwrap();
+    let data = unpacked(&page);
+    assert!(data.contains("\"refused\":{\"requested\":4194307,\"free\":512}"));
+    assert!(data.contains("\"refused\":null"));
+}
+
+#[test]
 fn panes_share_what_is_allowed() {
     let mut stacks = StackTable::new();
     let blocks = blocks(&mut stacks, 8_000);

@@ -370,6 +370,17 @@ export class Timeline {
     return time[after - 1] + Math.min(1, Math.max(0, part)) * (time[after] - time[after - 1]);
   }
 
+  /** Requests that could not be served, each on top of the memory in use. */
+  refusals(): { moment: Moment; lower: number; upper: number }[] {
+    const { context, moments } = this.facts;
+    return moments.flatMap((moment) => {
+      const { refused } = moment;
+      if (!refused) return [];
+      const lower = Math.max(moment.allocated, moment.reserved) + context;
+      return [{ moment, lower, upper: lower + refused.requested }];
+    });
+  }
+
   /** The moment the page opens with: the failure, else the peak. */
   firstMoment(): Moment | undefined {
     const of = (kind: MomentKind) => this.facts.moments.filter((moment) => moment.kind === kind).at(-1);

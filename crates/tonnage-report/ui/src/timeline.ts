@@ -4,7 +4,7 @@
 
 import { AXIS, drawAxis, LEFT, RIGHT } from "./axis";
 import { pixelColumns, type PixelColumns } from "./columns";
-import { upperBound, type Moment, type Timeline } from "./data";
+import { upperBound, type Timeline } from "./data";
 import { hatch, Surface, type Palette } from "./dom";
 import { bytes, count, niceStep, roundBytes } from "./format";
 import { Labels, type Box } from "./labels";
@@ -49,19 +49,8 @@ export class TimelinePicture {
   private get top(): number {
     const { capacity } = this.timeline.facts;
     let most = Math.max(this.timeline.mostUsed, this.least) * 1.06;
-    for (const { upper } of this.refusals()) most = Math.max(most, upper * 1.02);
+    for (const { upper } of this.timeline.refusals()) most = Math.max(most, upper * 1.02);
     return this.view.toCapacity && capacity !== null ? Math.max(most, capacity * 1.04) : Math.max(1, most);
-  }
-
-  /** Requests that could not be served, each on top of what was in use. */
-  private refusals(): { moment: Moment; lower: number; upper: number }[] {
-    const { context, moments } = this.timeline.facts;
-    return moments.flatMap((moment) => {
-      const { refused } = moment;
-      if (!refused) return [];
-      const lower = Math.max(moment.allocated, moment.reserved) + context;
-      return [{ moment, lower, upper: lower + refused.requested }];
-    });
   }
 
   private x(row: number): number {
@@ -248,9 +237,16 @@ export class TimelinePicture {
     const marked = this.found ?? this.cause?.sums;
     if (marked) {
       context.beginPath();
+      let before = 0;
       for (let column = 0; column < plot; column++) {
-        const at = y(marked[columns.high[column]] + timeline.facts.context);
-        if (column === 0) context.moveTo(LEFT, at);
+        const value = marked[columns.high[column]];
+        const at = y(value + timeline.facts.context);
+        // The line of the cause ends where none of its blocks live.
+        const gone = !this.found && value === 0 && before === 0;
+        before = value;
+        if (gone) context.moveTo(LEFT + column + 1, at);
+        else if (column === 0) context.moveTo(LEFT, at);
+        if (gone) continue;
         context.lineTo(LEFT + column, at);
         context.lineTo(LEFT + column + 1, at);
       }
@@ -287,7 +283,7 @@ export class TimelinePicture {
   private refused(context: CanvasRenderingContext2D, labels: Labels, colors: Palette, y: (value: number) => number): void {
     const { view, surface } = this;
     const width = 34;
-    for (const { moment, lower, upper } of this.refusals()) {
+    for (const { moment, lower, upper } of this.timeline.refusals()) {
       if (!moment.refused || moment.row < view.from || moment.row >= view.to) continue;
       const right = Math.min(surface.width - RIGHT, Math.max(LEFT + width, this.x(moment.row + 1)));
       const [left, top, bottom] = [right - width, Math.max(TOP, y(upper)), y(lower)];

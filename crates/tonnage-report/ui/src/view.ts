@@ -68,7 +68,8 @@ export class View implements Band {
   ) {
     this.to = timeline.rows;
     this.moment = timeline.firstMoment()?.row ?? 0;
-    this.toCapacity = timeline.facts.capacity === null || timeline.mostUsed > 0.6 * timeline.facts.capacity;
+    const most = Math.max(timeline.mostUsed, ...timeline.refusals().map(({ upper }) => upper));
+    this.toCapacity = timeline.facts.capacity === null || most > 0.35 * timeline.facts.capacity;
   }
 
   onChange(listener: (what: Change) => void): void {

@@ -223,6 +223,8 @@ for (const width of [1280, 390]) {
     const words = () => page.evaluate(() => window.tonnage.panes()[0].timelinePanel.picture.labels.map((label) => label.text));
     const failed = await words();
     expect(failed.some((text) => text.startsWith("requested ")) && failed.some((text) => text.startsWith("free ")), `the request that failed is drawn with its size and what was free, ${at}`, failed.join(" | "));
+    const scale = await page.evaluate(() => document.querySelector("#timeline .section-tools button").textContent);
+    expect(scale === "scale to the peak" && failed.includes("the GPU has 79.18 GiB"), `the axis reaches the capacity where the request comes near it, ${at}`, scale);
     // A rank is a bar; those that were not run keep their place, and the bar of one that has a pane leads there.
     const bars = await page.evaluate(() => [document.querySelectorAll(".rank").length, document.querySelectorAll(".rank.absent").length]);
     expect(bars[0] === 8 && bars[1] === 4, `every rank has its place, ${at}`, bars.join(", "));
