@@ -157,8 +157,8 @@ def test_an_out_of_memory_is_explained_on_the_terminal(on_gpu):
     assert "torch.OutOfMemoryError" in done.err
     assert "out of memory on NVIDIA GeForce RTX 3090" in done.err
     assert "TN211" in done.err and "`losses` keeps the graphs" in done.err
-    # The explanation stands below; the page has the rest.
-    assert "tonnage report" in done.err
+    # The explanation stands below, and ends with the next command.
+    assert "tonnage fit --gpu" in done.err
     assert done.out == "", "stdout is the script's"
 
 
