@@ -113,8 +113,12 @@ def test_masks_are_counted_in_backward_passes_too(tonnage, tmp_path):
     assert run.verdict["unknown_values"] is None
 
 
+# An old word among a kernel's parameters may look like an address, so that a block has a use more.
+NOT_COMPARED = {"time_ns", "uses", "first_use", "last_use", "next_use"}
+
+
 def rows(run):
-    kept = [name for name in run.table().column_names if name != "time_ns"]
+    kept = [name for name in run.table().column_names if name not in NOT_COMPARED]
     return [row for row in run.table().select(kept).to_pylist() if row["kind"] != "meta"]
 
 

@@ -84,9 +84,14 @@ fn is_one(sizes: &HashSet<u64>, block: &Holding) -> bool {
 /// The bytes that such matrices have, and how that is known.
 fn sizes(case: &Case<'_>) -> Option<(HashSet<u64>, Known)> {
     let around = |size: u64| [size / 4, size / 2, size, size * 2].into_iter();
+    // Square images have two equal sides as well.
+    let convolved = case.track.blocks.iter();
+    let convolved = convolved.filter(|block| case.has_function(block.stack, &["_conv_forward"]));
+    let convolved: HashSet<u64> = convolved.map(|block| block.requested).collect();
+    let is_image = |size: u64| around(size).any(|size| convolved.contains(&size));
     let told: HashSet<u64> = case
         .alive()
-        .filter(|live| live.block.requested >= MATRIX)
+        .filter(|live| live.block.requested >= MATRIX && !is_image(live.block.requested))
         .filter(|live| {
             live.held
                 .and_then(|held| held.shape.as_deref())

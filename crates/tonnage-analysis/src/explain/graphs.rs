@@ -13,7 +13,7 @@ use tonnage_text::bytes;
 use super::case::{Bound, Case, Live, PASSES, SHARE, at, counted, is_kept, listed};
 use super::codes::{Code, code};
 use super::fixes::{Fix, FixOutcome, Lifetimes, Proposal, bounded, unchanged, until};
-use super::{Found, failed_otherwise, next_use, pipeline};
+use super::{Found, failed_otherwise, pipeline};
 use crate::holdings::{Category, HeldBy, Holding, Phase, Place, Sort};
 
 /// Graphs that are kept.
@@ -240,12 +240,6 @@ fn fix(
     // Blocks without a name may have several holders, so the effect of one change is unknown.
     proposal.estimate = held.is_none_or(|held| !held.is_named());
     let piled: HashSet<u32> = kept.iter().map(|live| live.index).collect();
-    let unused = piled.iter().copied();
-    let unused: HashSet<u32> = unused.filter(|&index| case.is_unused(index)).collect();
-    if case.is_mostly_unused(&piled) {
-        return next_use::freed_after_use(case, proposal, &unused)
-            .map(|fix| with_others(case, held, fix));
-    }
     let fix = bounded(case, proposal, |bound, index, block| {
         let forward = block.phase == Phase::Forward && !is_kept(block);
         match case.retaining(block.born).filter(|_| retained && forward) {

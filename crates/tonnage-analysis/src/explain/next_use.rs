@@ -7,7 +7,7 @@
 //! every weight would be unused.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Serialize;
 use tonnage_recording::facts;
@@ -384,13 +384,23 @@ pub(super) fn freed_after_use(
     // A tensor without a name is in no variable, and goes with what refers to it.
     let is_in_container = |held: &&HeldBy| held.is_named() && held.sort != Sort::Variable;
     let in_container = holders.iter().any(is_in_container);
-    let end = |last: u32| {
-        if in_container && case.pass_of(last) > 0 {
-            // Without the container, a variable of the same pass may still keep it.
-            return phase_end(last).max(case.round_end(last, false));
-        }
-        phase_end(last)
+    // A phase may have several passes.
+    let end = |last: u32| match case.round_end(last, false) {
+        _ if case.pass_of(last) == 0 => phase_end(last),
+        round_end if in_container => round_end,
+        round_end => phase_end(last).min(round_end),
     };
+    // Without the container, a variable may keep a block until it has the next one of the same line.
+    let mut replaced: HashMap<u32, u32> = HashMap::new();
+    let mut newest = HashMap::new();
+    for (index, block) in (0_u32..).zip(&case.track.blocks) {
+        let line = (block.stack, block.module);
+        if made.contains(&sort(block))
+            && let Some(before) = newest.insert(line, index)
+        {
+            replaced.insert(before, block.born);
+        }
+    }
     bounded(case, proposal, |bound, index, block| {
         let Some(last) = block.uses.map(|uses| uses.last.unwrap_or(block.born)) else {
             return unchanged(block);
@@ -407,6 +417,10 @@ pub(super) fn freed_after_use(
         }
         match bound {
             Bound::Least if !in_container => until(block, last + 1),
+            Bound::Most if in_container && !gradients => {
+                let replaced = index.and_then(|index| replaced.get(&index));
+                until(block, end(last).max(replaced.map_or(0, |&born| born + 1)))
+            }
             Bound::Least | Bound::Most => until(block, end(last)),
         }
     })

@@ -20,7 +20,7 @@ pub const REGROWTH: Code = code(
 it, so that both are alive at once, and each copy leaves a free segment that is too small for the next one.
 
 Recognised by: one line makes three or more blocks, each larger than the one before, and each takes the place of the one
-before, which is freed after its copy; the old copy at the moment holds at least a tenth of the peak.
+before, which the device reads for the copy and which is freed after it; the old copy at the moment holds at least a tenth of the peak.
 Fix: allocate the tensor once at its full size and copy each part into a slice of it. The peak without the old copies
 is computed from the recording.",
 );
@@ -110,8 +110,15 @@ fn find_copies<'a>(
     let all_are_freed = blocks.array_windows().all(is_freed_in_time);
     let last_but_one = blocks.len().checked_sub(2).map(|at| blocks[at].1);
     let ends = wanted.is_some() || last_but_one.is_some_and(|block| block.died != Holding::ALIVE);
+    // A new tensor that is not made of the old one is not a copy.
+    let is_read = |&[(_, old), (_, new)]: &[(u32, &Holding); 2]| {
+        old.uses
+            .and_then(|uses| uses.last)
+            .is_some_and(|last| last >= new.born)
+    };
+    let all_are_read = blocks.array_windows().all(is_read);
     let number = blocks.len() + usize::from(wanted.is_some());
-    (number >= PASSES && all_are_freed && ends).then_some(Copies {
+    (number >= PASSES && all_are_freed && all_are_read && ends).then_some(Copies {
         blocks,
         old: old - first,
         new,

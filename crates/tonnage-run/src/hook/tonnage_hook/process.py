@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, NoReturn
 
-    from tonnage_hook import wire
     from tonnage_hook.imports import Imports
     from tonnage_hook.offline import Offline
+    from tonnage_hook.wire import Exception as ExceptionNote
 
 # Ends the process without what is called at its end.
 leave = os._exit
@@ -123,7 +123,7 @@ def _report_exception(
         # An interrupt may come while our code runs, and an import that fails runs in a frame of ours.
         hide_our_frames(value)
         traceback = value.__traceback__
-        exception: wire.Exception = {
+        exception: ExceptionNote = {
             "type": f"{kind.__module__}.{kind.__qualname__}",
             "message": str(value)[:4096],
             "stack": frames_of(traceback),
