@@ -157,6 +157,9 @@ WHOLE = (
     "test_world.py::test_symmetric_memory[options1]",
     "test_world.py::test_symmetric_memory[options2]",
     "test_world.py::test_symmetric_memory_of_two_machines",
+    "test_autotune.py::test_an_autotuner_takes_the_first_and_the_verdict_says_so",
+    "test_fit.py::test_an_answer_ends_with_the_next_command",
+    "test_values.py::test_a_limit_of_the_script_is_told_from_a_full_gpu",
 )
 
 
