@@ -47,11 +47,11 @@ class Ran:
 def run(tmp_path):
     """Runs a program dry, on a device of 24 GiB unless told otherwise."""
 
-    def run(*command, gpus=1, capacity="24GiB", before=(), environment=None):
+    def run(*command, gpus=1, capacity="24GiB", before=(), options=(), environment=None):
         recording = tmp_path / "run.tonnage"
         recording.unlink(missing_ok=True)
         tonnage = [os.environ["TONNAGE"], "run", "--gpu", "rtx3090", "--capacity", capacity, "--context", "256MiB"]
-        line = [*before, *tonnage, "--gpus", str(gpus), "--json", "--no-progress", "-o", recording, "--"]
+        line = [*before, *tonnage, "--gpus", str(gpus), "--json", "--no-progress", *options, "-o", recording, "--"]
         done = subprocess.run(
             [str(word) for word in [*line, *command]],
             capture_output=True,
