@@ -36,6 +36,8 @@ struct Copies<'a> {
     old: usize,
     /// The copy that replaces it.
     new: &'a Holding,
+    /// Whether that is the request that failed.
+    is_requested: bool,
 }
 
 pub(super) fn find(case: &Case<'_>) -> Option<Found> {
@@ -89,7 +91,11 @@ fn find_copies<'a>(
     let is_next = |before: &Holding, after: &Holding| {
         before.requested < after.requested && before.born < after.born && after.born < before.died
     };
-    if !is_next(made[old].1, new) || !case.is_large(made[old].1.bytes, SHARE) {
+    let replaced = made[old].1;
+    if !is_next(replaced, new)
+        || !replaced.alive_at(case.row)
+        || !case.is_large(replaced.bytes, SHARE)
+    {
         return None;
     }
     let mut first = old;
@@ -122,23 +128,27 @@ fn find_copies<'a>(
         blocks,
         old: old - first,
         new,
+        is_requested: wanted.is_some(),
     })
 }
 
 /// The first copy has the size of the last one and lives as long; no other one is made.
 fn allocate_once(case: &Case<'_>, copies: &Copies<'_>, advice: String) -> Option<Fix> {
     let (&(first, _), &(_, last)) = (copies.blocks.first()?, copies.blocks.last()?);
-    let wanted = case.failed.then_some(copies.new);
-    let last = wanted.unwrap_or(last);
+    let last = if copies.is_requested {
+        copies.new
+    } else {
+        last
+    };
     let all: HashSet<u32> = copies.blocks.iter().map(|&(index, _)| index).collect();
     let proposal = Proposal::new(REGROWTH.code, advice, "of old copies");
     let mut fix = computed(case, proposal, |index, block| match index {
         Some(index) if index == first => vec![(block.born, last.died, last.bytes)],
         Some(index) if all.contains(&index) => sized(block, 0),
-        None if wanted.is_some_and(|wanted| wanted.born == block.born) => sized(block, 0),
+        None if copies.is_requested => sized(block, 0),
         _ => unchanged(block),
     })?;
-    if wanted.is_some() {
+    if case.failed {
         // How large it would have become is not known.
         fix.leave_open();
     }

@@ -1951,6 +1951,17 @@ fn tn224_the_next_copy_does_not_fit() {
 }
 
 #[test]
+fn tn224_an_old_copy_that_is_gone_at_the_peak_is_not_a_cause() {
+    let mut script = Script::new(1000);
+    copies(&mut script, 4, true);
+    // The last copy, 40, is still alive; the one before it is not.
+    script.alloc(100, &[line(3)]);
+    let explanation = script.explain();
+    assert_eq!(explanation.on_device.allocated, 140 * MIB);
+    assert!(!codes(&explanation).contains(&"TN224"), "{explanation:?}");
+}
+
+#[test]
 fn a_list_of_larger_and_larger_tensors_is_not_a_copy() {
     let mut script = Script::new(1000);
     for part in 1..=4 {
