@@ -84,23 +84,21 @@ fn is_one(sizes: &HashSet<u64>, block: &Holding) -> bool {
 /// The bytes that such matrices have, and how that is known.
 fn sizes(case: &Case<'_>) -> Option<(HashSet<u64>, Known)> {
     let around = |size: u64| [size / 4, size / 2, size, size * 2].into_iter();
+    let square = case.alive().filter(|live| {
+        let shape = live.held.and_then(|held| held.shape.as_deref());
+        live.block.requested >= MATRIX && shape.is_some_and(is_square)
+    });
+    let mut square: HashSet<u64> = square.map(|live| live.block.requested).collect();
     // Square images have two equal sides as well.
-    let convolved = case.track.blocks.iter();
-    let convolved = convolved.filter(|block| case.has_function(block.stack, &["_conv_forward"]));
-    let convolved: HashSet<u64> = convolved.map(|block| block.requested).collect();
-    let is_image = |size: u64| around(size).any(|size| convolved.contains(&size));
-    let told: HashSet<u64> = case
-        .alive()
-        .filter(|live| live.block.requested >= MATRIX && !is_image(live.block.requested))
-        .filter(|live| {
-            live.held
-                .and_then(|held| held.shape.as_deref())
-                .is_some_and(is_square)
-        })
-        .flat_map(|live| around(live.block.requested))
-        .collect();
-    if !told.is_empty() {
-        return Some((told, Known::Exact));
+    for block in &case.track.blocks {
+        let is_near = |&each: &u64| around(each).any(|near| near == block.requested);
+        if square.iter().any(is_near) && case.has_function(block.stack, &["_conv_forward"]) {
+            square.retain(|each| !is_near(each));
+        }
+    }
+    if !square.is_empty() {
+        let sizes = square.into_iter().flat_map(around).collect();
+        return Some((sizes, Known::Exact));
     }
     let activation = |live: &Live<'_>| {
         live.block.category == Category::Activations

@@ -181,18 +181,6 @@ impl<'a> Case<'a> {
         self.unused.contains(&index)
     }
 
-    /// Whether at least half of the bytes of these blocks are never used again.
-    pub(super) fn is_mostly_unused(&self, blocks: &HashSet<u32>) -> bool {
-        let sum = |of: &dyn Fn(u32) -> bool| -> u64 {
-            let counted = blocks.iter().filter(|&&index| of(index));
-            counted
-                .map(|&index| self.track.blocks[index as usize].bytes)
-                .sum()
-        };
-        let unused = sum(&|index| self.is_unused(index));
-        unused > 0 && unused * 2 >= sum(&|_| true)
-    }
-
     pub(super) fn holder(&self, index: u32) -> Option<&HeldBy> {
         self.holders.get(&index)
     }

@@ -250,24 +250,21 @@ fn fix(
             }
         }
     });
-    fix.map(|fix| with_others(case, held, fix))
-}
-
-/// Adds the names of other containers that may keep the same graphs.
-fn with_others(case: &Case<'_>, held: Option<&HeldBy>, mut fix: Fix) -> Fix {
-    let others = also_keep(case, held);
-    if !others.is_empty() {
-        // Without its graph the named one alone may free nothing, so nothing is promised.
-        fix.outcome = FixOutcome::Unknown;
-        fix.room = None;
-        let hold = if others.len() == 1 { "holds" } else { "hold" };
-        let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
-        let _ = write!(
-            fix.advice,
-            "; {others} {hold} results of the same passes, and their graphs unless they are detached"
-        );
-    }
-    fix
+    fix.map(|mut fix| {
+        let others = also_keep(case, held);
+        if !others.is_empty() {
+            // Without its graph the named one alone may free nothing, so nothing is promised.
+            fix.outcome = FixOutcome::Unknown;
+            fix.room = None;
+            let hold = if others.len() == 1 { "holds" } else { "hold" };
+            let others = listed(others.into_iter().take(OTHERS).map(HeldBy::said));
+            let _ = write!(
+                fix.advice,
+                "; {others} {hold} results of the same passes, and their graphs unless they are detached"
+            );
+        }
+        fix
+    })
 }
 
 /// Advice about memory to which no variable refers.

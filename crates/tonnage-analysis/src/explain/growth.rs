@@ -446,7 +446,14 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         );
     }
     let proposal = Proposal::new(code, advice, "of what piled up");
-    if partly.is_some() || case.is_mostly_unused(&piled) {
+    let sum = |blocks: &HashSet<u32>| -> u64 {
+        let blocks = blocks
+            .iter()
+            .map(|&index| &case.track.blocks[index as usize]);
+        blocks.map(|block| block.bytes).sum()
+    };
+    let mostly_unused = !unused.is_empty() && sum(&unused) * 2 >= sum(&piled);
+    if partly.is_some() || mostly_unused {
         let freed = if partly.is_some() { &piled } else { &unused };
         let fix = next_use::freed_after_use(case, proposal, freed);
         return fix.map(|fix| with_rate(fix, growing));

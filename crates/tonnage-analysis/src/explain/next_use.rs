@@ -288,7 +288,6 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
             sums.entry(name).or_default().push(live);
         }
     }
-    let sum = |blocks: &[Live<'_>]| blocks.iter().map(|live| live.block.bytes).sum::<u64>();
     for blocks in sums.values_mut() {
         drop_waiting_gradients(case, blocks);
     }
@@ -300,7 +299,7 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     }
     let largest = blocks.iter().max_by_key(|live| live.block.bytes)?;
     let made = case.site(largest.block);
-    let gradients = blocks.iter().all(is_gradient);
+    let gradients = blocks.iter().all(|live| is_gradient(live.block));
     let of = if gradients {
         " of gradients that are"
     } else {
@@ -340,23 +339,21 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     )
 }
 
-fn is_gradient(live: &Live<'_>) -> bool {
-    live.block.category == Category::Gradients
+fn sum(blocks: &[Live<'_>]) -> u64 {
+    blocks.iter().map(|live| live.block.bytes).sum()
+}
+
+fn is_gradient(block: &Holding) -> bool {
+    block.category == Category::Gradients
 }
 
 /// Drops gradients of a model that is trained: in its forward pass they wait for `zero_grad`, as in most programs. They stay
 /// where the whole model is not used again, or where the passes have no gradients.
 fn drop_waiting_gradients(case: &Case<'_>, blocks: &mut Vec<Live<'_>>) {
-    let (mut gradients, mut others) = (0, 0);
-    for live in blocks.iter() {
-        *(if is_gradient(live) {
-            &mut gradients
-        } else {
-            &mut others
-        }) += live.block.bytes;
-    }
-    if case.phase() != Phase::Eval && others < gradients {
-        blocks.retain(|live| !is_gradient(live));
+    let (gradients, others): (Vec<Live<'_>>, Vec<Live<'_>>) =
+        blocks.iter().partition(|live| is_gradient(live.block));
+    if case.phase() != Phase::Eval && sum(&others) < sum(&gradients) {
+        *blocks = others;
     }
 }
 
@@ -376,7 +373,7 @@ pub(super) fn freed_after_use(
     let mut claimed = claims
         .iter()
         .map(|&index| &case.track.blocks[index as usize]);
-    let gradients = claimed.all(|block| block.category == Category::Gradients);
+    let gradients = claimed.all(is_gradient);
     let holders: BTreeSet<&HeldBy> = claims
         .iter()
         .filter_map(|&index| case.holder(index))
