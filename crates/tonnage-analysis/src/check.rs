@@ -65,6 +65,25 @@ pub struct Budget {
     pub growth: Option<Size>,
 }
 
+impl Budget {
+    /// A budget of one GPU, without limits.
+    #[must_use]
+    pub fn new(name: &str, run: CommandLine, gpu: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            run,
+            gpu: gpu.to_owned(),
+            gpus: one(),
+            capacity: None,
+            margin: None,
+            peak_allocated: None,
+            peak: None,
+            reserved: None,
+            growth: None,
+        }
+    }
+}
+
 fn one() -> u8 {
     1
 }
@@ -255,18 +274,11 @@ mod tests {
     use super::*;
 
     fn budget() -> Budget {
-        Budget {
-            name: "small".to_owned(),
-            run: CommandLine::Line("python train.py".to_owned()),
-            gpu: "a100-40gb".to_owned(),
-            gpus: 1,
-            capacity: None,
-            margin: None,
-            peak_allocated: None,
-            peak: None,
-            reserved: None,
-            growth: None,
-        }
+        Budget::new(
+            "small",
+            CommandLine::Line("python train.py".to_owned()),
+            "a100-40gb",
+        )
     }
 
     fn summary(peak: u64) -> Summary {

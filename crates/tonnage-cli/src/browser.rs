@@ -37,7 +37,7 @@ fn reason_against() -> Option<&'static str> {
     }
     let has_display =
         cfg!(target_os = "macos") || ["DISPLAY", "WAYLAND_DISPLAY"].iter().any(is_set);
-    (!has_display).then_some("there is no display")
+    (!has_display).then_some("this session has no display")
 }
 
 fn start(page: &Path) -> Result<(), String> {

@@ -175,7 +175,10 @@ fn answer(command: &Command, form: Form, surroundings: &Surroundings) -> anyhow:
         Command::Info(options) => commands::info::run(options, form),
         Command::Convert(options) => commands::convert::run(options),
         Command::Import(options) => commands::import::run(&options.file, &options.target),
-        Command::Export(options) => commands::export::run(options),
+        Command::Export(options) => {
+            let (file, target) = (&options.file, &options.target);
+            commands::export::run(file, options.format, target, &options.parts)
+        }
         Command::Replay(options) => commands::replay::run(options, form),
         Command::Plan(options) => commands::plan::run(options, form),
         Command::Tune(options) => commands::tune::run(options, form),

@@ -69,7 +69,7 @@ pub(crate) struct ReplyOptions {
     pub(crate) json: bool,
 }
 
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Debug)]
 pub(crate) struct OutputFile {
     /// Where to write; `-` is stdout [default: the file's name, with the ending of the new format].
     #[arg(short, long, value_name = "FILE")]

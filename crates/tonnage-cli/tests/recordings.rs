@@ -242,7 +242,7 @@ fn a_dash_is_standard_input_for_every_command_that_reads_a_recording() {
     ] {
         let (code, out, told) = piped(&folder, &words.replace("FILE", "-"), file);
         let (same_code, mut same_out, _) = piped(&folder, &words.replace("FILE", file), "empty");
-        // There is no command to repeat with standard input.
+        // A command that reads standard input cannot be repeated.
         if let Some(next) = same_out.find("  next       tonnage report") {
             same_out.truncate(next);
         }

@@ -436,18 +436,11 @@ fn verdicts_and_budgets_are_as_the_schemas_say() {
         value["cause"] = serde_json::Value::Null;
         assert_eq!(fault("run", &value), None);
     }
-    let budget = Budget {
-        name: "train".to_owned(),
-        run: CommandLine::Line("python train.py".to_owned()),
-        gpu: "a100-40gb".to_owned(),
-        gpus: 1,
-        capacity: None,
-        margin: None,
-        peak_allocated: None,
-        peak: None,
-        reserved: None,
-        growth: None,
-    };
+    let budget = Budget::new(
+        "train",
+        CommandLine::Line("python train.py".to_owned()),
+        "a100-40gb",
+    );
     let limits = Limits {
         peak: Some(500 * MIB),
         ..Limits::default()

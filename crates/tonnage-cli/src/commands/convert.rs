@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use super::export::{ExportFormat, ExportOptions};
+use super::export::{ExportFormat, Parts};
 use super::{export, import};
 use crate::options::OutputFile;
 use crate::output::{Reply, hinted};
@@ -39,12 +39,8 @@ pub(crate) struct ConvertOptions {
     pub(crate) to: Written,
     #[command(flatten)]
     pub(crate) target: OutputFile,
-    /// The process to write, because a snapshot holds only one.
-    #[arg(long, value_name = "N")]
-    pub(crate) process: Option<u32>,
-    /// The smallest block that a Perfetto trace shows separately [default: 16MiB].
-    #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
-    pub(crate) min_block: Option<u64>,
+    #[command(flatten)]
+    pub(crate) parts: Parts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -60,7 +56,7 @@ pub(crate) enum Written {
 pub(crate) fn run(options: &ConvertOptions) -> Result<Reply> {
     let format = match options.to {
         Written::Tonnage => {
-            let misplaced = match (options.process, options.min_block) {
+            let misplaced = match (options.parts.process, options.parts.min_block) {
                 (Some(_), _) => "--process is for snapshots",
                 (None, Some(_)) => "--min-block is for Perfetto traces",
                 (None, None) => return import::run(&options.file, &options.target),
@@ -74,11 +70,5 @@ pub(crate) fn run(options: &ConvertOptions) -> Result<Reply> {
         Written::Snapshot => ExportFormat::Snapshot,
         Written::Perfetto => ExportFormat::Perfetto,
     };
-    export::run(&ExportOptions {
-        file: options.file.clone(),
-        format,
-        target: options.target.clone(),
-        process: options.process,
-        min_block: options.min_block,
-    })
+    export::run(&options.file, format, &options.target, &options.parts)
 }

@@ -2,7 +2,7 @@
 //! `tonnage convert --to`: a recording in the format of another tool.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -33,10 +33,17 @@ pub(crate) struct ExportOptions {
     pub(crate) format: ExportFormat,
     #[command(flatten)]
     pub(crate) target: OutputFile,
-    /// The process to write, where a snapshot has room for one only.
+    #[command(flatten)]
+    pub(crate) parts: Parts,
+}
+
+/// Which parts of a recording a format holds.
+#[derive(Args, Debug)]
+pub(crate) struct Parts {
+    /// The process to write, because a snapshot holds only one.
     #[arg(long, value_name = "N")]
     pub(crate) process: Option<u32>,
-    /// The smallest block that a Perfetto trace shows on its own [default: 16MiB].
+    /// The smallest block that a Perfetto trace shows separately [default: 16MiB].
     #[arg(long, value_name = "SIZE", value_parser = crate::output::parse_bytes)]
     pub(crate) min_block: Option<u64>,
 }
@@ -49,22 +56,26 @@ pub(crate) enum ExportFormat {
     Perfetto,
 }
 
-pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
-    let path = &options.file;
-    let (extension, viewer) = match options.format {
+pub(crate) fn run(
+    path: &Path,
+    format: ExportFormat,
+    target: &OutputFile,
+    parts: &Parts,
+) -> Result<Reply> {
+    let (extension, viewer) = match format {
         ExportFormat::Snapshot => (".pickle", "https://pytorch.org/memory_viz"),
         ExportFormat::Perfetto => (".perfetto.json", "https://ui.perfetto.dev"),
     };
-    misplaced(options)?;
-    let target = options.target.output.clone();
-    let target = target.unwrap_or_else(|| derived(path, extension));
-    let output = Output::create(&target, options.target.force)?;
+    check_parts(format, parts)?;
+    let file = target.output.clone();
+    let file = file.unwrap_or_else(|| derived(path, extension));
+    let output = Output::create(&file, target.force)?;
     let recording = Recording::open(path)?;
     let destination = output.writer()?;
     let open = || recording.trace();
-    let exported = match options.format {
+    let exported = match format {
         ExportFormat::Snapshot => {
-            snapshot(open, destination, options.process).map(|(_, exported)| exported)
+            snapshot(open, destination, parts.process).map(|(_, exported)| exported)
         }
         ExportFormat::Perfetto => {
             let info = info(recording.trace()?).map_err(|error| unreadable_trace(path, &error))?;
@@ -77,7 +88,7 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
                 ((device.process, device.device), level)
             });
             let options = PerfettoOptions {
-                min_block: options.min_block.unwrap_or(DEFAULT_MIN_BLOCK),
+                min_block: parts.min_block.unwrap_or(DEFAULT_MIN_BLOCK),
                 start: start.collect::<BTreeMap<_, _>>(),
             };
             perfetto(open, destination, &options).map(|(_, exported)| exported)
@@ -91,21 +102,21 @@ pub(crate) fn run(options: &ExportOptions) -> Result<Reply> {
     let size = size.map_or(String::new(), |size| format!(", {}", bytes(size)));
     print_err(&format!(
         "wrote {} ({}{size}); it opens in {HINT}{viewer}{HINT:#}",
-        target.display(),
+        file.display(),
         plural(exported.events, "event"),
     ));
     tell_notes("not as in the recording", &exported.notes);
     Ok(Reply::silent(Answer::Yes))
 }
 
-/// An option of one format is a mistake with the other.
-fn misplaced(options: &ExportOptions) -> Result<()> {
-    match options.format {
-        ExportFormat::Snapshot if options.min_block.is_some() => Err(hinted(
+/// Refuses an option of the other format.
+fn check_parts(format: ExportFormat, parts: &Parts) -> Result<()> {
+    match format {
+        ExportFormat::Snapshot if parts.min_block.is_some() => Err(hinted(
             "a snapshot holds all blocks; --min-block is for Perfetto traces",
             "leave it out, or use --to perfetto",
         )),
-        ExportFormat::Perfetto if options.process.is_some() => Err(hinted(
+        ExportFormat::Perfetto if parts.process.is_some() => Err(hinted(
             "a Perfetto trace holds all processes; --process is for snapshots",
             "leave it out, or use --to snapshot",
         )),

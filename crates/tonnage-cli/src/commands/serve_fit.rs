@@ -42,7 +42,7 @@ pub(crate) struct ServeFitOptions {
     pub(crate) gpus: u8,
     #[command(flatten)]
     pub(crate) gpu: GpuOptions,
-    /// Do not run two of the answers again with their flags.
+    /// Skip the two dry runs that confirm the answer.
     #[arg(long)]
     pub(crate) no_check: bool,
     #[command(flatten)]
@@ -102,14 +102,12 @@ impl Server<'_> {
         let screen = Screen::new(self.screen.no_progress, surroundings);
         let serving = serve_fit(&request, &screen);
         screen.finish();
+        let hint = "write the command of the server: tonnage fit --gpu l4 -- vllm serve MODEL";
         let serving = serving.map_err(|error| match error {
-        ServeError::NotVllm => hinted(
-            error.to_string(),
-            "write it as for the GPU: tonnage fit --gpu l4 -- vllm serve MODEL --load-format dummy",
-        ),
-        ServeError::Run(error) => anyhow::Error::new(error),
-        other => anyhow::Error::new(other),
-    })?;
+            ServeError::NotVllm => hinted(error.to_string(), hint),
+            ServeError::Run(error) => anyhow::Error::new(error),
+            other => anyhow::Error::new(other),
+        })?;
         let reply = Reply::new(form, answer(&serving), &serving, |serving| {
             let mut text = text(serving);
             if let Some(gpu) = choice.mention() {

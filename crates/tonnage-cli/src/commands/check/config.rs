@@ -212,18 +212,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget() -> Budget {
-        Budget {
-            name: "a".to_owned(),
-            run: CommandLine::Line("train.py --steps 3".to_owned()),
-            gpu: "a100-40gb".to_owned(),
-            gpus: 1,
-            capacity: None,
-            margin: None,
-            peak_allocated: None,
-            peak: None,
-            reserved: None,
-            growth: None,
-        }
+        Budget::new(
+            "a",
+            CommandLine::Line("train.py --steps 3".to_owned()),
+            "a100-40gb",
+        )
     }
 
     #[test]

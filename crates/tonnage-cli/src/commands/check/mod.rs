@@ -363,18 +363,11 @@ mod tests {
 
     #[test]
     fn a_budget_that_does_not_hold_names_the_next_command() {
-        let budget = Budget {
-            name: "train".to_owned(),
-            run: CommandLine::Line("train.py --name 'a b'".to_owned()),
-            gpu: "l4".to_owned(),
-            gpus: 1,
-            capacity: None,
-            margin: None,
-            peak_allocated: None,
-            peak: None,
-            reserved: None,
-            growth: None,
-        };
+        let budget = Budget::new(
+            "train",
+            CommandLine::Line("train.py --name 'a b'".to_owned()),
+            "l4",
+        );
         let after = |answer, budget: &Budget| {
             let all = [failed(budget, answer, String::new())];
             next(&all, std::slice::from_ref(budget), false)

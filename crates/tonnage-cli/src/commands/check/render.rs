@@ -321,18 +321,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget(name: &str) -> Budget {
-        Budget {
-            name: name.to_owned(),
-            run: CommandLine::Line("train.py --steps 3".to_owned()),
-            gpu: "a100-40gb".to_owned(),
-            gpus: 1,
-            capacity: None,
-            margin: None,
-            peak_allocated: None,
-            peak: None,
-            reserved: None,
-            growth: None,
-        }
+        Budget::new(
+            name,
+            CommandLine::Line("train.py --steps 3".to_owned()),
+            "a100-40gb",
+        )
     }
 
     fn summary(peak: u64, line: u64) -> Summary {

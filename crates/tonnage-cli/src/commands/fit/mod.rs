@@ -123,7 +123,7 @@ pub(crate) struct FitOptions {
     /// How many variants to run at a time [default: one for each processor].
     #[arg(long, value_name = "N", help_heading = headings::SEARCH)]
     pub(crate) jobs: Option<std::num::NonZeroU16>,
-    /// Of a vLLM server, do not run two of the answers again with their flags.
+    /// With a vLLM server, skip the two dry runs that confirm the answer.
     #[arg(long, help_heading = headings::SEARCH)]
     pub(crate) no_check: bool,
     #[command(flatten, next_help_heading = headings::OUTPUT)]
@@ -136,6 +136,13 @@ pub(crate) struct FitOptions {
     pub(crate) effects: SideEffects,
     #[command(flatten, next_help_heading = headings::COMMON)]
     pub(crate) job: JobCommand,
+}
+
+impl FitOptions {
+    /// The GPUs of the command line as one list.
+    fn gpu_names(&self) -> Option<String> {
+        (!self.gpu.is_empty()).then(|| self.gpu.join(","))
+    }
 }
 
 /// What changes to the program may do to its mathematics.
@@ -180,7 +187,7 @@ pub(crate) fn run(options: &FitOptions, form: Form, surroundings: &Surroundings)
         None => None,
     };
     let catalogue = Catalogue::embedded();
-    let typed = (!options.gpu.is_empty()).then(|| options.gpu.join(","));
+    let typed = options.gpu_names();
     let choice = gpus::choose(typed.as_deref(), &job_folder(surroundings))?;
     let gpus = chosen(&catalogue, &choice)?;
     let Some(gpu) = gpus.first() else {
@@ -304,7 +311,7 @@ fn of_server(options: &FitOptions, form: Form, surroundings: &Surroundings) -> R
             ),
         ));
     }
-    let gpu = (!options.gpu.is_empty()).then(|| options.gpu.join(","));
+    let gpu = options.gpu_names();
     let server = Server {
         gpu: gpu.as_deref(),
         gpus: options.gpus,

@@ -43,8 +43,8 @@ pub(crate) use self::screen::Screen;
 /// Runs the command with a stand-in for the CUDA libraries that accounts for
 /// every byte and runs no kernel, so PyTorch's own allocator shows what the
 /// script does to the memory of the chosen GPU. Small values are computed on
-/// the CPU, so that flags, counts and sizes are those of a GPU; the verdict
-/// names what the script read and nobody computed.
+/// the CPU, so that flags, counts and sizes are those of a GPU. The verdict
+/// names values that the script read and that were not computed.
 ///
 /// A job that runs out of memory is run once more on a GPU without a limit, so
 /// that the verdict can say how much it needs. It ends with the job, or when
@@ -104,7 +104,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_enum, default_value_t = Values::On, value_name = "WHEN", help_heading = headings::MODEL,
           hide_short_help = true)]
     pub(crate) values: Values,
-    /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that nobody computed, the
+    /// What to assume of what a dry run cannot know. mask=30%: where a size depends on a mask that was not computed, the
     /// mask selects that part of its elements [default: mask=100%, the most there can be]. lag=1024: each stream of the
     /// GPU is up to so many launches behind the host, and memory that another stream uses is free again only then
     /// [default: lag=0].
