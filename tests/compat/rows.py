@@ -458,7 +458,7 @@ ROWS = [
         "dopri5, adjoint",
         "ode.py",
         gpu="rtx3090",
-        cause="the size of a step follows an estimate of the error that nobody computed, and shrinks to nothing",
+        cause="the size of a step follows an estimate of the error that is not computed, and shrinks to nothing",
     ),
     Row("sb3", ("stable-baselines3",), "PPO", "MlpPolicy", "sb3_ppo.py", gpu="rtx3090", prints="done, 256 steps"),
     Row("monai", ("monai",), "3D U-Net", "Dice loss, sliding windows", "monai_segment.py", gpu="rtx3090"),
@@ -470,7 +470,7 @@ ROWS = [
         "augmentations, Canny",
         "kornia_augment.py",
         gpu="rtx3090",
-        cause="Canny's edges are followed until nothing changes, by values that nobody computed, so the loop does not "
+        cause="Canny's edges are followed until nothing changes, by values that are not computed, so the loop does not "
         "end; `--stop-after` ends it",
     ),
     Row(

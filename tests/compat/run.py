@@ -112,8 +112,12 @@ values are in [compatibility.csv](compatibility.csv).
 
 {table}
 """
-#: How a verdict of the stored results names values that were not computed.
-BRANCHES = re.compile(r"(\d+) value(s?) that the script decides by and nobody computed, first read at ")
+#: How verdicts of the stored results name values that were not computed, in older words and in the current ones.
+UNCOMPUTED = " nobody computed", " that a dry run does not compute"
+BRANCHES = re.compile(
+    r"(\d+) value(s?) that the script decides by(?: and nobody computed|, which a dry run does not compute),"
+    r" first read at "
+)
 # More than any program needs; keeps a mistake from taking the machine down. Of one process, in real memory.
 HOST_LIMIT = 14 * GIB
 
@@ -277,7 +281,8 @@ def state(row, result):
     parts = []
     if result["assumed"]:
         parts.append("sizes rest on an assumption")
-    parts += [BRANCHES.sub(r"branches on \1 value\2 not computed, first at ", text) for text in result["limits"]]
+    limits = [text.replace(*UNCOMPUTED) for text in result["limits"]]
+    parts += [BRANCHES.sub(r"branches on \1 value\2 not computed, first at ", text) for text in limits]
     if result["unmodelled"]:
         parts.append("not modelled: " + ", ".join(f"`{name}`" for name in result["unmodelled"][:3]))
     return "works" + ("; limits: " + "; ".join(parts) if parts else "")
@@ -353,11 +358,6 @@ def render_misses(known):
     return charts.render_table(["package", "model", "setting", "torch", "GPU", "difference and cause"], rows)
 
 
-def quantile(values, part):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
-
-
 def render_files(found, history, at):
     """The text of each file that is made from the results, by its path."""
     known = current(found)
@@ -382,7 +382,7 @@ def render_files(found, history, at):
         most=size(peak["peak_allocated"]),
         largest=f"{largest.model}, {largest.setting}",
         median=statistics.median(seconds),
-        high=quantile(seconds, 0.95),
+        high=charts.quantile(seconds, 0.95),
         host=size(statistics.median(host)),
         host_most=size(max(host)),
         label=label,

@@ -45,11 +45,6 @@ def percent(value):
     return "0" if abs(value) < 0.0005 else f"{value:+.3f} %" if abs(value) < 0.1 else f"{value:+.2f} %"
 
 
-def quantile(values, part):
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
-
-
 def thresholds_of(rows):
     """Counts thresholds of running out of memory in pairs of job and figure: all, right ones, those of which a larger
     batch completed in the dry run, and of these the ones with an uncertain verdict."""
@@ -127,7 +122,7 @@ def summary(known, logs):
         if values:
             lines.append(
                 f"* **{name[0].upper()}{name[1:]}:** a median difference of {statistics.median(values):.3f} % and a"
-                f" 95th percentile of {quantile(values, 0.95):.3f} %, in {len(values)} figures."
+                f" 95th percentile of {charts.quantile(values, 0.95):.3f} %, in {len(values)} figures."
             )
     lines += [
         f"* **Share within 1 %:** {within['within 1 %']} of {measured} peaks and counters"

@@ -15,6 +15,12 @@ TEXT, DIM, GOOD, FAIR, BAD = "#e6edf3", "#9aa4af", "#3fb68b", "#e3b341", "#ff6b5
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,Helvetica,Arial,'DejaVu Sans',sans-serif"
 
 
+def quantile(values, part):
+    """The value that `part` of the values do not exceed; 0 without values."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
 def render_svg(width, height, label, parts):
     """An SVG file with a background, from its parts."""
     return (

@@ -464,7 +464,7 @@ fn judge(
         && values.sizes > 0
     {
         unknown.push(format!(
-            "{} sizes depended on values that nobody computed",
+            "{} sizes depend on values that a dry run does not compute",
             values.sizes
         ));
     }

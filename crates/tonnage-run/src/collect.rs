@@ -994,7 +994,7 @@ impl<'a, W: Write> Process<'a, W> {
         ))
     }
 
-    /// Writes what was told last of values that nobody computed.
+    /// Writes the last report of values that were not computed.
     fn values(&mut self) -> Result<(), CollectError> {
         let Some(told) = self.values.take() else {
             return Ok(());
@@ -1014,14 +1014,14 @@ impl<'a, W: Write> Process<'a, W> {
                 format!("the sizes of {} results that depend", count(values.sizes))
             };
             self.gap(&format!(
-                "{results} on values nobody computed, first at {}; {}",
+                "{results} on values that a dry run does not compute, first at {}; {}",
                 line_of(first),
                 values.assumption(),
             ))?;
         }
         if let Some(first) = &values.first_decision {
             self.gap(&format!(
-                "{} that the script decides by and nobody computed, first read at {}",
+                "{} that the script decides by, which a dry run does not compute, first read at {}",
                 plural(values.decisions, "value"),
                 line_of(first),
             ))?;

@@ -331,7 +331,7 @@ impl Known {
         }
     }
 
-    /// A kernel has changed a range in a way that nobody computed: the bytes stay as an answer.
+    /// A kernel has changed a range in a way that was not computed: the bytes stay as an answer.
     fn doubt(&mut self, address: u64, size: u64) {
         let end = address.saturating_add(size);
         let mut inside: Vec<(u64, u64)> = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
-//! Values that a program read although nobody computed them.
+//! Values that a program read although they were not computed.
 
 use serde::{Deserialize, Serialize};
 use tonnage_recording::Meta;
@@ -7,7 +7,7 @@ use tonnage_recording::facts;
 
 use crate::holdings::Place;
 
-/// Values that the program read although nobody computed them: kernels do not run in a dry run, and only small
+/// Values that the program read although they were not computed: kernels do not run in a dry run, and only small
 /// operators are computed beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -35,7 +35,7 @@ pub struct UnknownValues {
     pub assumed_mask: u8,
 }
 
-/// What one process tells of values that nobody computed, as the hook writes it and a recording keeps it.
+/// The values of one process that were not computed, as the hook writes them and a recording keeps them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct ToldValues {
@@ -131,7 +131,7 @@ impl UnknownValues {
     }
 }
 
-/// Where a size comes from that depends on values that nobody computed.
+/// The origin of a size that depends on values that were not computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizedBy {
     /// A mask of which nothing is known, by the user's assumption.

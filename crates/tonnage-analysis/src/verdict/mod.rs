@@ -314,7 +314,7 @@ pub struct Verdict {
     pub exceptions: Vec<Exception>,
     /// Functions that were called and are not modelled.
     pub unmodelled: Vec<Unmodelled>,
-    /// Values that were read and that nobody computed; none if there were no such reads.
+    /// Values that the program read and that were not computed, if there are any.
     pub unknown_values: Option<UnknownValues>,
     /// By how many launches streams were taken to be behind the host at most, where what PyTorch reserves depends on it:
     /// it asked whether another stream was done with a block that was freed.

@@ -243,7 +243,7 @@ fn workspace(
     Some((why, known))
 }
 
-/// A value that nobody computed in the dry run, at this line or one that the script decides by.
+/// A value that the dry run did not compute, at this line or one that the script decides by.
 fn value(dry: &Side, other: &Track, place: Option<&Place>) -> Option<(String, &'static str)> {
     let text = dry.fact(other.process, facts::VALUES)?;
     let told: ToldValues = serde_json::from_str(text).ok()?;
