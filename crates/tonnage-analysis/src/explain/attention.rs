@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! TN214: attention that is written out keeps a matrix of tokens times tokens for each head.
 //!
-//! The matrices are told by the shape of their tensors, where Python told it: the
-//! last two sides are equal. Otherwise by their functions: made inside one called
-//! softmax or attention. Otherwise by their size: many times the output of their
-//! layer, which no other part of a layer is. The last two are guesses.
+//! The shape of a tensor decides, where Python recorded it: the last two sides are
+//! equal. Otherwise the functions decide: the block is made inside one called
+//! softmax or attention. In a recording without shapes, the size decides: many
+//! times the output of the layer. The last two are guesses.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -23,8 +23,9 @@ pub const ATTENTION: Code = code(
     "Attention that is written out makes a matrix of tokens × tokens for each head and sample: scores, their softmax, the
 mask applied to them. It grows with the square of the length, and each layer keeps several for the backward pass.
 
-Recognised by: matrices whose last two sides are equal, or blocks made inside softmax or attention, or blocks that are
-many times as large as the output of their layer, hold at least a quarter of the peak. The last two are inferred.
+Recognised by: matrices whose last two sides are equal, or blocks made inside softmax or attention, hold at least a
+quarter of the peak. In a recording without shapes, blocks that are many times as large as the output of their layer
+count as well. The last two are inferred.
 Fix: `torch.nn.functional.scaled_dot_product_attention`, which never makes the matrix. The peak without the
 matrices is computed from the recording.",
 );
@@ -112,9 +113,9 @@ fn sizes(case: &Case<'_>) -> Option<(HashSet<u64>, Known)> {
         }
     }
     let size = by_size.into_iter().max_by_key(|(_, bytes)| *bytes);
-    let size = size
-        .map(|(size, _)| size)
-        .or_else(|| by_ratio(case, activation));
+    // Shapes would show the matrices, so the ratio counts only where Python recorded none.
+    let by_ratio = || by_ratio(case, activation).filter(|_| !case.asked());
+    let size = size.map(|(size, _)| size).or_else(by_ratio);
     Some((around(size?).collect(), Known::Inferred))
 }
 

@@ -563,6 +563,23 @@ fn holders(recording: &Recording, track: &Holdings, row: u32) -> HashMap<u32, He
             holders.insert(index, held);
         }
     }
+    // A block that the running backward pass frees belongs to the graph: the variable that Python recorded in the forward
+    // pass was one of a function that has returned.
+    let backward = track
+        .phase_at(row)
+        .filter(|span| span.phase == Phase::Backward);
+    if let Some(backward) = backward {
+        for (index, block) in (0..).zip(&track.blocks) {
+            let is_freed =
+                block.born < backward.from && block.alive_at(row) && block.died < backward.to;
+            if is_freed
+                && let Some(held) = holders.get_mut(&index)
+                && held.sort == Sort::Variable
+            {
+                held.sort = Sort::Graph;
+            }
+        }
+    }
     holders
 }
 

@@ -17,7 +17,7 @@ use super::codes::{Code, code};
 use super::fixes::{Fix, Proposal, bounded, computed, sized, unchanged, until};
 use super::graphs::{self, is_used_later};
 use super::{Finding, Found, next_use};
-use crate::holdings::{Category, HeldBy, Holding, Phase, Sort, changes};
+use crate::holdings::{Category, HeldBy, Holding, Phase, Place, Sort, changes};
 
 /// Memory that grows.
 pub const LEAK: Code = code(
@@ -402,6 +402,12 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
             "drop what refers to the tensors made at {place}: a list, an attribute or a reference cycle; or keep \
              copies on the host"
         ),
+        Some(held) if is_cache(held, finding.place.as_ref()) => format!(
+            "limit what {} remembers at {place}: `functools.lru_cache(maxsize=N)`, or clear it with \
+             `{}.cache_clear()`",
+            held.said(),
+            held.name
+        ),
         Some(held) if through => format!(
             "let {} keep a copy on the host, and go on with the result of {place} itself: a backward pass goes \
              through it",
@@ -500,6 +506,13 @@ fn fix(case: &Case<'_>, growing: &[Pile<'_>], finding: &Finding, replaced: bool)
         }
     })?;
     Some(with_rate(fix, growing))
+}
+
+/// Whether a holder is the cache of the function that makes the tensors, as `functools.lru_cache` keeps it.
+fn is_cache(held: &HeldBy, made: Option<&Place>) -> bool {
+    held.sort == Sort::Dict
+        && held.function.is_none()
+        && made.is_some_and(|place| place.function == held.name)
 }
 
 /// Adds the rate per pass to the saving.

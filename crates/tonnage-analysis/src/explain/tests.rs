@@ -4,7 +4,7 @@
 use tonnage_recording::{Event, Kind, Pool, Trace};
 
 use super::*;
-use crate::holdings::read;
+use crate::holdings::{Sort, read};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -831,6 +831,20 @@ fn tn201_what_a_list_holds_is_a_fact_and_its_line_is_the_one_that_fills_it() {
     assert_eq!(explanation.claims[0], claim);
 }
 
+#[test]
+fn tn201_the_cache_of_a_function_has_a_limit() {
+    let explain = |name: &str| {
+        let mut script = Script::new(1000);
+        let tables: Vec<_> = (0..10).map(|_| script.alloc(10, &[line(7)])).collect();
+        let holders: Vec<_> = tables.iter().map(|&at| (at, name, "dict")).collect();
+        script.census("peak", &holders);
+        script.explain().fixes[0].advice.clone()
+    };
+    // The frames of `line` are of `main`.
+    assert!(explain("main").contains("`main.cache_clear()`"));
+    assert!(!explain("tables").contains("cache_clear"));
+}
+
 /// A loop over forward passes of three layers; `keeper` is what Python says of their blocks.
 fn passes(script: &mut Script, number: u64, mark: Option<&str>) -> Vec<u64> {
     let mut blocks = Vec::new();
@@ -1190,6 +1204,28 @@ fn tn214_matrices_of_tokens_by_tokens_are_told_by_their_shape() {
     assert_eq!(first(&explanation), ("TN214", Some(5), 1024));
     assert_eq!(explanation.findings[0].known, Known::Exact);
     assert_eq!(promised(&explanation, "TN214"), Some((1056, 32)));
+}
+
+#[test]
+fn tn214_rows_of_a_wide_layer_are_not_matrices_of_tokens() {
+    let mut script = Script::new(4000);
+    let mut holders = Vec::new();
+    script.phase("forward", |script| {
+        for _ in 0..4 {
+            let wide = script.alloc(256, &[line(5)]);
+            holders.push((
+                wide,
+                "loss",
+                "graph /home/me/train.py:9\tReluBackward0\tfloat32[8192, 8192]",
+            ));
+            script.alloc(8, &[line(6)]);
+        }
+    });
+    // Without shapes, the ratio of their sizes is all there is.
+    assert_eq!(first(&script.explain()), ("TN214", Some(5), 1024));
+    script.census("peak", &holders);
+    let explanation = script.explain();
+    assert!(!codes(&explanation).contains(&"TN214"), "{explanation:?}");
 }
 
 /// Two models of two layers, each held by a variable.
@@ -2007,6 +2043,44 @@ fn tn223_what_a_variable_keeps_is_never_used_again() {
     let untold = rounds(false, "logits (main)").explain();
     assert_eq!(untold.next_uses, None);
     assert!(!codes(&untold).contains(&"TN223"));
+}
+
+#[test]
+fn tn223_a_block_that_the_backward_pass_frees_is_not_kept_by_a_variable() {
+    let mut script = Script::new(1000);
+    script.trace.meta.push(tonnage_recording::Meta {
+        process: 0,
+        name: facts::USES.to_owned(),
+        text: facts::ALL_USES.to_owned(),
+    });
+    for _ in 0..3 {
+        let mut difference = 0;
+        script.phase("forward", |script| {
+            difference = script.alloc(30, &[line(4)]);
+            // Its function is still running when Python records the holders, and returns before the backward pass.
+            let holder = (
+                difference,
+                "difference (pairs)",
+                "variable /home/me/train.py:4",
+            );
+            script.census("peak", &[holder]);
+        });
+        script.phase("backward", |script| {
+            let used = script.row();
+            let temporary = script.alloc(40, &[]);
+            script.used(Kind::FreeRequested, temporary, used, None);
+            script.used(Kind::FreeRequested, difference, used - 1, None);
+        });
+        script.phase("step", |script| script.note(Kind::Mark, "Adam", "step", 0));
+    }
+    let explanation = script.explain();
+    assert_eq!(explanation.on_device.allocated, 70 * MIB);
+    assert!(!codes(&explanation).contains(&"TN223"), "{explanation:?}");
+    let held: Vec<_> = (explanation.holders.iter())
+        .filter_map(|holder| holder.held_by.as_ref())
+        .map(|held| (held.sort, held.name.as_str()))
+        .collect();
+    assert_eq!(held, [(Sort::Graph, "difference")]);
 }
 
 #[test]
