@@ -122,6 +122,37 @@ def test_what_asyncio_keeps_is_the_result_of_a_task(tonnage, tmp_path):
     assert [name for size, _, name, _ in blocks if size == 64 << 20] == ["<result of an asyncio task>"] * 2
 
 
+CALL = """
+import torch
+
+
+class Whole(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.middle = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())
+
+    def forward(self, x):
+        return self.middle(torch.cat([x, x]))
+
+
+model = Whole()
+for _ in range(3):
+    model(torch.ones(256 << 20, device="cuda"))
+"""
+
+
+def test_the_arguments_of_a_call_belong_to_the_library(tonnage, tmp_path):
+    """`args` of torch's own call: the script has no line to end its life."""
+    script = tmp_path / "call.py"
+    script.write_text(CALL)
+    run = tonnage(None, command=[PYTHON, str(script)])
+    assert run.code == 0, run.err
+    rows = run.table().select(["kind", "name", "text"]).to_pylist()
+    arguments = [row for row in rows if row["kind"] == "holder" and (row["name"] or "").startswith("args")]
+    assert arguments
+    assert all(row["text"].endswith("\tlibrary") for row in arguments), arguments
+
+
 def test_two_censuses_say_the_same_of_two_runs(tonnage):
     first, second = (tonnage("holders.py", options=["--capacity", "2GiB"]) for _ in range(2))
     assert first.code == second.code == 0, first.err

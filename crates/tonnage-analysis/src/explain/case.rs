@@ -406,9 +406,17 @@ impl<'a> Case<'a> {
         next.map_or(block.died, |next| next.born)
     }
 
-    /// Whether the model makes something in the pass of a block after the block is gone.
+    /// Whether the model makes something in the pass of a block after the block is gone; of a block that the loss makes,
+    /// whether the loss does.
     pub(super) fn goes_on_after(&self, block: &Holding) -> bool {
-        let end = self.pass_end(block.born);
+        let end = self.pass(block.born).map_or(Holding::ALIVE, |pass| {
+            let backward = pass.back.map_or(pass.to, |(from, _)| from);
+            if block.born < pass.end {
+                pass.end
+            } else {
+                backward
+            }
+        });
         let blocks = &self.track.blocks;
         let next = blocks.partition_point(|other| other.born <= block.died);
         blocks.get(next).is_some_and(|other| other.born < end)

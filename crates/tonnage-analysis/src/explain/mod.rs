@@ -743,8 +743,11 @@ fn causes(case: &mut Case<'_>, short: u64) -> Vec<Found> {
         let claims: HashSet<u32> = claims.copied().collect();
         let unused = case.alive().filter(|live| claims.contains(&live.index));
         let unused: u64 = unused.map(|live| live.block.bytes).sum();
+        // Memory that grows will be a larger share in a longer job.
+        let grows = found.finding.code == codes::LEAK && case.is_large(bytes, case::SHARE);
         found.mistake
-            && (case.is_large(bytes, case::LARGE_SHARE)
+            && (grows
+                || case.is_large(bytes, case::LARGE_SHARE)
                 || case.is_large(unused, case::SHARE)
                 || (short > 0 && bytes >= short))
     };

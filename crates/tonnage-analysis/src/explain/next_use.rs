@@ -183,8 +183,17 @@ impl<'a> Uses<'a> {
             return true;
         }
         let last = uses.last.unwrap_or(block.born);
-        let idles = between(last, track.end.min(block.died)) >= 2;
-        if idles && between(block.born, last) <= 1 {
+        let (active, idle) = (
+            between(block.born, last),
+            between(last, track.end.min(block.died)),
+        );
+        if idle >= 2 && active <= 1 {
+            return true;
+        }
+        // A model of an earlier trial: used in every round, and then in none for at least as many, to the job's own end.
+        let (rounds_used, rounds_idle) = (active + 1, idle.saturating_sub(1));
+        let is_used_in_each = uses.count as usize >= rounds_used;
+        if self.is_complete && is_used_in_each && rounds_idle >= rounds_used.max(2) {
             return true;
         }
         // The next pass makes its own blocks.
@@ -329,14 +338,19 @@ fn find_of(case: &Case<'_>, is_searched: impl Fn(&HeldBy) -> bool) -> Option<Fou
     };
     let proposal = Proposal::new(UNUSED.code, advice, "that is never used again");
     let claims = blocks.iter().map(|live| live.index).collect();
-    Some(
-        Found::exact(UNUSED, total, headline, sentence)
-            .with_place(place)
-            .with_holder(Some(held))
-            .with_fixes(freed_after_use(case, proposal, &claims))
-            .with_claims_of(&blocks)
-            .into_mistake(),
-    )
+    let fix = freed_after_use(case, proposal, &claims);
+    let is_avoidable = fix.is_some();
+    let found = Found::exact(UNUSED, total, headline, sentence)
+        .with_place(place)
+        .with_holder(Some(held))
+        .with_fixes(fix)
+        .with_claims_of(&blocks);
+    // Where the peak stays without this memory, it is not the cause of the peak.
+    Some(if is_avoidable {
+        found.into_mistake()
+    } else {
+        found
+    })
 }
 
 fn sum(blocks: &[Live<'_>]) -> u64 {

@@ -571,6 +571,28 @@ fn tn208_one_line_makes_most_of_the_peak() {
 }
 
 #[test]
+fn tn208_a_loss_makes_temporary_memory_after_the_model_has_returned() {
+    let mut script = Script::new(1000);
+    let (mut logits, mut rest) = (0, 0);
+    script.phase("forward", |script| {
+        logits = script.alloc(20, &[line(5)]);
+    });
+    // Still in the forward phase.
+    let products: Vec<u64> = (0..3).map(|_| script.alloc(60, &[line(9)])).collect();
+    for product in products {
+        script.free(product);
+        rest = script.alloc(1, &[line(10)]);
+    }
+    script.phase("backward", |script| {
+        script.free(rest);
+        script.free(logits);
+    });
+    let explanation = script.explain();
+    assert_eq!(first(&explanation), ("TN208", Some(9), 180));
+    assert_eq!(promised(&explanation, "TN208"), Some((200, 110)));
+}
+
+#[test]
 fn tn208_scratch_memory_of_cublas_is_not_halved_with_the_samples() {
     let mut script = Script::new(1000);
     script.alloc(20, &[line(1)]);
@@ -2081,6 +2103,53 @@ fn tn223_a_block_that_the_backward_pass_frees_is_not_kept_by_a_variable() {
         .map(|held| (held.sort, held.name.as_str()))
         .collect();
     assert_eq!(held, [(Sort::Graph, "difference")]);
+}
+
+#[test]
+fn tn223_a_model_of_an_earlier_trial_is_not_used_again() {
+    let explain = |ending: &str, later: usize| {
+        let mut script = Script::new(1000);
+        for (process, name, text) in [
+            (0, facts::USES, facts::ALL_USES),
+            (facts::RUN, facts::ENDING, ending),
+        ] {
+            script.trace.meta.push(tonnage_recording::Meta {
+                process,
+                name: name.to_owned(),
+                text: text.to_owned(),
+            });
+        }
+        let mut last_uses = Vec::new();
+        let mut holders = Vec::new();
+        for (model, steps) in [(0, 3), (1, later)] {
+            let weights = script.alloc(100, &[line(2)]);
+            script.own(weights, "weights", "w");
+            holders.push((weights, "results", "dict /home/me/train.py:9"));
+            for _ in 0..steps {
+                script.phase("forward", |script| {
+                    let hidden = script.alloc(10 + model, &[line(3)]);
+                    script.free(hidden);
+                });
+                script.phase("step", |script| script.note(Kind::Mark, "Adam", "step", 0));
+            }
+            last_uses.push((weights, script.row() - 3));
+        }
+        script.census("end", &holders);
+        for (weights, last) in last_uses {
+            let row = script.row();
+            script.used(Kind::Used, weights, last, None);
+            let uses = script.trace.events[row].uses.as_mut().expect("uses");
+            uses.count = 6;
+        }
+        script.explain()
+    };
+    let explanation = explain("exit 0", 3);
+    assert_eq!(first(&explanation).0, "TN223");
+    assert_eq!(explanation.findings[0].bytes, 100 * MIB);
+    // Two rounds later, the job may still use it in every third.
+    assert!(!codes(&explain("exit 0", 2)).contains(&"TN223"));
+    // The job did not come to its own end.
+    assert!(!codes(&explain("signal 15", 3)).contains(&"TN223"));
 }
 
 #[test]

@@ -1403,8 +1403,8 @@ class _Census:
                     holders.unsaved[address] = label.full_name()
                 unsaved = _UNSAVED if holders.unsaved.get(address) == label.full_name() else ""
                 text = f"{text}\t{unsaved}\t{shape}"
-                if label.sort == "variable" and label.scope.library:
-                    # An argument of a library's function: the script has no line to change.
+                if label.sort in ("variable", "tuple", "dict") and label.scope.library and label.scope.code is not None:
+                    # An argument of a library's function, or `args`: the script has no line to change.
                     text += "\t\tlibrary"
             holders.tell(HOLDER, text, address)
         self._tell_last_results()
