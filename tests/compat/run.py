@@ -281,8 +281,8 @@ def state(row, result):
     parts = []
     if result["assumed"]:
         parts.append("sizes rest on an assumption")
-    limits = [text.replace(*UNCOMPUTED) for text in result["limits"]]
-    parts += [BRANCHES.sub(r"branches on \1 value\2 not computed, first at ", text) for text in limits]
+    limits = [BRANCHES.sub(r"branches on \1 value\2 not computed, first at ", text) for text in result["limits"]]
+    parts += [text.replace(*UNCOMPUTED) for text in limits]
     if result["unmodelled"]:
         parts.append("not modelled: " + ", ".join(f"`{name}`" for name in result["unmodelled"][:3]))
     return "works" + ("; limits: " + "; ".join(parts) if parts else "")
