@@ -289,10 +289,19 @@ fn found(case: &Case<'_>, growing: &[Pile<'_>], sum: u64) -> Found {
     let mut sentence = headline.clone();
     if largest.held.is_some_and(HeldBy::is_named) {
         let line = at(place.as_ref());
-        let from = at(made.as_ref());
         let _ = write!(sentence, ", filled at {line}");
-        if line != from {
-            let _ = write!(sentence, ", made at {from}");
+        let of_backward = |&index: &u32| {
+            let block = &case.track.blocks[index as usize];
+            block.phase == Phase::Backward
+        };
+        match made.as_ref().map(|made| at(Some(made))) {
+            Some(from) if from != line => {
+                let _ = write!(sentence, ", made at {from}");
+            }
+            None if largest.blocks.iter().all(of_backward) => {
+                sentence += ", made in backward passes";
+            }
+            _ => {}
         }
     }
     if replaced {

@@ -1137,6 +1137,8 @@ fn tn201_gradients_that_a_list_collects_have_no_line_and_are_not_replaced() {
     script.census("end", &answers);
     let explanation = script.explain();
     assert_eq!(first(&explanation).0, "TN201");
+    let sentence = &explanation.findings[0].sentence;
+    assert!(sentence.contains(", made in backward passes"), "{sentence}");
     let fix = &explanation.fixes[0];
     assert!(fix.advice.contains("on the host"), "{}", fix.advice);
     assert!(!fix.changes_result);
