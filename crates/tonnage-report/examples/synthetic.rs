@@ -495,7 +495,8 @@ fn answer() -> Answer {
                 proof: "every request is served [replayed]; the whole job then fits".to_owned(),
             },
             Proposal {
-                advice: "a name that means harm: <img src=x onerror=alert(2)>".to_owned(),
+                advice: "a name that means harm: `<img src=x onerror=alert(2)>`, and an unpaired `"
+                    .to_owned(),
                 paste: Some("</script><img src=x onerror=alert(3)>".to_owned()),
                 proof: "none".to_owned(),
             },

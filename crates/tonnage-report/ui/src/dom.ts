@@ -19,6 +19,18 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** A sentence in which a part between two backticks is code. Each part is a text node, so a hostile name stays text. */
+export function prose(text: string): (HTMLElement | string)[] {
+  const parts = text.split("`");
+  const nodes = parts.map((part, index) => {
+    if (index % 2 === 0) return part;
+    // A backtick without a second one, or with nothing between them, stays a character.
+    if (index === parts.length - 1) return "`" + part;
+    return part ? el("code", { class: "span" }, part) : "``";
+  });
+  return nodes.filter((node) => node !== "");
+}
+
 /** A canvas that follows the size of its box, with another above it for what moves with the pointer. */
 export class Surface {
   /**

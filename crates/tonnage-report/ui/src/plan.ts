@@ -2,7 +2,7 @@
 // What the blocks would take if their lives had been known beforehand: the figures beside the picture.
 
 import type { Planned } from "./data";
-import { el } from "./dom";
+import { el, prose } from "./dom";
 import { bytes, count, exact } from "./format";
 
 /** How far a plan is above its bound, in words. */
@@ -21,7 +21,7 @@ export function planFigures(plan: Planned): HTMLElement {
   add("gap", gap(plan));
   if (plan.reserved !== null) add("reserved in the recording", exact(plan.reserved));
   add("blocks", `${count(plan.buffers)}${plan.pools.length > 1 ? ` in ${count(plan.pools.length)} pools` : ""}`);
-  return el("div", {}, el("p", { class: "known" }, `${plan.proved ? "✓ " : ""}${plan.sentence}.`), list);
+  return el("div", {}, el("p", { class: "known" }, ...prose(`${plan.proved ? "✓ " : ""}${plan.sentence}.`)), list);
 }
 
 /** Bars: the bound, the plan, and what the recorded allocator held. */

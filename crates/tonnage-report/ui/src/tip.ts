@@ -3,7 +3,7 @@
 
 import type { Blocks, Levels, Timeline } from "./data";
 import { placeText, upperBound } from "./data";
-import { el } from "./dom";
+import { el, prose } from "./dom";
 import { bytes, count, duration, event, exact, plural, share } from "./format";
 import type { Part } from "./icicle";
 
@@ -154,7 +154,7 @@ export function blockDetails(timeline: Timeline, blocks: Blocks, block: number, 
   const died = blocks.died[block] >= facts.rows ? "never freed" : `freed at ${when(blocks.died[block])}`;
   const list = el("dl", { class: "details" });
   const add = (term: string, text: string) => {
-    if (text) list.append(el("dt", {}, term), el("dd", {}, text));
+    if (text) list.append(el("dt", {}, term), el("dd", {}, ...prose(text)));
   };
   const known = blocks.isExact[block] ? "exact: torch named it" : "inferred from phases and stack";
   add("category", `${facts.categories[category]} (${known})`);

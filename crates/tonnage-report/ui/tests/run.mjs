@@ -172,6 +172,11 @@ for (const width of [1280, 390]) {
     expect(answer.title.replace("TN102", "") === "✗ Fits: memory is fragmented" && answer.detail === "3.10 GiB are free in 41 holes", `the title is the outcome and its cause, the sizes follow, ${at}`, `${answer.title} / ${answer.detail}`);
     expect(answer.sizes.slice(1).every((size) => size < 0.7 * answer.sizes[0]), `one number stands out, ${at}`, answer.sizes.join(", "));
     expect(answer.filled > 20 && answer.filled < answer.limit && /^At the peak: .*free /.test(answer.parts), `a bar shows the peak below the capacity, ${at}`, answer.parts.slice(0, 60));
+    const spans = await page.evaluate(() => ({
+      codes: [...document.querySelectorAll("#answer code.span, #findings code.span")].map((one) => `${one.closest("section").id} ${one.textContent}`),
+      text: `${document.querySelector("#answer").textContent} ${document.querySelector("#findings").textContent}`,
+    }));
+    expect(spans.codes.join(", ") === "answer <img src=x onerror=alert(2)>, findings state" && spans.text.split("`").length === 2, `code spans of sentences are code, an unpaired backtick stays, ${at}`, spans.codes.join(", "));
     await page.locator("#answer .copy").first().click();
     const copied = await page.evaluate(() => navigator.clipboard.readText());
     expect(copied === "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", `the fix is copied, ${at}`, copied);
@@ -208,6 +213,8 @@ for (const width of [1280, 390]) {
     // Who holds it: equal blocks are merged, and a click marks them.
     const labels = await page.evaluate(() => [...document.querySelectorAll(".holder .label")].map((one) => one.textContent));
     expect(labels.some((label) => /^\d+ × /.test(label)), `equal blocks are merged, ${at}`, labels.slice(0, 3).join(" | "));
+    const holders = await page.evaluate(() => ({ codes: [...document.querySelectorAll(".holder .place code")].length, text: document.querySelector(".holders").textContent }));
+    expect(holders.codes > 0 && !holders.text.includes("`"), `the names of holders are code, ${at}`, `${holders.codes}`);
     await page.locator("button.holder").first().focus();
     await page.keyboard.press("Enter");
     await settle(page);

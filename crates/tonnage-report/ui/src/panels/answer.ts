@@ -3,7 +3,7 @@
 // are those of `tonnage explain`.
 
 import type { Answer, Fact, Proposal, Story, Timeline } from "../data";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { bytes, exact } from "../format";
 import { copyButton, folded } from "../parts";
 import { momentBar } from "../stack";
@@ -17,11 +17,11 @@ export function answerCard(story: Story, timeline: Timeline | null): HTMLElement
   const card = el("section", { id: "answer", class: `answer ${story.tone}`, "aria-labelledby": "answer-title" });
   const mark = story.tone === "good" ? "✓ " : story.tone === "bad" ? "✗ " : "";
   const { title, code, detail } = heading(story);
-  card.append(el("h2", { id: "answer-title" }, el("span", { "aria-hidden": "true" }, mark), title, code ? el("span", { class: "tag" }, code) : null));
+  card.append(el("h2", { id: "answer-title" }, el("span", { "aria-hidden": "true" }, mark), ...prose(title), code ? el("span", { class: "tag" }, code) : null));
   if (!answer) return card;
   if (answer.figures.length > 0) card.append(figures(answer));
-  if (detail) card.append(el("p", { class: "detail" }, detail));
-  if (story.verdict && story.tone === "plain") card.append(el("p", { class: "verdict" }, story.verdict));
+  if (detail) card.append(el("p", { class: "detail" }, ...prose(detail)));
+  if (story.verdict && story.tone === "plain") card.append(el("p", { class: "verdict" }, ...prose(story.verdict)));
   if (answer.fixes.length > 0) card.append(fixes(answer.fixes));
   const moment = timeline?.firstMoment();
   if (timeline && moment) card.append(momentBar(timeline, moment));
@@ -65,7 +65,7 @@ function joined(lines: Fact[]): { name: string; texts: string[] }[] {
 }
 
 function list(lines: { name: string; texts: string[] }[]): HTMLElement {
-  return el("dl", { class: "lines" }, ...lines.flatMap(({ name, texts }) => [el("dt", {}, name), ...texts.map((text) => el("dd", {}, text))]));
+  return el("dl", { class: "lines" }, ...lines.flatMap(({ name, texts }) => [el("dt", {}, name), ...texts.map((text) => el("dd", {}, ...prose(text)))]));
 }
 
 function figures(answer: Answer): HTMLElement {
@@ -88,9 +88,9 @@ function fixes(all: Proposal[]): HTMLElement {
         el(
           "li",
           {},
-          el("span", { class: "advice" }, fix.advice),
+          el("span", { class: "advice" }, ...prose(fix.advice)),
           fix.paste ? el("div", { class: "paste" }, el("code", {}, fix.paste), copyButton(fix.paste)) : null,
-          el("span", { class: "proof" }, fix.proof),
+          el("span", { class: "proof" }, ...prose(fix.proof)),
         ),
       ),
     ),

@@ -2,7 +2,7 @@
 // The findings, above the selection where the page is wide; a click shows the blocks of one.
 
 import type { Finding } from "../data";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { count } from "../format";
 import { section } from "../parts";
 
@@ -18,7 +18,7 @@ export class FindingsPanel {
     const part = section("findings", findings.length === 1 ? "Finding" : "Findings", null);
     const list = el("ul", { class: "findings" });
     findings.forEach((finding, number) => {
-      const item = el("li", {}, el("div", { class: "what" }, el("strong", {}, el("code", {}, finding.code), ` ${finding.title}`), el("p", {}, finding.text)));
+      const item = el("li", {}, el("div", { class: "what" }, el("strong", {}, el("code", { class: "name" }, finding.code), " ", ...prose(finding.title)), el("p", {}, ...prose(finding.text))));
       if (finding.blocks > 0) {
         const text = finding.blocks === 1 ? "show its block" : `show its ${count(finding.blocks)} blocks`;
         const button = el("button", { type: "button", "aria-pressed": "false", title: "Mark them in every picture, and again to unmark (f)" }, text);

@@ -3,7 +3,7 @@
 
 import type { PaneContext } from "../context";
 import type { Blocks, Levels } from "../data";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { bytes, count, exact, plural, share } from "../format";
 import { alive, group, type Group, groupLabel, groupPlace } from "../groups";
 import { Icicle, parts, sorted, type Part } from "../icicle";
@@ -94,7 +94,7 @@ export class HoldersPanel {
       el("span", { class: `swatch ${swatch}` }),
       el("span", { class: "size" }, bytes(size)),
       el("span", { class: "label" }, label),
-      el("span", { class: "place" }, place),
+      el("span", { class: "place" }, ...prose(place)),
     ];
     const items = groups.slice(0, this.shown).map((of) => {
       const pins = of.blocks.filter((block) => pinning.has(block)).length;

@@ -4,7 +4,7 @@
 import { AddressPicture } from "../addresses";
 import type { PaneContext } from "../context";
 import type { Blocks } from "../data";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { bytes, plural } from "../format";
 import { button, foldedSection, how } from "../parts";
 import { planBars, planFigures } from "../plan";
@@ -23,7 +23,7 @@ export class PlanPanel {
     if (!plan) return;
     const [id, title, sum] = [pane.id("plan"), "Offline plan", "if all lifetimes had been known beforehand"];
     if (!plan.done) {
-      this.element = foldedSection(id, title, sum, () => undefined, el("p", { class: "note" }, plan.sentence));
+      this.element = foldedSection(id, title, sum, () => undefined, el("p", { class: "note" }, ...prose(plan.sentence)));
       return;
     }
     const picture = new AddressPicture(

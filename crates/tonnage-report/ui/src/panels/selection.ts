@@ -2,7 +2,7 @@
 // What is selected, with its whole stack. It stays beside the pictures until something else is selected.
 
 import type { Blocks, Timeline } from "../data";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { bytes, count, exact, plural } from "../format";
 import { equal, type Group, groupLabel } from "../groups";
 import { blockDetails, plannedDetails, stackList } from "../tip";
@@ -65,8 +65,8 @@ export class SelectionPanel {
       list.append(el("li", { class: "note" }, el("span", {}, `${plural(blocksLeft, "other block")}`), el("span", { class: "value" }, bytes(rest.reduce((total, kind) => total + kind.bytes, 0)))));
     }
     this.fill(
-      el("h3", {}, title),
-      text ? el("p", {}, text) : null,
+      el("h3", {}, ...prose(title)),
+      text ? el("p", {}, ...prose(text)) : null,
       el("p", { class: "note" }, `${exact(sum)} in ${plural(members.length, "block")}${leftOut > 0 ? `; ${count(leftOut)} more are not drawn one by one` : ""}`),
       list,
       largest >= 0 ? el("h4", {}, members.length > 1 ? "Stack of the largest" : "Stack") : null,

@@ -2,7 +2,7 @@
 // What the recording cannot say, and what the page leaves out.
 
 import type { PaneContext } from "../context";
-import { el } from "../dom";
+import { el, prose } from "../dom";
 import { plural } from "../format";
 import { section } from "../parts";
 
@@ -14,6 +14,6 @@ export function unknownPanel(pane: PaneContext): HTMLElement | null {
   if (facts.reserved_at_least) lines.push("what the allocator held before the recording began; reserved is at least what was handed out");
   if (lines.length === 0) return null;
   const part = section(pane.id("unknown"), "What this does not show", null);
-  part.append(el("ul", { class: "unknown" }, ...lines.map((line) => el("li", {}, line))));
+  part.append(el("ul", { class: "unknown" }, ...lines.map((line) => el("li", {}, ...prose(line)))));
   return part;
 }
