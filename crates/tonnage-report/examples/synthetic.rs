@@ -486,6 +486,12 @@ fn answer() -> Answer {
         lines: vec![
             fact("needs", "84.00 GiB as its blocks are placed"),
             fact("", "fits on h200, b200"),
+            fact("headroom", "none"),
+            fact(
+                "overhead",
+                "50.00 MiB to 350.00 MiB for kernel images, not counted",
+            ),
+            fact("on device", "61.32 GiB allocated"),
             fact("when", "step 833, forward pass at model.py:140"),
         ],
         fixes: vec![

@@ -10,7 +10,7 @@ use tonnage_analysis::explain::{Explanation, codes};
 use tonnage_analysis::holdings::{Holdings, Known, Recording as Held};
 use tonnage_analysis::replay::{Alloc, Fidelity, Job, Outcome, Replayed, TrackReport};
 use tonnage_analysis::unknown;
-use tonnage_analysis::verdict::{self, Verdict};
+use tonnage_analysis::verdict::{self, Margin, Need, Verdict};
 use tonnage_recording::facts;
 use tonnage_recording::meta;
 use tonnage_report::{
@@ -24,7 +24,8 @@ use crate::commands::explain::said;
 use crate::commands::recording::{Recording, explained, named, plain, unreadable_trace, words};
 use crate::commands::report::Compare;
 use crate::commands::report::ReportOptions;
-use crate::output::{bytes, count, plural, ranks_named};
+use crate::commands::run::render::{self, evidence};
+use crate::output::{bytes, count, plural, ranks_named, without_colour};
 use crate::progress;
 
 /// The words of the page: of the run, and of the process and device that is explained.
@@ -37,13 +38,15 @@ pub(super) fn story(
     panes: &Panes<'_>,
     picture: &Picture<'_>,
 ) -> Result<Story> {
-    let (verdict, tone) = sentence(options, recording, held, track, picture)?;
+    let of_run = verdict_of(options, recording, held, track)?;
+    let of_run = of_run.as_ref();
+    let (verdict, tone) = sentence(of_run, track, picture);
     let command = held.fact(track.process, meta::COMMAND).map(plain);
     Ok(Story {
         title: title(&options.file, command.as_deref()),
         verdict,
         tone,
-        answer: explanation.map(answer),
+        answer: explanation.map(|explanation| answer(explanation, of_run, track)),
         facts: lines(&options.file, recording, held, track),
         findings: explanation
             .map(|explanation| findings(explanation, panes))
@@ -217,14 +220,25 @@ fn device(held: &Held, track: &Holdings) -> Option<String> {
     }
 }
 
-/// The verdict in one sentence.
-pub(super) fn sentence(
+/// The verdict on the recording; none of a recording that is not a dry run, because only that shows how the program ended.
+fn verdict_of(
     options: &ReportOptions,
     recording: &Recording,
     held: &Held,
     track: &Holdings,
-    picture: &Picture<'_>,
-) -> Result<(String, Tone)> {
+) -> Result<Option<Verdict>> {
+    if recording.foreign.is_some() || held.fact(track.process, facts::ENDING).is_none() {
+        return Ok(None);
+    }
+    let verdict = recording.verdict().map_err(|error| match error {
+        verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
+        error => explained(&error, "check the file"),
+    })?;
+    Ok(Some(verdict))
+}
+
+/// The verdict in one sentence.
+fn sentence(verdict: Option<&Verdict>, track: &Holdings, picture: &Picture<'_>) -> (String, Tone) {
     let most = |of: fn(&Levels) -> u64| picture.moments().map(|(_, levels)| of(levels)).max();
     let allocated = most(|levels| levels.allocated).unwrap_or(0);
     let reserved = most(Levels::held).unwrap_or(0).max(track.peak_reserved);
@@ -250,19 +264,13 @@ pub(super) fn sentence(
             )
         })
     };
-    // Only a dry run knows how the program ended.
-    let own = recording.foreign.is_none() && held.fact(track.process, facts::ENDING).is_some();
-    if own {
-        let verdict = recording.verdict().map_err(|error| match error {
-            verdict::VerdictError::Read(error) => unreadable_trace(&options.file, &error),
-            error => explained(&error, "check the file"),
-        })?;
-        return Ok(match verdict.outcome {
+    if let Some(verdict) = verdict {
+        return match verdict.outcome {
             verdict::Outcome::Fits if verdict.is_measured() => {
                 (format!("Ran on this GPU: {peak}{of}."), Tone::Good)
             }
             verdict::Outcome::Fits | verdict::Outcome::Uncertain => {
-                fits(&verdict, &format!("{peak}{of}"))
+                fits(verdict, &format!("{peak}{of}"))
             }
             verdict::Outcome::DoesNotFit => {
                 let (mut sentence, tone) = failed(Tone::Bad)
@@ -288,9 +296,9 @@ pub(super) fn sentence(
                 Tone::Plain,
             ),
             verdict::Outcome::NoDevice => ("The program used no device.".to_owned(), Tone::Plain),
-        });
+        };
     }
-    Ok(failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain)))
+    failed(Tone::Bad).unwrap_or_else(|| (format!("{}.", capitalised(&peak)), Tone::Plain))
 }
 
 /// A dry run that did not run out of memory: it fits, as far as that can be said.
@@ -352,15 +360,38 @@ fn findings(explanation: &Explanation, panes: &Panes<'_>) -> Vec<Finding> {
     all.collect()
 }
 
-/// The answer in the words of `tonnage explain`.
-fn answer(explanation: &Explanation) -> Answer {
+/// The answer in the words of `tonnage explain`, with the need and the headroom of `tonnage run`.
+fn answer(explanation: &Explanation, verdict: Option<&Verdict>, track: &Holdings) -> Answer {
     let said = said(explanation);
-    let lines = said.lines.into_iter();
     let fixes = said.fixes.into_iter();
+    let margin = verdict.and_then(|verdict| margin_of(verdict, track));
+    let mut lines = verdict
+        .zip(margin)
+        .map_or_else(Vec::new, |(verdict, margin)| distance(verdict, margin));
+    let is_own_limit = explanation.failure_class == Some(codes::LIMIT);
+    let explained = explanation.need.as_ref().map(|need| need.bytes);
+    // The evidence is that of the figure above it.
+    let is_known = |need: &&Need| need.known != "unknown" && explained == Some(need.bytes);
+    let mut need = verdict
+        .and_then(|verdict| verdict.need.as_ref())
+        .filter(|need| is_known(need) && !is_own_limit);
+    for (name, text) in said.lines {
+        let is_need = name == "needs";
+        lines.push(Fact { name, text });
+        if let Some(need) = need.take_if(|_| is_need) {
+            lines.push(fact(
+                "",
+                format!("{}: {}", bytes(need.bytes), evidence(need)),
+            ));
+        }
+    }
     Answer {
         headline: said.headline,
-        figures: figures(explanation),
-        lines: lines.map(|(name, text)| Fact { name, text }).collect(),
+        figures: verdict.zip(margin).map_or_else(
+            || figures(explanation),
+            |(verdict, margin)| figures_of_margin(verdict, margin),
+        ),
+        lines,
         fixes: fixes
             .map(|fix| Proposal {
                 advice: fix.advice,
@@ -369,6 +400,61 @@ fn answer(explanation: &Explanation) -> Answer {
             })
             .collect(),
     }
+}
+
+/// The distance to the limits of the device that the page opens with, of a job that ran to its end there.
+fn margin_of<'a>(verdict: &'a Verdict, track: &Holdings) -> Option<&'a Margin> {
+    let is_about = |margin: &&Margin| margin.device == track.device && !verdict.is_measured();
+    verdict.margin.as_ref().filter(is_about)
+}
+
+/// The need and the headroom of a job that ran to its end.
+fn distance(verdict: &Verdict, margin: &Margin) -> Vec<Fact> {
+    let least = if verdict.incomplete.is_some() || verdict.stopped.is_some() {
+        "at least "
+    } else {
+        ""
+    };
+    let needs = margin.smallest.map(|smallest| {
+        let how = "the smallest GPU on which every request is served (replayed)";
+        fact("needs", format!("{least}{}: {how}", bytes(smallest)))
+    });
+    let lines = render::distance(margin).into_iter();
+    let lines = lines.map(|(name, line)| fact(name, without_colour(&line)));
+    needs.into_iter().chain(lines).collect()
+}
+
+fn fact(name: &str, text: String) -> Fact {
+    Fact {
+        name: name.to_owned(),
+        text,
+    }
+}
+
+/// The figures of a job that ran to its end.
+fn figures_of_margin(verdict: &Verdict, margin: &Margin) -> Vec<Figure> {
+    let figure = |name: &str, bytes: u64, bad: bool| Figure {
+        name: name.to_owned(),
+        bytes,
+        bad,
+    };
+    let mut totals = verdict.devices_total.iter();
+    let total = totals.find(|total| total.device == margin.device);
+    // The cache of PyTorch is a part of what is in use, so the job may need less.
+    let first = match margin.smallest {
+        Some(smallest) => Some(figure("needs", smallest, false)),
+        None => total.map(|total| figure("uses", total.most_in_use, false)),
+    };
+    let capacity = total.map(|total| figure("the GPU has", total.capacity, false));
+    let least = if margin.given {
+        margin.kept
+    } else {
+        margin.low()
+    };
+    // After an out-of-memory error the job requests less where there is less.
+    let is_known = margin.after_ooms.is_none();
+    let headroom = is_known.then(|| figure("headroom", margin.room, margin.room < least));
+    [first, capacity, headroom].into_iter().flatten().collect()
 }
 
 /// The figures that decide.
@@ -489,6 +575,70 @@ fn unknown(held: &Held, track: &Holdings) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::run::render::verdict_for_tests as verdict;
+
+    #[test]
+    fn a_job_that_fits_has_the_need_and_the_headroom_of_the_run() {
+        let mut verdict = verdict();
+        let margin = verdict.margin.clone().unwrap();
+        let named = |verdict: &Verdict, margin: &Margin| -> Vec<(String, u64, bool)> {
+            let figures = figures_of_margin(verdict, margin).into_iter();
+            figures.map(|one| (one.name, one.bytes, one.bad)).collect()
+        };
+        let gib = |name: &str, gib: u64, bad| (name.to_owned(), gib << 30, bad);
+        let figures = [
+            gib("needs", 31, false),
+            gib("the GPU has", 40, false),
+            gib("headroom", 9, false),
+        ];
+        assert_eq!(named(&verdict, &margin), figures);
+        let lines = |verdict: &Verdict, margin: &Margin| -> Vec<(String, String)> {
+            let lines = distance(verdict, margin).into_iter();
+            lines.map(|fact| (fact.name, fact.text)).collect()
+        };
+        let [needs, headroom, overhead] = <[_; 3]>::try_from(lines(&verdict, &margin)).unwrap();
+        let how = "the smallest GPU on which every request is served (replayed)";
+        assert_eq!(needs, ("needs".to_owned(), format!("31.00 GiB: {how}")));
+        let is_replayed = "9.00 GiB (replayed)".to_owned();
+        assert_eq!(headroom, ("headroom".to_owned(), is_replayed));
+        let range = "50.00 MiB to 350.00 MiB for kernel images (seen), not counted";
+        assert_eq!(overhead, ("overhead".to_owned(), range.to_owned()));
+        verdict.stopped = Some("after 3 steps".to_owned());
+        assert!(lines(&verdict, &margin)[0].1.starts_with("at least 31.00"));
+        // Less is left than CUDA uses at least; without a replay the need is not certain.
+        let short = Margin {
+            room: 9 << 20,
+            smallest: None,
+            ..margin.clone()
+        };
+        let figures = named(&verdict, &short);
+        assert_eq!(figures[0].0, "uses");
+        assert_eq!(figures[2], ("headroom".to_owned(), 9 << 20, true));
+        assert!(
+            lines(&verdict, &short)
+                .iter()
+                .all(|(name, _)| name != "needs")
+        );
+        // A job that handled an out-of-memory error requests less where there is less.
+        let handled = Margin {
+            after_ooms: Some(1),
+            ..short
+        };
+        assert_eq!(named(&verdict, &handled).len(), 2);
+        assert!(lines(&verdict, &handled)[0].1.starts_with("not known"));
+    }
+
+    #[test]
+    fn the_need_of_a_run_on_a_gpu_or_of_another_device_is_not_shown() {
+        let mut verdict = verdict();
+        let mut track = Holdings::default();
+        assert!(margin_of(&verdict, &track).is_some());
+        track.device = 1;
+        assert!(margin_of(&verdict, &track).is_none());
+        track.device = 0;
+        facts::MEASURED.clone_into(&mut verdict.capacity.known);
+        assert!(margin_of(&verdict, &track).is_none());
+    }
 
     #[test]
     fn what_a_job_takes_without_a_limit_is_called_so() {

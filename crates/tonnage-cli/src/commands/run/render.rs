@@ -53,7 +53,9 @@ pub(crate) fn text(
     changes(&mut text, verdict);
     work(&mut text, verdict);
     if let Some(margin) = &verdict.margin {
-        distance(&mut text, margin);
+        for (name, line) in distance(margin) {
+            row(&mut text, name, &line);
+        }
     }
     if let Some(need) = &verdict.need {
         needed(&mut text, verdict, need);
@@ -597,23 +599,19 @@ fn not_covered(text: &mut String, verdict: &Verdict, here: &Path) {
     );
 }
 
-/// How far from its limits the job is.
-fn distance(text: &mut String, margin: &Margin) {
-    if margin.after_ooms.is_some() {
-        row(
-            text,
-            "headroom",
-            "not known: where there is less memory, less is asked for",
-        );
+/// How far from its limits the job is: name and text each. A text without a name belongs to the one before.
+pub(crate) fn distance(margin: &Margin) -> Vec<(&'static str, String)> {
+    let headroom = if margin.after_ooms.is_some() {
+        "not known: where there is less memory, less is asked for".to_owned()
     } else {
         let how = if margin.smallest.is_some() {
             format!(" {DIM}(replayed){DIM:#}")
         } else {
             String::new()
         };
-        row(text, "headroom", &format!("{}{how}", bytes(margin.room)));
-    }
-    for (number, part) in margin.uncounted.iter().enumerate() {
+        format!("{}{how}", bytes(margin.room))
+    };
+    let overhead = margin.uncounted.iter().enumerate().map(|(number, part)| {
         let name = if number == 0 { "overhead" } else { "" };
         let range = format!("{} to {}", bytes(part.low), bytes(part.high));
         let known = match part.known.as_str() {
@@ -624,7 +622,19 @@ fn distance(text: &mut String, margin: &Margin) {
             "{range} for {} {DIM}({known}){DIM:#}, not counted",
             part.what
         );
-        row(text, name, &line);
+        (name, line)
+    });
+    std::iter::once(("headroom", headroom))
+        .chain(overhead)
+        .collect()
+}
+
+/// How the need of a job that does not fit was found.
+pub(crate) fn evidence(need: &Need) -> &'static str {
+    match need.known.as_str() {
+        "replayed" => "the smallest larger GPU on which the job completes (replayed)",
+        "unknown" => "not enough; the run without a limit did not show the need",
+        _ => "without PyTorch's cache, which no replay could find here",
     }
 }
 
@@ -637,11 +647,7 @@ fn needed(text: &mut String, verdict: &Verdict, need: &Need) {
         }
         return;
     }
-    let how = match need.known.as_str() {
-        "replayed" => "the smallest larger GPU on which the job completes (replayed)",
-        "unknown" => "not enough; the run without a limit did not show the need",
-        _ => "without PyTorch's cache, which no replay could find here",
-    };
+    let how = evidence(need);
     row(text, "needs", &format!("{}: {how}", bytes(need.bytes)));
     if let Some(less) = need.expandable {
         row(
@@ -1199,6 +1205,10 @@ fn next(verdict: &Verdict, output: &Path) -> Option<String> {
     }
 }
 
+/// A job that fits, for tests of other modules.
+#[cfg(test)]
+pub(crate) use self::tests::verdict as verdict_for_tests;
+
 #[cfg(test)]
 mod tests {
     use tonnage_analysis::verdict::{
@@ -1277,7 +1287,7 @@ mod tests {
         }
     }
 
-    fn verdict() -> Verdict {
+    pub(crate) fn verdict() -> Verdict {
         Verdict {
             schema_version: SCHEMA_VERSION,
             outcome: Outcome::Fits,

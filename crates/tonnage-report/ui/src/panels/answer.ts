@@ -9,7 +9,7 @@ import { copyButton, folded } from "../parts";
 import { momentBar } from "../stack";
 
 /** Lines that stand on the card; the others are folded. */
-const FIRST = ["needs", "when"];
+const FIRST = ["needs", "headroom", "overhead", "when"];
 
 /** The card; `timeline` is that of the process it is about, if the page has it. */
 export function answerCard(story: Story, timeline: Timeline | null): HTMLElement {
