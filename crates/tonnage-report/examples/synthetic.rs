@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use tonnage_analysis::explain::UnusedBlock;
 use tonnage_analysis::holdings::{
     Category, HeldBy, Holding, Known, Phase, PhaseSpan, SegmentSpan, Sort,
 };
@@ -677,6 +678,13 @@ fn main() {
         .filter(|(_, block)| block.category == Category::OptimizerState)
         .map(|(index, _)| (index, held.clone()))
         .collect();
+    // Memory that a holder keeps from a quarter of the job on.
+    let from = run.row / 4;
+    let mut unused: Vec<UnusedBlock> = largest(&run, from, Category::OptimizerState, 600)
+        .into_iter()
+        .map(|block| UnusedBlock { block, from })
+        .collect();
+    unused.sort_unstable_by_key(|one| one.block);
     let subject = Subject {
         blocks: &run.blocks,
         segments: &run.segments,
@@ -690,6 +698,7 @@ fn main() {
         packing: Some(&packing),
         failure: None,
         holders: Some(&holders),
+        unused: &unused,
     };
     let first = Picture::draw(subject);
     let peak = first
@@ -708,6 +717,7 @@ fn main() {
     let another = Pane {
         picture: Picture::draw(Subject {
             packing: None,
+            unused: &[],
             moments: &failed,
             failure: run.blocks[run.blocks.len() / 2].stack,
             ..subject

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use tonnage_analysis::explain::UnusedBlock;
 use tonnage_analysis::holdings::{HeldBy, Holding, PhaseSpan, SegmentSpan};
 use tonnage_analysis::plan::Packing;
 use tonnage_recording::{StackId, StackTable};
@@ -38,6 +39,8 @@ pub struct Subject<'a> {
     pub failure: Option<StackId>,
     /// Who holds a block, by its index, where Python was asked.
     pub holders: Option<&'a HashMap<u32, HeldBy>>,
+    /// Blocks that stay in memory after their last use, by index; empty where the recording has no uses.
+    pub unused: &'a [UnusedBlock],
 }
 
 /// A moment worth looking at: just after a row.

@@ -21,5 +21,6 @@ pub(crate) fn subject<'a>(blocks: &'a [Holding], stacks: &'a StackTable, rows: u
         packing: None,
         failure: None,
         holders: None,
+        unused: &[],
     }
 }

@@ -57,7 +57,7 @@ use tonnage_text::{bytes, plural};
 pub use codes::Code;
 pub use fixes::{Fix, FixOutcome, Measure, Proof};
 pub use need::{Need, Over};
-pub use next_use::{NextUse, NextUses, UsedNext, UsedPart};
+pub use next_use::{NextUse, NextUses, UnusedBlock, UsedNext, UsedPart};
 
 use self::case::Case;
 use crate::holdings::{
@@ -479,7 +479,7 @@ pub fn explain(
     // A second run that did not get to the failure shows a part of the job that fits; the first showed more.
     let known = need.as_ref().filter(|need| need.seen_to_failure);
     all = all.filter(|_| known.is_some());
-    let next_uses = next_use::account(all.as_ref().unwrap_or(&case));
+    let next_uses = next_use::account(all.as_ref().unwrap_or(&case), all.is_some());
     let (class, pinning) = class::find(&case, known)
         .map(|class| class.unless_it_grows(&case, known.is_some()))
         .map(|class| (class.finding, class.pinning))

@@ -100,10 +100,28 @@ pub struct NextUses {
     pub parts: Vec<UsedPart>,
     /// The peak of allocated bytes if each block were freed after its last use. No program frees so early everywhere.
     pub ideal_peak: u64,
+    /// Whether it is the account of the whole job, and not of the recording itself.
+    #[serde(skip)]
+    pub whole: bool,
+    /// The blocks that stay in memory after their last use, at any moment and not only at `row`, for charts: those with
+    /// the most bytes and rows after it, by index.
+    #[serde(skip)]
+    pub unused: Vec<UnusedBlock>,
+}
+
+/// A block that stays in memory after its last use, and the program goes on without it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedBlock {
+    /// Its index among the blocks of the process and device.
+    pub block: u32,
+    /// The first row after its last use. It is unused from there until it dies.
+    pub from: u32,
 }
 
 /// How many parts are listed.
 const PARTS: usize = 16;
+/// How many unused blocks are listed: short-lived blocks have a few rows after their last use, too.
+const UNUSED_BLOCKS: usize = 20_000;
 
 /// The records from which the next use of a block follows.
 struct Uses<'a> {
@@ -206,7 +224,7 @@ impl<'a> Uses<'a> {
 type Key<'a> = (NextUse, Category, Option<Place>, Option<&'a HeldBy>);
 
 /// The account of a moment; none where uses are not recorded.
-pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
+pub(super) fn account(case: &Case<'_>, whole: bool) -> Option<NextUses> {
     let uses = Uses::read(case)?;
     let mut sums: BTreeMap<NextUse, (u64, u64)> = BTreeMap::new();
     let mut parts: BTreeMap<Key<'_>, (u64, u64)> = BTreeMap::new();
@@ -255,7 +273,29 @@ pub(super) fn account(case: &Case<'_>) -> Option<NextUses> {
             Some(uses) => until(block, uses.last.map_or(block.born, |last| last + 1)),
             None => unchanged(block),
         }),
+        whole,
+        unused: unused_blocks(&uses),
     })
+}
+
+/// The blocks of the track that stay after their last use, by the rule of the account.
+fn unused_blocks(uses: &Uses<'_>) -> Vec<UnusedBlock> {
+    let track = uses.case.track;
+    let unused = (0_u32..).zip(&track.blocks).filter_map(|(index, block)| {
+        let known = block.uses?;
+        let last = known.last.map_or(block.born, |last| last.saturating_add(1));
+        let from = last.max(block.born);
+        let rows = block.died.min(track.end).saturating_sub(from);
+        let area = u128::from(block.bytes) * u128::from(rows);
+        let found = UnusedBlock { block: index, from };
+        (area > 0 && uses.goes_on_without(block, known)).then_some((area, found))
+    });
+    let mut unused: Vec<(u128, UnusedBlock)> = unused.collect();
+    unused.sort_by_key(|&(area, _)| Reverse(area));
+    unused.truncate(UNUSED_BLOCKS);
+    let mut unused: Vec<UnusedBlock> = unused.into_iter().map(|(_, found)| found).collect();
+    unused.sort_by_key(|found| found.block);
+    unused
 }
 
 /// The live blocks that are never used again, and stay.

@@ -2053,6 +2053,19 @@ fn tn223_what_a_variable_keeps_is_never_used_again() {
     ];
     assert_eq!(sums, expected);
     assert_eq!((uses.bytes / MIB, uses.ideal_peak / MIB), (100, 70));
+    // Charts have the same memory at that moment.
+    let script = rounds(true, "logits (main)");
+    let blocks = &script.recording().tracks[0].blocks;
+    let is_unused =
+        |one: &&UnusedBlock| one.from <= uses.row && blocks[one.block as usize].alive_at(uses.row);
+    let unused = uses.unused.iter().filter(is_unused);
+    let unused = unused.map(|one| blocks[one.block as usize].bytes);
+    assert_eq!((unused.sum::<u64>() / MIB, uses.whole), (30, false));
+    for one in &uses.unused {
+        let block = blocks[one.block as usize];
+        let last = block.uses.and_then(|known| known.last);
+        assert!(one.from < block.died && last.is_none_or(|last| last < one.from));
+    }
     let never = uses
         .parts
         .iter()
@@ -2191,5 +2204,8 @@ fn at_the_end_of_a_recording_nothing_proves_that_memory_is_unused() {
         .map(|part| (part.next_use, part.bytes / MIB))
         .collect();
     assert_eq!(sums, [(NextUse::Now, 40), (NextUse::NotSeen, 60)]);
+    // The output is freed after its last use; the weights and the table are not.
+    let unused: Vec<u32> = uses.unused.iter().map(|one| one.block).collect();
+    assert_eq!(unused, [2]);
     assert!(!codes(&explanation).contains(&"TN223"));
 }

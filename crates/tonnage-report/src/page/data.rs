@@ -223,7 +223,7 @@ impl Picture<'_> {
             .collect();
         let mut texts = Texts::new(subject.stacks);
         let mut columns = Columns::default();
-        self.lifetimes(&kept, &mut columns);
+        self.lifetimes(chosen, &kept, &mut columns);
         let failure_stack = self.names(chosen, &kept, shared, &mut texts, &mut columns);
         self.segments(shared, &mut columns);
         columns.small("grid", chosen.rest.grid.iter().copied());
@@ -247,7 +247,7 @@ impl Picture<'_> {
     }
 
     /// When each block was there, where, and what it is.
-    fn lifetimes(&self, kept: &[&Holding], columns: &mut Columns) {
+    fn lifetimes(&self, chosen: &Chosen, kept: &[&Holding], columns: &mut Columns) {
         let subject = &self.subject;
         columns.deltas("born", kept.iter().map(|block| u64::from(block.born)));
         columns.plain(
@@ -276,6 +276,7 @@ impl Picture<'_> {
         );
         columns.small("born_in", kept.iter().map(|block| block.phase as u8));
         columns.deltas("step", kept.iter().map(|block| u64::from(block.step)));
+        self.unused(chosen, kept, columns);
         let mut streams: Vec<u64> = Vec::new();
         let mut stream_ids: HashMap<u64, u64> = HashMap::new();
         columns.plain(
@@ -288,6 +289,21 @@ impl Picture<'_> {
             }),
         );
         columns.plain("stream_handle", streams);
+    }
+
+    /// The row after the last use of each block that stays, from its birth and from 1; 0 of the others. The column is
+    /// missing where no such block is known.
+    fn unused(&self, chosen: &Chosen, kept: &[&Holding], columns: &mut Columns) {
+        let unused = self.subject.unused;
+        if unused.is_empty() {
+            return;
+        }
+        let rows = chosen.kept.iter().zip(kept).map(|(index, block)| {
+            let found = unused.binary_search_by_key(index, |one| one.block).ok();
+            let from = found.map(|at| unused[at].from.saturating_sub(block.born));
+            from.map_or(0, |from| u64::from(from) + 1)
+        });
+        columns.plain("unused", rows);
     }
 
     /// What each block is called, who holds it, and where it was made; the number of the stack of the request that could

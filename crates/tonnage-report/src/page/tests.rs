@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::Read as _;
 
+use tonnage_analysis::explain::UnusedBlock;
 use tonnage_analysis::holdings::{Category, HeldBy, Holding, Phase, PhaseSpan, Sort};
 use tonnage_analysis::plan::{Packing, PlacedBlock};
 use tonnage_recording::StackTable;
@@ -332,6 +333,31 @@ fn a_request_that_could_not_be_served_is_in_the_page_with_its_bytes() {
     let data = unpacked(&page);
     assert!(data.contains("\"refused\":{\"requested\":4194307,\"free\":512}"));
     assert!(data.contains("\"refused\":null"));
+}
+
+#[test]
+fn blocks_that_stay_after_their_last_use_are_in_the_page() {
+    let mut stacks = StackTable::new();
+    let blocks = blocks(&mut stacks, 300);
+    let plain = subject(&blocks, &stacks, 1500);
+    let unused = [
+        UnusedBlock { block: 3, from: 9 },
+        // Before its birth, and of no block.
+        UnusedBlock { block: 7, from: 1 },
+        UnusedBlock {
+            block: 300,
+            from: u32::MAX,
+        },
+    ];
+    let with = Subject {
+        unused: &unused,
+        ..plain
+    };
+    let (page, _) = written(with, &Options::default()).unwrap();
+    let data = unpacked(&page);
+    assert!(data.contains("{\"name\":\"unused\",\"kind\":\"varint\",\"count\":300,"));
+    let (page, _) = written(plain, &Options::default()).unwrap();
+    assert!(!unpacked(&page).contains("\"unused\""));
 }
 
 #[test]

@@ -20,5 +20,7 @@ export interface PaneContext {
   pickBlock(block: number, row: number): void;
   pickPlanned(block: number, row: number): void;
   pickGroup(group: Group): void;
+  /** Shows the blocks that stay unused at the chosen moment. */
+  pickUnused(): void;
   pickMembers(title: string, text: string, members: number[]): void;
 }

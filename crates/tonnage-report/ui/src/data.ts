@@ -428,6 +428,8 @@ export class Blocks {
   readonly spare: Float64Array;
   readonly category: Uint8Array;
   readonly isExact: Uint8Array;
+  /** The row after the last use of each block that stays in memory unused, infinite for the others; empty if no block is known to be one. */
+  readonly unusedFrom: Float64Array;
   readonly bornIn: Uint8Array;
   readonly step: Float64Array;
   readonly stream: Float64Array;
@@ -472,6 +474,7 @@ export class Blocks {
     this.spare = part.numbers("spare");
     const what = part.small("what");
     this.category = what.map((value) => value & 15);
+    this.unusedFrom = part.numbers("unused").map((from, block) => (from === 0 ? Infinity : this.born[block] + from - 1));
     this.isExact = what.map((value) => value >> 4);
     this.bornIn = part.small("born_in");
     this.step = part.numbers("step");
@@ -574,6 +577,15 @@ export class Blocks {
       this.lines.set(stack, line);
     }
     return line;
+  }
+
+  /** Drawn blocks that are alive at a row, and not used any more. */
+  unusedAt(row: number): number[] {
+    const found: number[] = [];
+    for (let block = 0; block < this.unusedFrom.length && this.born[block] <= row; block++) {
+      if (this.unusedFrom[block] <= row && row < this.died[block]) found.push(block);
+    }
+    return found;
   }
 
   isAlive(block: number, row: number): boolean {

@@ -147,17 +147,17 @@ export function palette(): Palette {
 /** Diagonal lines on a ground, to fill areas that are told apart without colour; made once for each theme. */
 const patterns = new Map<string, CanvasPattern | string>();
 
-export function hatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number): CanvasPattern | string {
-  const key = `${ground} ${line} ${scale}`;
+export function hatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number, wide = false): CanvasPattern | string {
+  const key = `${ground} ${line} ${scale} ${wide}`;
   let pattern = patterns.get(key);
   if (!pattern) {
-    pattern = makeHatch(context, ground, line, scale);
+    pattern = makeHatch(context, ground, line, scale, wide);
     patterns.set(key, pattern);
   }
   return pattern;
 }
 
-function makeHatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number): CanvasPattern | string {
+function makeHatch(context: CanvasRenderingContext2D, ground: string, line: string, scale: number, wide: boolean): CanvasPattern | string {
   const tile = document.createElement("canvas");
   const size = Math.round(6 * scale);
   tile.width = size;
@@ -167,11 +167,12 @@ function makeHatch(context: CanvasRenderingContext2D, ground: string, line: stri
   inner.fillStyle = ground;
   inner.fillRect(0, 0, size, size);
   inner.strokeStyle = line;
-  inner.lineWidth = scale;
+  inner.lineWidth = (wide ? 2 : 1) * scale;
   inner.beginPath();
   for (const shift of [-size, 0, size]) {
-    inner.moveTo(shift, size);
-    inner.lineTo(shift + size, 0);
+    // Wide lines fall, so that they differ from narrow ones beside them.
+    inner.moveTo(shift, wide ? 0 : size);
+    inner.lineTo(shift + size, wide ? size : 0);
   }
   inner.stroke();
   const pattern = context.createPattern(tile, "repeat");

@@ -29,8 +29,8 @@ export function count(value: number): string {
 }
 
 /** A count with its noun. */
-export function plural(value: number, noun: string): string {
-  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export function plural(value: number, noun: string, many = `${noun}s`): string {
+  return `${count(value)} ${value === 1 ? noun : many}`;
 }
 
 /** Both: the size to read and the bytes to compare. */

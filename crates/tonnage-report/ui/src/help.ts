@@ -12,6 +12,7 @@ const KEYS: [string[], string][] = [
   [[",", "."], "previous and next moment"],
   [["p"], "the failure or the peak"],
   [["f"], "the blocks of the next finding"],
+  [["u"], "the blocks that are never used again at the chosen moment"],
   [["/"], "search stacks, lines, modules, tensors and holders"],
   [["g"], "how parts are grouped: by module or by call stack"],
   [["y"], "scale to the peak or to the capacity"],

@@ -47,6 +47,9 @@ export function paneKey(pane: Pane, event: KeyboardEvent): boolean {
       view.reveal();
       return true;
     }
+    case "u":
+      pane.pickUnused();
+      return true;
     case "g":
       view.switchGrouping();
       return true;

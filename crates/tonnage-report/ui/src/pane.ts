@@ -82,6 +82,7 @@ export class Pane implements PaneContext {
     const { cause } = this.options;
     const members = cause ? blocks.marked.get(cause.finding) : undefined;
     if (cause && members && members.length > 0) this.timelinePanel.markCause(blocks, members, cause.label);
+    this.timelinePanel.markUnused(blocks);
     if (this.view.query) this.find();
     this.holders.setBlocks(blocks);
     this.addresses.setBlocks(blocks);
@@ -179,6 +180,15 @@ export class Pane implements PaneContext {
     if (groups.length === 1) this.options.selection.group(this.timeline, blocks, groups[0]);
     else this.options.selection.members(title, text, blocks, members);
     this.mark(members);
+  }
+
+  pickUnused(): void {
+    const { blocks, timeline, view } = this;
+    if (!blocks || blocks.unusedFrom.length === 0) return;
+    const members = blocks.unusedAt(timeline.levelsNear(view.moment).row);
+    this.options.picked?.();
+    this.options.selection.unused(timeline, blocks, members);
+    this.mark(members.length > 0 ? members : null);
   }
 
   /** Shows the request that could not be served, if there is one and its stack is known. */

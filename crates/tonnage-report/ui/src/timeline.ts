@@ -4,7 +4,7 @@
 
 import { AXIS, drawAxis, LEFT, RIGHT } from "./axis";
 import { pixelColumns, type PixelColumns } from "./columns";
-import { upperBound, type Timeline } from "./data";
+import { upperBound, type Blocks, type Timeline } from "./data";
 import { hatch, Surface, type Palette } from "./dom";
 import { bytes, count, niceStep, roundBytes } from "./format";
 import { Labels, type Box } from "./labels";
@@ -26,6 +26,8 @@ export class TimelinePicture {
   found: Float64Array | null = null;
   /** The same of the blocks that are the cause, which a line marks while nothing is searched for. */
   private cause: { sums: Float64Array; label: string } | null = null;
+  /** Bytes that stay after their last use, by category, at the highest moment of each stretch. */
+  private unused = new Map<number, Float64Array>();
 
   constructor(
     private readonly timeline: Timeline,
@@ -34,6 +36,8 @@ export class TimelinePicture {
     private colors: () => Palette,
     /** What the vertical axis shows at least, so that two pictures have one scale. */
     private readonly least = 0,
+    /** Called after a click on memory that is never used again. */
+    private readonly unusedPicked: () => void = () => undefined,
   ) {
     this.overview = new Overview(timeline, view, colors, (event) => this.wheel(event));
     this.surface = new Surface(
@@ -185,6 +189,7 @@ export class TimelinePicture {
         from = column;
       }
       for (let column = 0; column < plot; column++) base[column] += values[columns.high[column]];
+      this.stripe(context, category, columns, base, colors, y);
     }
     if (timeline.hasReserved) {
       context.beginPath();
@@ -257,6 +262,35 @@ export class TimelinePicture {
       context.lineWidth = 2;
       context.stroke();
     }
+  }
+
+  /** Stripes the upper part of a band, as much of it as is never used again; `base` is its upper edge. */
+  private stripe(context: CanvasRenderingContext2D, category: number, columns: PixelColumns, base: Float64Array, colors: Palette, y: (value: number) => number): void {
+    const unused = this.unused.get(category);
+    if (!unused) return;
+    context.beginPath();
+    for (let column = 0; column < columns.high.length; column++) {
+      const value = unused[columns.high[column]];
+      if (value <= 0) continue;
+      const upper = y(base[column]);
+      context.rect(LEFT + column, upper, 1, y(base[column] - value) - upper);
+    }
+    context.fillStyle = hatch(context, "transparent", colors.background, this.surface.scale, true);
+    context.fill();
+  }
+
+  /** Whether a place of the picture is memory that is never used again. */
+  private isUnused(x: number, at: number): boolean {
+    if (!this.columns || this.unused.size === 0) return false;
+    const stretch = this.columns.high[this.columnAt(x)];
+    const floor = this.surface.height - BOTTOM;
+    const value = ((floor - at) / (floor - TOP)) * this.top;
+    let upper = this.timeline.facts.context;
+    for (const category of this.timeline.present) {
+      upper += this.timeline.high[category][stretch];
+      if (value <= upper) return value > upper - (this.unused.get(category)?.[stretch] ?? 0);
+    }
+    return false;
   }
 
   /** The name of the cause at its line, above it at its highest moment in view if there is room. */
@@ -433,9 +467,9 @@ export class TimelinePicture {
               view.show(from - (now - x) * perPixel, to - (now - x) * perPixel);
             }
           },
-          end: (now, _y, moved) => {
+          end: (now, y, moved) => {
             this.brush = null;
-            if (!moved) this.pick(x);
+            if (!moved) this.pick(x, y);
             else if (brushing) {
               const rows = [this.rowAt(x), this.rowAt(now)].sort((one, other) => one - other);
               view.show(rows[0], rows[1]);
@@ -462,9 +496,11 @@ export class TimelinePicture {
     }
   }
 
-  private pick(x: number): void {
+  private pick(x: number, y: number): void {
     if (!this.columns || x < LEFT) return;
+    const isUnused = this.isUnused(x, y);
     this.view.choose(this.timeline.highRow[this.columns.high[this.columnAt(x)]]);
+    if (isUnused) this.unusedPicked();
   }
 
   private point(x: number, y: number, event: PointerEvent): void {
@@ -488,6 +524,19 @@ export class TimelinePicture {
   /** Marks the blocks of the cause with a line. */
   markCause(born: Float64Array, died: Float64Array, sizes: Float64Array, members: readonly number[], label: string): void {
     this.cause = { sums: this.sum(born, died, sizes, members), label };
+  }
+
+  /** Stripes the blocks that stay after their last use. */
+  markUnused(blocks: Blocks): void {
+    const members = new Map<number, number[]>();
+    blocks.unusedFrom.forEach((from, block) => {
+      if (from === Infinity) return;
+      const category = blocks.category[block];
+      const of = members.get(category);
+      if (of) of.push(block);
+      else members.set(category, [block]);
+    });
+    this.unused = new Map([...members].map(([category, of]) => [category, this.sum(blocks.unusedFrom, blocks.died, blocks.bytes, of)]));
   }
 
   private sum(born: Float64Array, died: Float64Array, sizes: Float64Array, members: readonly number[]): Float64Array {

@@ -223,10 +223,37 @@ for (const width of [1280, 390]) {
     expect((await page.evaluate(() => document.querySelectorAll("#selection .stack li").length)) > 0, `a holder shows its stack by the keyboard, ${at}`);
     await page.keyboard.press("Escape");
 
+    // Memory that is never used again is striped; its holders are shown by a click, from the legend, and by a key.
+    const stripes = await page.evaluate(() => {
+      const { picture } = window.tonnage.panes()[0].timelinePanel;
+      for (let x = picture.surface.width - 40; x > 70; x -= 7) {
+        for (let y = 20; y < picture.surface.height - 40; y += 1) if (picture.isUnused(x, y) && picture.isUnused(x, y + 3)) return { x, y: y + 1 };
+      }
+      return null;
+    });
+    expect(stripes !== null, `unused memory has a place on the timeline, ${at}`);
+    const shownUnused = () => page.evaluate(() => document.querySelector("#selection h3")?.textContent === "Alive, never used again" && document.querySelector("#selection .kinds").textContent.includes("state<img"));
+    await page.locator("#timeline canvas.main").click({ position: stripes ?? undefined });
+    await settle(page);
+    expect(await shownUnused(), `a click on unused memory shows its holders, ${at}`);
+    await page.keyboard.press("Escape");
+    await page.locator(".unused-link").focus();
+    await page.keyboard.press("Enter");
+    await settle(page);
+    expect(await shownUnused(), `the legend shows the holders of unused memory, ${at}`);
+    await page.screenshot({ path: join(folder, `${theme}-${width}-unused.png`) });
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("u");
+    await settle(page);
+    expect(await shownUnused(), `u shows the holders of unused memory, ${at}`);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("p");
+
     // Another process can be chosen, and the first again.
     await page.selectOption("#pane-choice", "1");
     await page.waitForFunction(() => window.tonnage.panes()[0].blocks && !document.querySelector("#allocators"));
     expect((await page.evaluate(() => document.querySelectorAll("#timeline canvas.main").length)) === 1, `another process is shown alone, ${at}`);
+    expect((await page.locator(".unused-link").count()) === 0, `a recording without uses has no unused memory, ${at}`);
     const request = await page.evaluate(() => [document.querySelector("#selection").textContent, document.querySelectorAll("#selection .stack li").length]);
     expect(/Stack of the request that failed/.test(request[0]) && request[1] > 0, `the stack of the request that failed is shown, ${at}`, `${request[1]} frames`);
     const words = () => page.evaluate(() => window.tonnage.panes()[0].timelinePanel.picture.labels.map((label) => label.text));

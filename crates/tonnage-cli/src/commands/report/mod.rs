@@ -136,7 +136,10 @@ pub(crate) fn run(options: &ReportOptions, form: Form) -> Result<Reply> {
         .is_some_and(|one| one.failure_class == Some(codes::SHORT) && one.need.is_some());
     // Only what was recorded on a real device has a clock that means anything.
     let timed = recording.foreign.is_some();
-    let panes = Panes::new(&held, &tracks, whole.as_ref(), short, timed);
+    let mut panes = Panes::new(&held, &tracks, whole.as_ref(), short, timed);
+    if let Some(explanation) = &explanation {
+        panes.mark_unused(explanation);
+    }
     let (packing, planned) = packing::ask(options, &recording, track);
     let recorded = panes.recorded();
     let replayed = story::replayed(job.as_ref());

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use tonnage_analysis::explain::{Explanation, UnusedBlock};
 use tonnage_analysis::holdings::{HeldBy, Holdings, Recording as Held};
 use tonnage_analysis::plan::Packing;
 use tonnage_recording::meta;
@@ -30,6 +31,7 @@ pub(crate) struct Source<'a> {
     timed: bool,
     moments: Vec<Moment>,
     holders: HashMap<u32, HeldBy>,
+    unused: Vec<UnusedBlock>,
 }
 
 impl<'a> Source<'a> {
@@ -43,6 +45,7 @@ impl<'a> Source<'a> {
             timed,
             moments: moments(track),
             holders: track.holders_near(track.moment(), &held.stacks),
+            unused: Vec::new(),
         }
     }
 
@@ -62,6 +65,7 @@ impl<'a> Source<'a> {
             packing,
             failure: track.failure.and_then(|failure| failure.stack),
             holders: (!self.holders.is_empty()).then_some(&self.holders),
+            unused: &self.unused,
         }
     }
 }
@@ -122,6 +126,17 @@ impl<'a> Panes<'a> {
             }
         }
         Self { sources, left_out }
+    }
+
+    /// Takes over the blocks that stay after their last use into the pane of the recording that they are blocks of.
+    pub(super) fn mark_unused(&mut self, explanation: &Explanation) {
+        let Some(uses) = &explanation.next_uses else {
+            return;
+        };
+        let pane = self.find(explanation.process, explanation.device, uses.whole);
+        if let Some(source) = pane.and_then(|pane| self.sources.get_mut(pane)) {
+            source.unused.clone_from(&uses.unused);
+        }
     }
 
     /// The number of a pane.

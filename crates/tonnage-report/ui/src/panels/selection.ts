@@ -4,7 +4,7 @@
 import type { Blocks, Timeline } from "../data";
 import { el, prose } from "../dom";
 import { bytes, count, exact, plural } from "../format";
-import { equal, type Group, groupLabel } from "../groups";
+import { equal, group, type Group, groupLabel, groupPlace } from "../groups";
 import { blockDetails, plannedDetails, stackList } from "../tip";
 
 const KINDS = 12;
@@ -70,6 +70,25 @@ export class SelectionPanel {
       el("p", { class: "note" }, `${exact(sum)} in ${plural(members.length, "block")}${leftOut > 0 ? `; ${count(leftOut)} more are not drawn one by one` : ""}`),
       list,
       largest >= 0 ? el("h4", {}, members.length > 1 ? "Stack of the largest" : "Stack") : null,
+      largest >= 0 ? stackList(blocks, blocks.stack[largest], FRAMES) : null,
+    );
+  }
+
+  /** Blocks that stay in memory after their last use, by holder and line. */
+  unused(timeline: Timeline, blocks: Blocks, members: readonly number[]): void {
+    const groups = group(blocks, members);
+    const sum = (all: Group[]) => all.reduce((total, of) => total + of.bytes, 0);
+    const row = (text: string, size: number) => el("li", {}, el("span", {}, ...prose(text)), el("span", { class: "value" }, bytes(size)));
+    const list = el("ul", { class: "kinds apart" }, ...groups.slice(0, KINDS).map((of) => row(groupPlace(timeline, of), of.bytes)));
+    const rest = groups.slice(KINDS);
+    if (rest.length > 0) list.append(row(plural(rest.length, "smaller entry", "smaller entries"), sum(rest)));
+    const largest = groups[0]?.blocks[0] ?? -1;
+    this.fill(
+      el("h3", {}, "Alive, never used again"),
+      el("p", {}, members.length > 0 ? "The GPU does not use these blocks again before the program frees them. Each entry is a holder and a line." : "No block is known to stay unused at this moment."),
+      members.length > 0 ? el("p", { class: "note" }, `${exact(sum(groups))} in ${plural(members.length, "block")}`) : null,
+      list,
+      largest >= 0 ? el("h4", {}, "Stack of the largest") : null,
       largest >= 0 ? stackList(blocks, blocks.stack[largest], FRAMES) : null,
     );
   }

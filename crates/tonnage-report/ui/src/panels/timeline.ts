@@ -17,6 +17,7 @@ export class TimelinePanel {
   private readonly legend = el("ul", { class: "legend" });
   private readonly scale: HTMLButtonElement;
   private momentCells: Cell[][] = [];
+  private blocks: Blocks | null = null;
   /** The name of the cause, once its line is drawn. */
   private cause = "";
 
@@ -41,6 +42,7 @@ export class TimelinePanel {
       },
       pane.colors,
       least,
+      () => pane.pickUnused(),
     );
     this.scale = button("scale to the capacity", "Scale to the peak or to the capacity (y)", () => view.switchScale());
     const zoom = el(
@@ -58,6 +60,7 @@ export class TimelinePanel {
       this.legend,
       how(
         "Bytes on the GPU after every event of the recording, stacked by what they are for. Below stand the steps and what the program did in them: forward, backward, optimizer. Above the coloured bands, hatched, is what PyTorch has cached; the dark line is the sum of both, the dashed red line the capacity of the GPU. A request that failed is the outlined red block on top. A thick dark line is the sum of the blocks of the first finding, from the context upwards.",
+        "A striped part of a band is memory that is alive after its last use. Only blocks are striped whose last use a dry run recorded, and without which the program continues; other blocks may be unused, too. A click on the stripes shows the holders.",
         `The recording has ${count(facts.rows)} events in ${count(timeline.start.length)} stretches. Where a column of pixels holds many events it shows the highest moment among them, a real moment with its real parts, and the dotted line shows how far down it goes in between. No peak is ever lost.`,
         "Drag to pan, Ctrl or ⌘ with the wheel to zoom, Shift and drag to zoom into a range, click to choose a moment. The same by keys: arrows, + and −, and , and . for moments.",
       ),
@@ -107,6 +110,15 @@ export class TimelinePanel {
     this.updateTexts();
   }
 
+  /** Hatches memory that stays after its last use. */
+  markUnused(blocks: Blocks): void {
+    if (!blocks.unusedFrom.some((from) => from < Infinity)) return;
+    this.blocks = blocks;
+    this.picture.markUnused(blocks);
+    this.picture.draw();
+    this.updateTexts();
+  }
+
   update(what: Change): void {
     switch (what) {
       case "range":
@@ -145,6 +157,12 @@ export class TimelinePanel {
       items.push(item("reserved", "reserved by PyTorch, with the context"));
     }
     if (facts.capacity !== null) items.push(item("capacity", "capacity"));
+    if (this.blocks) {
+      const { blocks } = this;
+      const size = blocks.unusedAt(levels.row).reduce((total, block) => total + blocks.bytes[block], 0);
+      const show = el("button", { type: "button", class: "link unused-link", title: "Show the holders of this memory (u)", click: () => this.pane.pickUnused() }, "alive, never used again");
+      items.push(el("li", {}, el("span", { class: "swatch unused" }), " ", show, " ", el("span", { class: "value" }, bytes(size))));
+    }
     if (this.cause) items.push(item("cause", `${this.cause}, the sum of its blocks`));
     if (moments.some((one) => one.refused)) items.push(item("refused", "the request that failed"));
     items.push(item("low", "lowest within the column"));
