@@ -153,6 +153,17 @@ def test_the_arguments_of_a_call_belong_to_the_library(tonnage, tmp_path):
     assert all(row["text"].endswith("\tlibrary") for row in arguments), arguments
 
 
+def test_cycles_are_found_after_temporaries_without_a_name(tonnage):
+    """Results that a running line has not assigned yet have no name. Searches for them must not end later ones."""
+    program = SCRIPTS.parent / "causes" / "planted" / "p06_search_tree.py"
+    run = tonnage(None, command=[PYTHON, str(program)], options=["--capacity", "4GiB"])
+    assert run.code == 0, run.err
+    blocks, _ = at_census(run.table(), "end")
+    kept = [name for size, _, name, _ in blocks if size == 128 << 20]
+    assert len(kept) == 25
+    assert all(name.startswith("<cycle: Node.state") for name in kept), kept
+
+
 def test_two_censuses_say_the_same_of_two_runs(tonnage):
     first, second = (tonnage("holders.py", options=["--capacity", "2GiB"]) for _ in range(2))
     assert first.code == second.code == 0, first.err

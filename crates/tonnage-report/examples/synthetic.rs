@@ -81,6 +81,8 @@ impl Training {
                 address: self.next,
                 bytes: size,
                 stream: 0,
+                pool: None,
+                stack: None,
             });
             self.row += 1;
         }

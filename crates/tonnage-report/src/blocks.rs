@@ -309,6 +309,8 @@ mod tests {
             address,
             bytes,
             stream: 0,
+            pool: None,
+            stack: None,
         };
         let found = ranges(
             &[],

@@ -36,6 +36,7 @@ mod optimizer;
 mod outside;
 mod own_tensors;
 mod pipeline;
+mod pools;
 mod recomputed;
 mod regrowth;
 mod repeats;
@@ -100,6 +101,7 @@ findings! {
     growth { EVALUATION, LEAK; find }
     last_result { LAST_RESULT; find }
     next_use { ; idle }
+    pools { PRIVATE_POOLS; find }
     models { SECOND_MODEL, TWO_COPIES, WEIGHTS; two_copies, second_model }
     kv_cache { KV_CACHE; find }
     long_sample { LONG_SAMPLE; find }

@@ -1924,6 +1924,59 @@ impl Script {
     }
 }
 
+/// Captures of two graphs with outputs of these sizes, each in a private pool, or both in one.
+fn captures(outputs: [u64; 2], pools: [u32; 2]) -> Explanation {
+    let mut script = Script::bare(1000);
+    script.segment(0, 20);
+    script.alloc_at(0, 20, &[line(1)]);
+    for (graph, at) in [(0, 100), (1, 200)] {
+        let pool = Pool {
+            first: pools[graph],
+            second: 0,
+        };
+        let shared = pools[0] == pools[1];
+        if graph == 0 || !shared {
+            script.segment(at, 60);
+            let stack = script.stack(&[line(5)]);
+            let obtained = script.trace.events.last_mut().unwrap();
+            (obtained.pool, obtained.stack) = (Some(pool), stack);
+        }
+        let at = if shared { 100 } else { at };
+        for (size, is_output) in [(60, false), (outputs[graph], true)] {
+            script.alloc_at(at, size, &[line(6)]);
+            script.trace.events.last_mut().unwrap().pool = Some(pool);
+            if shared || !is_output {
+                script.free(at);
+            }
+        }
+    }
+    script.explain()
+}
+
+#[test]
+fn tn225_graphs_that_could_share_a_pool() {
+    let explanation = captures([5, 5], [1, 2]);
+    let finding = explanation
+        .findings
+        .iter()
+        .find(|finding| finding.code.code == "TN225");
+    let finding = finding.expect("a finding");
+    assert_eq!(finding.bytes, 120 * MIB);
+    assert_eq!(finding.place.as_ref().map(|place| place.line), Some(5));
+    let fix = explanation.fixes.iter().find(|fix| fix.code == "TN225");
+    let fix = fix.expect("a proposal");
+    // The second capture runs beside the output of the first, which stays: 5 + 60.
+    assert_eq!(
+        (fix.peak_before / MIB, fix.peak_after / MIB),
+        (140, 20 + 65)
+    );
+    // One pool is shared, or its whole memory is in results that stay.
+    assert!(!codes(&captures([5, 5], [1, 1])).contains(&"TN225"));
+    assert!(!codes(&captures([60, 60], [1, 2])).contains(&"TN225"));
+    // The program made these pools itself.
+    assert!(!codes(&captures([5, 5], [0, 0])).contains(&"TN225"));
+}
+
 /// Three rounds in which `logits` is not used after the forward pass and stays until the next one. The peak is the
 /// backward pass of the first.
 fn rounds(is_told: bool, name: &str) -> Script {

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::Serialize;
 use tonnage_recording::account::Moment;
-use tonnage_recording::{Meta, StackId, StackTable, TextId};
+use tonnage_recording::{Meta, Pool, StackId, StackTable, TextId};
 
 use crate::unmodelled::UnmodelledCalls;
 
@@ -263,6 +263,10 @@ pub struct SegmentSpan {
     pub bytes: u64,
     /// The stream it belongs to.
     pub stream: u64,
+    /// Its pool, if the recording shows it.
+    pub pool: Option<Pool>,
+    /// The stack that obtained it.
+    pub stack: Option<StackId>,
 }
 
 /// A phase, from one row to another.

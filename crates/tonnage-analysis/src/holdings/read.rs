@@ -446,6 +446,8 @@ impl Builder {
             address: segment.address,
             bytes: segment.bytes,
             stream: segment.stream,
+            pool: segment.pool,
+            stack: segment.stack,
         });
         self.segments.insert(segment.address, index);
     }
@@ -479,6 +481,8 @@ impl Builder {
             address: segment.address,
             bytes,
             stream: segment.stream,
+            pool: segment.pool,
+            stack: segment.stack,
         }
     }
 

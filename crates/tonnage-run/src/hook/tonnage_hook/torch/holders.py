@@ -469,7 +469,8 @@ class Holders:
         self.taken_at_failures = 0
         self.looks = 0
         # By whether graphs were walked.
-        self.vain_climbs = [0, 0]
+        # Without graphs and with them: how many, and the most bytes that one did not name.
+        self.vain_climbs, self.vain_bytes = [0, 0], [0, 0]
         # An exception has ended the script. Its traceback keeps what was alive then, and that is nobody's mistake.
         self.script_failed = False
         # Before torch 2.7 a saved tensor does not say whether hooks are on it.
@@ -1248,7 +1249,11 @@ class _Census:
                 below.add(number)
                 unknown[address] = self.sizes[number]
         # It costs a pass over all objects for each step.
-        if sum(unknown.values()) <= known // _WORTH_A_CLIMB or self.holders.vain_climbs[self.graphs] >= _VAIN_CLIMBS:
+        holders, total = self.holders, sum(unknown.values())
+        # Tensors that a running line has not assigned yet have no name either. After a few climbs in vain, only much
+        # more of such memory is worth another.
+        is_vain = holders.vain_climbs[self.graphs] >= _VAIN_CLIMBS and total < 2 * holders.vain_bytes[self.graphs]
+        if total <= known // _WORTH_A_CLIMB or is_vain:
             return
         wanted = set(below)
         above = {}
@@ -1288,8 +1293,9 @@ class _Census:
                 found[number] = label
         above.clear()
         named = {self.addresses[number] for number in found}
-        if not self.graphs or sum(unknown[address] for address in named) * 2 < sum(unknown.values()):
-            self.holders.vain_climbs[self.graphs] += 1
+        if not self.graphs or sum(unknown[address] for address in named) * 2 < total:
+            holders.vain_climbs[self.graphs] += 1
+            holders.vain_bytes[self.graphs] = max(holders.vain_bytes[self.graphs], total)
         for number, label in found.items():
             address = self.addresses[number]
             known = self.best.get(address)
