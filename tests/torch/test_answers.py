@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
 """Programs of which the truth is known, held against what is said of them.
 
-One program for every cause, and for every outcome without one, as CI runs them; with ANSWERS=all every program that
-needs no more than this environment.
+CI runs a third of a list that has one program for every cause, and for every outcome without one. With ANSWERS=all, the
+list has every program that needs no more than this environment, and all of it is run.
 """
 
 import os
@@ -29,13 +29,14 @@ def rows(request):
 
 def selected():
     """The programs to judge."""
+    runs_all = os.environ.get("ANSWERS") == "all"
     seen, chosen = set(), []
     for program in PROGRAMS:
         kinds = set(program.causes or (program.outcome,))
-        if program.ci and (os.environ.get("ANSWERS") == "all" or not kinds <= seen):
+        if program.ci and (runs_all or not kinds <= seen):
             seen |= kinds
             chosen.append(program)
-    return chosen
+    return chosen if runs_all else chosen[::3]
 
 
 def skipped(program):

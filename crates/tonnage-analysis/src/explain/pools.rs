@@ -93,7 +93,7 @@ pub(super) fn find(case: &Case<'_>) -> Option<Found> {
         peak_before: reserved,
         peak_after: reserved - saved,
         peak_after_least: reserved - saved,
-        // What the driver had left at a failure, and what comes after it, is for a dry run of the changed program.
+        // The driver had other memory left at a failure, and more comes after it: a dry run of the change shows both.
         outcome: FixOutcome::Unknown,
         room: None,
         whole_job: !case.failed,
