@@ -3,8 +3,8 @@
 //!
 //! The shape of a tensor decides, where Python recorded it: the last two sides are
 //! equal. Otherwise the functions decide: the block is made inside one called
-//! softmax or attention. In a recording without shapes, the size decides: many
-//! times the output of the layer. The last two are guesses.
+//! softmax or attention. Without a shape, the size decides: many times the
+//! output of the layer. The last two are guesses.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -24,8 +24,8 @@ pub const ATTENTION: Code = code(
 mask applied to them. It grows with the square of the length, and each layer keeps several for the backward pass.
 
 Recognised by: matrices whose last two sides are equal, or blocks made inside softmax or attention, hold at least a
-quarter of the peak. In a recording without shapes, blocks that are many times as large as the output of their layer
-count as well. The last two are inferred.
+quarter of the peak. Without a recorded shape, blocks that are many times as large as the output of their layer count
+as well. The last two are inferred.
 Fix: `torch.nn.functional.scaled_dot_product_attention`, which never makes the matrix. The peak without the
 matrices is computed from the recording.",
 );
@@ -113,8 +113,13 @@ fn sizes(case: &Case<'_>) -> Option<(HashSet<u64>, Known)> {
         }
     }
     let size = by_size.into_iter().max_by_key(|(_, bytes)| *bytes);
-    // Shapes would show the matrices, so the ratio counts only where Python recorded none.
-    let by_ratio = || by_ratio(case, activation).filter(|_| !case.asked());
+    // A recorded shape would have shown the matrices.
+    let has_shape = |size: &u64| {
+        case.alive().any(|live| {
+            live.block.requested == *size && live.held.is_some_and(|held| held.shape.is_some())
+        })
+    };
+    let by_ratio = || by_ratio(case, activation).filter(|size| !has_shape(size));
     let size = size.map(|(size, _)| size).or_else(by_ratio);
     Some((around(size?).collect(), Known::Inferred))
 }

@@ -213,10 +213,22 @@ impl<'a> Case<'a> {
         site(self.stacks(), block.stack)
     }
 
+    /// Whether it is the scratch memory of cuBLAS: its size is a setting, whatever is multiplied, and PyTorch keeps it.
+    pub(super) fn is_of_cublas(&self, block: &Holding) -> bool {
+        let name = block.name.map(|name| self.stacks().text(name));
+        block.category == Category::Workspaces
+            && name.is_some_and(|name| name.starts_with("cuBLAS"))
+    }
+
     /// The block of a forward pass for which a backward pass made a block that has no line of its own, by what it takes
     /// back next: a node of autograd frees what it has saved when it is done.
     pub(super) fn backward_of(&self, block: &Holding) -> Option<&'a Holding> {
-        if block.phase != Phase::Backward || is_kept(block) || self.site(block).is_some() {
+        let stays = match block.category {
+            // PyTorch keeps the one of cuBLAS. That of a convolution goes with its kernel.
+            Category::Workspaces => self.is_of_cublas(block),
+            _ => is_kept(block),
+        };
+        if block.phase != Phase::Backward || stays || self.site(block).is_some() {
             return None;
         }
         let span = self.track.phase_at(block.born)?;

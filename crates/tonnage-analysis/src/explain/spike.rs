@@ -31,15 +31,9 @@ with this line at half size is computed from the recording.",
 fn is_passing(case: &Case<'_>, block: &Holding) -> bool {
     matches!(block.category, Category::Temporaries | Category::Workspaces)
         && block.phase != Phase::Step
-        && !is_of_cublas(case, block)
+        && !case.is_of_cublas(block)
         && !case.is_left_behind(block)
         && (block.phase != Phase::Forward || case.goes_on_after(block))
-}
-
-/// Whether it is the scratch memory of cuBLAS: its size is a setting, whatever is multiplied, and PyTorch keeps it.
-fn is_of_cublas(case: &Case<'_>, block: &Holding) -> bool {
-    let name = block.name.map(|name| case.stacks().text(name));
-    block.category == Category::Workspaces && name.is_some_and(|name| name.starts_with("cuBLAS"))
 }
 
 /// The line of a block, or that of the forward pass whose backward pass made it.

@@ -1716,6 +1716,26 @@ fn tn203_a_chunk_adds_gradients_of_both_factors_of_a_product() {
 }
 
 #[test]
+fn the_workspace_of_a_backward_convolution_has_the_line_of_the_forward_pass() {
+    let lines = |name: &str| {
+        let mut script = Script::new(1000);
+        let mut image = 0;
+        script.phase("forward", |script| image = script.alloc(30, &[line(20)]));
+        script.phase("backward", |script| {
+            let workspace = script.alloc(60, &[]);
+            script.own(workspace, "workspaces", name);
+            script.free(image);
+            script.free(workspace);
+        });
+        let explanation = script.explain();
+        let place = explanation.holders[0].backward_of.as_ref();
+        place.map(|place| place.line)
+    };
+    assert_eq!(lines("cuDNN"), Some(20));
+    assert_eq!(lines("cuBLAS"), None);
+}
+
+#[test]
 fn tn208_temporaries_of_a_backward_pass_have_the_line_of_the_forward_pass() {
     let mut script = Script::new(1000);
     let (mut difference, mut distance) = (0, 0);
